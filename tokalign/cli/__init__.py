@@ -1,0 +1,70 @@
+"""The command line. One file per subcommand: parse, make one library call, print.
+
+Subcommands are imported only when they run, so that `tokalign --help` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from tokalign import __version__
+
+_COMMANDS = {
+    "build": "Build the tables of a (draft, target) pair and a language.",
+    "check": "Will this pair work well? Tokenizers only, no weights.",
+    "decode": "Generate text, faster, with exactly the target's own output.",
+    "emulate": "Measure a dictionary on a text, as DictSpec's emulator does.",
+    "inspect": "Show what is in a table file.",
+    "replay": "Measure a draft model on a reference text that plays the target.",
+    "verify": "Check a table file byte for byte.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that knows its commands' names and imports only the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command = import_module(f"tokalign.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def group() -> None:
+    """Speculative decoding across tokenizers on MLX, prepared offline."""
+
+
+def main() -> None:
+    """Run the command line; turn deliberate errors into one line and the right exit code.
+
+    Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 interrupt.
+    """
+    from tokalign.errors import TokalignError
+
+    try:
+        status = group.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except TokalignError as error:
+        print(f"tokalign: {error}", file=sys.stderr)
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print("tokalign: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        status = 1
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,73 @@
+"""What every subcommand shares: data to stdout, progress to stderr, colours only where wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+Item = TypeVar("Item")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One JSON object on stdout, keys in the order given."""
+    click.echo(json.dumps(result, ensure_ascii=False, indent=2))
+
+
+def note(message: str, *, quiet: bool = False) -> None:
+    """A line on stderr: what an alias resolved to, what was left out, why a fallback was taken."""
+    if not quiet:
+        print(message, file=sys.stderr)
+
+
+def colours_wanted() -> bool:
+    """Colours on a terminal, unless NO_COLOR is set (no-color.org); FORCE_COLOR overrides."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+@contextmanager
+def progress(total: int, label: str, *, quiet: bool = False) -> Iterator[Any]:
+    """A progress bar on stderr for work that may take over two seconds.
+
+    Yields a callable that takes the amount done since the last call. Nothing is drawn before two
+    seconds have passed, nor when stderr is not a terminal, nor when `quiet`.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    started, done = time.monotonic(), 0
+    bar = Progress(transient=True, console=Console(stderr=True))
+    task = bar.add_task(label, total=total)
+
+    def advance(amount: int) -> None:
+        nonlocal done
+        done += amount
+        if not bar.live.is_started and time.monotonic() - started > 2:
+            bar.start()
+        bar.update(task, completed=done)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def table(rows: Iterable[tuple[str, object]]) -> str:
+    """Two aligned columns."""
+    pairs = [(name, str(value)) for name, value in rows]
+    width = max((len(name) for name, _ in pairs), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)

@@ -1,0 +1,75 @@
+"""Encoding a text that grows and shrinks: always canonical, never encoded twice.
+
+Law: after any pushes and truncations, `ids` equals the encoding of the whole text at once; and the
+first `stable` ids stay what they are, whatever bytes are pushed next.
+"""
+
+from __future__ import annotations
+
+from tokalign.bpe import BytePairEncoding
+from tokalign.pieces import as_bytes, as_text, incomplete_tail
+
+
+class IncrementalEncoder:
+    """The canonical encoding of the bytes pushed so far, kept up to date.
+
+    Example: push `b" kom"`, then `b"puter"`: the ids of ` komputer`, not of ` kom` and `puter`.
+    """
+
+    def __init__(self, bpe: BytePairEncoding) -> None:
+        self._bpe = bpe
+        self._text = bytearray()
+        self._ids: list[int] = []
+        self._pieces: list[str] = []
+        self._starts: list[tuple[int, int]] = []  # (byte offset, id index) of each piece
+        self._settled = 0  # how many leading pieces no later byte can change
+
+    @property
+    def text(self) -> bytes:
+        """Everything pushed and not truncated."""
+        return bytes(self._text)
+
+    @property
+    def ids(self) -> list[int]:
+        """The canonical encoding of `text`. Read only; valid until the next push or truncation."""
+        return self._ids
+
+    @property
+    def stable(self) -> int:
+        """How many leading ids can no longer change, whatever is pushed."""
+        return self._starts[self._settled][1] if self._starts else 0
+
+    def push(self, data: bytes) -> None:
+        """Append bytes. Cost: splitting and encoding them and the piece they continue."""
+        self._text += data
+        self._reencode()
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` bytes. Cost: encoding the piece that was cut."""
+        del self._text[length:]
+        while self._starts and self._starts[-1][0] >= length:
+            self._starts.pop()
+            self._pieces.pop()
+        # A piece may have settled only because of bytes that are now gone.
+        self._settled = min(self._settled, self._bpe.splitter.settled(self._pieces))
+        self._reencode()
+
+    def _reencode(self) -> None:
+        """Split and encode again from the first piece that is not settled."""
+        offset, index = self._starts[self._settled] if self._starts else (0, 0)
+        del self._starts[self._settled :], self._pieces[self._settled :], self._ids[index:]
+        for piece in self._bpe.splitter.split(as_text(bytes(self._text[offset:]))):
+            data = as_bytes(piece)
+            self._pieces.append(piece)
+            self._starts.append((offset, len(self._ids)))
+            self._ids += self._bpe.encode_piece(data)
+            offset += len(data)
+        self._settled = self._count_settled()
+
+    def _count_settled(self) -> int:
+        """Leading pieces that stay, leaving out those that touch a character still incomplete."""
+        complete = len(self._text) - incomplete_tail(self._text)
+        count = len(self._pieces)
+        while count and self._starts[count - 1][0] >= complete:
+            count -= 1
+        return self._bpe.splitter.settled(self._pieces[:count])

@@ -1,0 +1,121 @@
+"""Cutting text into the pieces that BPE works on, and knowing which cuts can still move.
+
+Text here is bytes decoded with `surrogateescape`: a byte that is not part of valid UTF-8 becomes a
+lone surrogate, which is neither letter, digit nor space to any pre-tokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import regex
+
+
+def as_text(data: bytes) -> str:
+    """Bytes as text, losslessly; stray bytes become lone surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def as_bytes(text: str) -> bytes:
+    """The inverse of `as_text`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def incomplete_tail(data: bytes) -> int:
+    """How many bytes at the end of `data` (0-3) may still become a character.
+
+    Example: `b"za\\xc5"` -> 1, because 0xC5 opens a two-byte character (`ż` is 0xC5 0xBC).
+    """
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if needed > back and byte < 0xF8 else 0
+        if byte < 0x80:
+            return 0
+    return 0
+
+
+class Splitter(Protocol):
+    """Cuts text into pieces. Every piece is non-empty and the pieces concatenate to the text."""
+
+    def split(self, text: str) -> list[str]: ...
+
+    def settled(self, pieces: list[str]) -> int:
+        """How many leading pieces stay as they are, whatever text follows."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What the fingerprint records of this splitter."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegexSplitter:
+    """The pre-tokenizer of a byte-level tokenizer: the matches of one regular expression.
+
+    A match is decided by its own characters and one more, except that `\\s+(?!\\S)` and
+    `\\s*[\\r\\n]+` look to the end of a run of white space. So the last piece may still change, and
+    with it the pieces of white space directly before it.
+    """
+
+    pattern: str
+
+    @cached_property
+    def _find(self) -> regex.Pattern[str]:
+        # A character no alternative matches is a piece of its own, as "Isolated" splitting has it.
+        return regex.compile(f"{self.pattern}|.", regex.DOTALL)
+
+    @property
+    def name(self) -> str:
+        return f"regex:{self.pattern}"
+
+    def split(self, text: str) -> list[str]:
+        return [match.group() for match in self._find.finditer(text)]
+
+    def settled(self, pieces: list[str]) -> int:
+        count = len(pieces) - 1
+        while count > 0 and pieces[count].isspace() and pieces[count - 1][-1:].isspace():
+            count -= 1
+        return max(count, 0)
+
+
+@dataclass(frozen=True)
+class WordSplitter:
+    """SentencePiece without a space inside any piece: a run of spaces with the word behind it.
+
+    Exact, not a heuristic: no token holds a space after another character, so no merge can cross
+    the cut. `has_inner_space` says whether a vocabulary allows it.
+    """
+
+    name: str = "words"
+
+    def split(self, text: str) -> list[str]:
+        return _WORDS.findall(text)
+
+    def settled(self, pieces: list[str]) -> int:
+        return max(len(pieces) - 1, 0)
+
+
+@dataclass(frozen=True)
+class NoSplitter:
+    """The whole text as one piece."""
+
+    name: str = "none"
+
+    def split(self, text: str) -> list[str]:
+        return [text] if text else []
+
+    def settled(self, pieces: list[str]) -> int:
+        return 0
+
+
+_WORDS = regex.compile(r" *[^ ]+| +")
+
+
+def has_inner_space(token: bytes) -> bool:
+    """Whether a space follows another character inside `token`."""
+    return b" " in token.lstrip(b" ")

@@ -1,0 +1,387 @@
+"""Reading tokenizer files: tokenizer.json, SentencePiece's tokenizer.model, tiktoken ranks.
+
+Three spellings of one thing. Each reader inverts its file's spelling and returns a `TokenizerSpec`:
+bytes, merges, pre-tokenizer, special tokens. Nothing behind this module knows which file it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.vocab import Roles
+
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What `ByteLevel(use_regex=True)` means (tokenizers, `pre_tokenizers/byte_level.rs`)."""
+
+_TURN_START = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
+_TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
+_EOS = ("</s>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<eos>")
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_SENTENCEPIECE_BPE = 2
+"""Enumerations of sentencepiece_model.proto."""
+
+_PAD = ("<pad>", "<|finetune_right_pad_id|>", "<|endoftext|>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supplement:
+    """What a vocabulary file leaves out and a model's tokenizer.json would say.
+
+    Ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks the tokens
+    that Bielik added. `specials` maps ids to spellings. `ranked_by_id`: pieces merge in the order of
+    their ids although the file's scores say otherwise (Mistral's runs of spaces: score -1e9, first ids).
+    """
+
+    pattern: str | None = None
+    ignore_merges: bool = False
+    ranked_by_id: bool = False
+    specials: Mapping[int, str] = field(default_factory=dict)
+    eos: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSpec:
+    """A BPE tokenizer, free of any file's spelling.
+
+    tokens: id -> bytes; `b""` for special tokens and for holes in the numbering.
+    triples: (left, right, result), first rank first.
+    by_characters: merging starts from characters with byte fallback (SentencePiece), not bytes.
+    pattern: the pre-tokenizer's regular expression; `None` without one.
+    dummy_prefix: a space is put before the text, and before each text between special tokens.
+    adds_bos: the tokenizer itself begins every encoding with `roles.bos`.
+    """
+
+    tokens: tuple[bytes, ...]
+    triples: Sequence[tuple[int, int, int]]
+    fallback: frozenset[int]
+    specials: Mapping[int, str]
+    roles: Roles
+    by_characters: bool
+    pattern: str | None = None
+    dummy_prefix: bool = False
+    ignore_merges: bool = False
+    adds_bos: bool = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of all that decides how text is encoded; 64 hex digits.
+
+        Ordinary tokens with their ids, the order in which the merges make them, pre-tokenizer and
+        dummy prefix. Not the special tokens: a fine-tune that adds some keeps every table valid.
+        The same tokenizer has one fingerprint whichever kind of file it was read from.
+        """
+        made = list(dict.fromkeys(result for _, _, result in self.triples))
+        facts = [
+            [(i, token, i in self.fallback) for i, token in enumerate(self.tokens) if token],
+            made,
+            [self.by_characters, self.pattern, self.dummy_prefix, self.ignore_merges],
+        ]
+        return sha256(msgpack.packb(facts)).hexdigest()
+
+
+def read_tokenizer_file(path: Path, supplement: Supplement | None = None) -> TokenizerSpec:
+    """Read a tokenizer file, or the best one in a model's folder.
+
+    Raises: MissingAssetError when there is none; VocabularyError when it is broken or not BPE.
+    """
+    if path.is_dir():
+        path = _choose_file(path)
+    if not path.is_file():
+        raise MissingAssetError(f"{path} does not exist; give a tokenizer file or a model's folder")
+    try:
+        if path.suffix == ".json":
+            return _read_json(path)
+        if _holds_ranks(path):
+            return _read_ranks(path, supplement)
+        return _read_sentencepiece(path, supplement)
+    except VocabularyError:
+        raise
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, OSError) as error:
+        raise VocabularyError(
+            f"{path} is not a tokenizer file tokalign can read ({error}); download it again"
+        ) from error
+
+
+def _choose_file(folder: Path) -> Path:
+    names = [
+        "tokenizer.json",
+        "tokenizer.model",
+        *sorted(p.name for p in folder.glob("*.tiktoken")),
+    ]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise MissingAssetError(
+        f"{folder} holds no tokenizer.json, tokenizer.model or *.tiktoken; "
+        "point to a model's folder or a tokenizer file"
+    )
+
+
+# -- tokenizer.json ----------------------------------------------------------------------------------
+
+
+def _read_json(path: Path) -> TokenizerSpec:
+    document = json.loads(path.read_bytes())
+    model = document["model"]
+    if model.get("type", "BPE") != "BPE":
+        raise VocabularyError(
+            f"{path} holds a {model.get('type')} model; tokalign aligns BPE tokenizers "
+            "(SentencePiece BPE, byte-level BPE, tiktoken)"
+        )
+    config = _sibling(path, "tokenizer_config.json")
+    added = {entry["id"]: entry["content"] for entry in document.get("added_tokens") or ()}
+    by_characters = bool(model.get("byte_fallback"))
+    vocab: dict[str, int] = model["vocab"]
+    size = 1 + max(max(vocab.values()), max(added, default=0))
+    spellings: list[str] = [""] * size
+    for spelling, index in vocab.items():
+        spellings[index] = spelling
+    for index in added:
+        spellings[index] = ""
+    tokens, fallback = (_from_pieces if by_characters else _from_alphabet)(spellings)
+    pattern, prefix_space = _pre_tokenizer(document.get("pre_tokenizer"), path)
+    return TokenizerSpec(
+        tokens=tokens,
+        triples=_listed_triples(model["merges"], vocab),
+        fallback=fallback,
+        specials=added,
+        roles=find_roles(added, config),
+        by_characters=by_characters,
+        pattern=pattern,
+        dummy_prefix=prefix_space or _prepends(document.get("normalizer")),
+        ignore_merges=bool(model.get("ignore_merges")),
+        adds_bos=bool(config.get("add_bos_token", _template_adds_bos(document, config))),
+    )
+
+
+def _sibling(path: Path, name: str) -> dict[str, Any]:
+    beside = path.with_name(name)
+    return json.loads(beside.read_bytes()) if beside.is_file() else {}
+
+
+def _listed_triples(
+    merges: Iterable[str | Sequence[str]], vocab: Mapping[str, int]
+) -> list[tuple[int, int, int]]:
+    triples = []
+    for merge in merges:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        triples.append((vocab[left], vocab[right], vocab[left + right]))
+    return triples
+
+
+def _parts(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer as a flat list of its steps."""
+    if node is None:
+        return []
+    if node["type"] == "Sequence":
+        return [part for child in node[key] for part in _parts(child, key)]
+    return [node]
+
+
+def _pre_tokenizer(node: dict[str, Any] | None, path: Path) -> tuple[str | None, bool]:
+    """(pattern, whether a space is put before the text)."""
+    pattern, prefix_space = None, False
+    for part in _parts(node, "pretokenizers"):
+        match part["type"]:
+            case "Split" if "Regex" in part["pattern"] and pattern is None:
+                pattern = part["pattern"]["Regex"]
+            case "Split" if part["pattern"].get("String") == " ":
+                pass  # Gemma: the normalizer has left no space to split at
+            case "ByteLevel":
+                prefix_space = prefix_space or bool(part.get("add_prefix_space"))
+                if part.get("use_regex", True):
+                    pattern = GPT2_PATTERN
+            case "Metaspace":
+                prefix_space = part.get("prepend_scheme", "always") != "never"
+            case kind:
+                raise VocabularyError(
+                    f"{path} pre-tokenizes with {kind}, which tokalign does not model; "
+                    "supported are one Split by regex, ByteLevel and Metaspace"
+                )
+    return pattern, prefix_space
+
+
+def _prepends(normalizer: dict[str, Any] | None) -> bool:
+    return any(part["type"] == "Prepend" for part in _parts(normalizer, "normalizers"))
+
+
+def _template_adds_bos(document: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether the post-processor's template begins with a special token."""
+    for part in _parts(document.get("post_processor"), "processors"):
+        if part["type"] == "TemplateProcessing" and part["single"]:
+            return "SpecialToken" in part["single"][0]
+    return False
+
+
+# -- tokenizer.model (SentencePiece) -------------------------------------------------------------------
+
+
+def _read_sentencepiece(path: Path, supplement: Supplement | None) -> TokenizerSpec:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    if model.trainer_spec.model_type != _SENTENCEPIECE_BPE:
+        raise VocabularyError(f"{path} is a SentencePiece model but not BPE; tokalign aligns BPE")
+    supplement = supplement or Supplement()
+    pieces = model.pieces
+    special_types = (_CONTROL, _USER_DEFINED, _UNKNOWN)
+    specials = {i: p.piece for i, p in enumerate(pieces) if p.type in special_types}
+    specials |= supplement.specials
+    size = 1 + max(len(pieces) - 1, max(specials))
+    tokens, fallback = _from_pieces(
+        ["" if i in specials or i >= len(pieces) else pieces[i].piece for i in range(size)]
+    )
+    literal = {t: i for i, t in enumerate(tokens) if t and i not in fallback}
+    order = sorted(literal.values(), key=lambda i: (-pieces[i].score, i))
+    if supplement.ranked_by_id:
+        order.sort()
+    config = _sibling(path, "tokenizer_config.json")
+    if supplement.eos is not None:
+        config = config | {"eos_token": supplement.eos}
+    return TokenizerSpec(
+        tokens=tokens,
+        triples=_all_triples(order, tokens, literal),
+        fallback=fallback,
+        specials=specials,
+        roles=find_roles(specials, config),
+        by_characters=True,
+        dummy_prefix=model.normalizer_spec.add_dummy_prefix,
+        adds_bos=bool(config.get("add_bos_token", False)),
+    )
+
+
+# -- tiktoken ranks ------------------------------------------------------------------------------------
+
+
+def _holds_ranks(path: Path) -> bool:
+    """Whether the file is lines of `base64 rank`."""
+    with path.open("rb") as file:
+        fields = file.readline(1024).split()
+    try:
+        return (
+            len(fields) == 2
+            and fields[1].isdigit()
+            and bool(base64.b64decode(fields[0], validate=True))
+        )
+    except binascii.Error:
+        return False
+
+
+def _read_ranks(path: Path, supplement: Supplement | None) -> TokenizerSpec:
+    if supplement is None or supplement.pattern is None:
+        raise VocabularyError(
+            f"{path} holds tiktoken ranks, which lack the pre-tokenizer and the special tokens; "
+            "use an alias that knows them (llama3.2, qwen2.5) or the model's tokenizer.json"
+        )
+    ranks = {}
+    for line in path.read_bytes().splitlines():
+        if line.strip():
+            token, rank = line.split()
+            ranks[base64.b64decode(token)] = int(rank)
+    size = 1 + max(max(ranks.values()), max(supplement.specials, default=0))
+    tokens = [b""] * size
+    for token, rank in ranks.items():
+        tokens[rank] = token
+    order = sorted(ranks.values())
+    return TokenizerSpec(
+        tokens=tuple(tokens),
+        triples=_all_triples(order, tokens, ranks),
+        fallback=frozenset(),
+        specials=dict(supplement.specials),
+        roles=find_roles(supplement.specials, {"eos_token": supplement.eos}),
+        by_characters=False,
+        pattern=supplement.pattern,
+        ignore_merges=supplement.ignore_merges,
+    )
+
+
+# -- what the readers share ------------------------------------------------------------------------------
+
+
+def _all_triples(
+    order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
+) -> list[tuple[int, int, int]]:
+    """Every way to make each token of two others, in the order in which tokens are made.
+
+    Files with scores or ranks instead of merges mean this: any two neighbours whose bytes form a
+    token are merged, the best-ranked token first.
+    """
+    triples = []
+    for result in order:
+        token = tokens[result]
+        halves = [
+            (left, right)
+            for cut in range(1, len(token))
+            if (left := literal.get(token[:cut])) is not None
+            and (right := literal.get(token[cut:])) is not None
+        ]
+        triples += [(left, right, result) for left, right in sorted(halves)]
+    return triples
+
+
+def _from_pieces(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[int]]:
+    """SentencePiece spellings as bytes: `▁` is a space, `<0xNN>` is that byte."""
+    tokens, fallback = [], set()
+    for index, piece in enumerate(spellings):
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            tokens.append(bytes([int(piece[3:5], 16)]))
+            fallback.add(index)
+        else:
+            tokens.append(piece.replace("▁", " ").encode())
+    return tuple(tokens), frozenset(fallback)
+
+
+def _from_alphabet(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[int]]:
+    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet."""
+    alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
+    return tuple(bytes([alphabet[c] for c in spelling]) for spelling in spellings), frozenset()
+
+
+def byte_alphabet() -> tuple[str, ...]:
+    """GPT-2's printable stand-in for each byte (openai/gpt-2, `encoder.py`, bytes_to_unicode).
+
+    Printable Latin-1 characters stand for themselves; the 68 others take U+0100 and up, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    stand_ins = iter(range(0x100, 0x200))
+    return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
+
+
+def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles:
+    """Give special tokens their roles, from the model's configuration and well-known spellings."""
+    ids = {spelling: index for index, spelling in specials.items()}
+
+    def configured(key: str) -> int | None:
+        value = config.get(key)
+        return ids.get(value["content"] if isinstance(value, dict) else value or "")
+
+    def first(spellings: Iterable[str]) -> int | None:
+        return next((ids[s] for s in spellings if s in ids), None)
+
+    turn_end, eos = first(_TURN_END), configured("eos_token")
+    bos = configured("bos_token")
+    bos = bos if bos is not None else first(_BOS)
+    unk, pad = configured("unk_token"), configured("pad_token")
+    ends = {ids[s] for s in _EOS if s in ids} | {i for i in (turn_end, eos) if i is not None}
+    return Roles(
+        bos=bos,
+        eos=frozenset(ends),
+        turn_start=first(_TURN_START),
+        turn_end=turn_end,
+        pad=pad if pad is not None else first(_PAD),
+        unk=unk if unk is not None else ids.get("<unk>"),
+        control=frozenset(specials) - ends,
+    )
