@@ -1,0 +1,226 @@
+"""The table file: one format for every table, byte for byte in `docs/table-format.md`.
+
+    preamble | header (msgpack) | SHA-256 of both | sections, aligned for mmap | SHA-256 of all
+
+Opening reads the preamble and the header, which has a checksum of its own and says how long the
+file is; only `verify` reads every byte. Equal bundles are equal bytes: keys are sorted and there
+are no timestamps. `encode_bundle` and `decode_bundle` are pure, `open_bundle` and `write_bundle` do I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+
+MAGIC = b"tokalign"
+FORMAT_VERSION = 1
+ALIGNMENT = 64
+"""Sections start at multiples of this: a cache line, and more than any array or trie asks for."""
+
+Section = bytes | memoryview
+
+_PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
+_DIGEST_SIZE = hashlib.sha256().digest_size
+_HEADER_KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections")
+_REMEDY = "download it again or rebuild it with: tokalign build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What one table file says.
+
+    kind: "dictionary" or "alignment".
+    fingerprints: of the tokenizers the tables belong to: "target", and "draft" for an alignment.
+    corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
+    parameters: every choice that decided the content. statistics: what `tokalign inspect` shows.
+    sections: name -> content; views into the file when it was opened rather than built.
+    """
+
+    kind: str
+    fingerprints: Mapping[str, str]
+    corpus: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    sections: Mapping[str, Section]
+
+
+def encode_bundle(bundle: Bundle) -> bytes:
+    """The file's bytes; equal bundles, equal bytes. Raises: TypeError for what msgpack lacks."""
+    names = sorted(bundle.sections)
+    directory, length = _place({name: len(bundle.sections[name]) for name in names})
+    header = msgpack.packb(
+        _sorted(
+            {
+                "kind": bundle.kind,
+                "fingerprints": bundle.fingerprints,
+                "corpus": bundle.corpus,
+                "parameters": bundle.parameters,
+                "statistics": bundle.statistics,
+                "sections": directory,
+            }
+        )
+    )
+    data = bytearray(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header)
+    data += hashlib.sha256(data).digest()
+    start = _aligned(len(data))
+    data += bytes(start + length - len(data))
+    for name in names:
+        offset, size = directory[name]
+        data[start + offset : start + offset + size] = bundle.sections[name]
+    return bytes(data + hashlib.sha256(data).digest())
+
+
+def decode_bundle(
+    data: bytes | memoryview, *, name: str = "<bytes>", verify: bool = True
+) -> Bundle:
+    """Read a table file's bytes; the sections are views into `data`, nothing is copied.
+
+    verify: check every byte against the trailing SHA-256. Without it only the preamble, the header
+    and the length are checked, in O(header).
+    Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
+    """
+    view = memoryview(data).toreadonly()
+    header, start = _read_header(view, name)
+    sections = _cut_sections(view, header["sections"], start, name)
+    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
+        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
+    return Bundle(**{**header, "sections": sections})
+
+
+def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
+    """Map a table file into memory and read its header.
+
+    Raises: BundleError as `decode_bundle`; MissingAssetError where there is no readable file.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise MissingAssetError(
+            f"{path}: {reason}; give an existing table, or make it with: tokalign build"
+        ) from error
+    return decode_bundle(memoryview(data), name=str(path), verify=verify)
+
+
+def write_bundle(path: Path, bundle: Bundle) -> None:
+    """Write a table file atomically: under a temporary name, synced, then renamed.
+
+    Whatever happens, `path` holds the old content or the new one, never a part of it.
+    """
+    data = encode_bundle(bundle)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def require_fingerprint(
+    bundle: Bundle, *, target: str, draft: str | None = None, name: str, remedy: str
+) -> None:
+    """Refuse a table that belongs to other tokenizers.
+
+    target, draft: the fingerprints of the tokenizers in use; `draft` is None where none is.
+    name: the table, for the message; remedy: the command that rebuilds it.
+    Raises: FingerprintError.
+    """
+    for role, found in (("target", target), ("draft", draft)):
+        expected = bundle.fingerprints.get(role)
+        if found is not None and expected is not None and expected != found:
+            raise FingerprintError(
+                f"{name} ({role})", expected=expected, found=found, remedy=remedy
+            )
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def _place(sizes: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Offsets of sections laid out one after the other, aligned; and where the last one ends."""
+    directory, end = {}, 0
+    for name, size in sizes.items():
+        directory[name] = (_aligned(end), size)
+        end = _aligned(end) + size
+    return directory, end
+
+
+def _sorted(value: Any) -> Any:
+    """`value` with the keys of all mappings in it sorted, so that equal values pack equally."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
+    """The header, checked, and where the sections start."""
+    if view[: len(MAGIC)] != MAGIC[: len(view)]:
+        raise BundleError(
+            f"{name} is not a tokalign table: it starts with {bytes(view[: len(MAGIC)])!r}, "
+            f"not {MAGIC!r}; give a .tok file"
+        )
+    if len(view) < _PREAMBLE.size:
+        raise _truncated(name, _PREAMBLE.size, len(view))
+    _, version, _, length = _PREAMBLE.unpack_from(view)
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"{name} has format version {version}, this tokalign reads version {FORMAT_VERSION}; "
+            "rebuild it with: tokalign build"
+        )
+    end = _PREAMBLE.size + length
+    if len(view) < end + _DIGEST_SIZE:
+        raise _truncated(name, end + _DIGEST_SIZE, len(view))
+    if hashlib.sha256(view[:end]).digest() != view[end : end + _DIGEST_SIZE]:
+        raise BundleError(f"{name} is damaged: its header's checksum does not match; {_REMEDY}")
+    return _unpack_header(view[_PREAMBLE.size : end], name), _aligned(end + _DIGEST_SIZE)
+
+
+def _unpack_header(data: memoryview, name: str) -> dict[str, Any]:
+    try:
+        header = msgpack.unpackb(data)
+    except ValueError as error:  # msgpack's errors and broken UTF-8
+        raise BundleError(f"{name} has a header that is no msgpack; {_REMEDY}") from error
+    if not isinstance(header, dict) or sorted(map(str, header)) != sorted(_HEADER_KEYS):
+        raise BundleError(f"{name} has a header without the keys {_HEADER_KEYS}; {_REMEDY}")
+    return header
+
+
+def _cut_sections(
+    view: memoryview, directory: Mapping[str, tuple[int, int]], start: int, name: str
+) -> dict[str, memoryview]:
+    """The sections' views. The file must end exactly behind the last section's digest."""
+    end = max((offset + size for offset, size in directory.values()), default=0)
+    expected = start + end + _DIGEST_SIZE
+    if len(view) < expected:
+        raise _truncated(name, expected, len(view))
+    if len(view) > expected:
+        raise BundleError(f"{name} has {len(view) - expected} bytes behind its end; {_REMEDY}")
+    return {
+        section: view[start + offset : start + offset + size]
+        for section, (offset, size) in directory.items()
+    }
+
+
+def _truncated(name: str, expected: int, found: int) -> BundleError:
+    return BundleError(f"{name} is truncated: {found} bytes of at least {expected}; {_REMEDY}")
