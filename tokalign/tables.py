@@ -133,7 +133,7 @@ class Continuations:
 
     @classmethod
     def from_entries(
-        cls, entries: Mapping[tuple[int, ...], tuple[tuple[int, ...], float]], vocabulary_size: int
+        cls, entries: Mapping[Ids, tuple[Ids, float]], vocabulary_size: int
     ) -> Continuations:
         """Pack `context -> (continuation, probability)`.
 
@@ -188,9 +188,9 @@ def _share_pool(
     Example: (7, 8, 9), (8, 9) and (9,) share three ids. It is the usual case: "the rest of the
     n-gram" is stored for every prefix of the n-gram.
     """
-    starts: dict[tuple[int, ...], int] = {}
-    pool: list[int] = []
-    last: tuple[int, ...] = ()
+    starts: dict[Ids, int] = {}
+    pool: list[TargetId] = []
+    last: Ids = ()
     for value in sorted(values, key=lambda ids: ids[::-1], reverse=True):
         if last[-len(value) :] != value:
             pool += value
