@@ -1,0 +1,1 @@
+"""Decoding: bundles and models in, events out."""

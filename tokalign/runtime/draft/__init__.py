@@ -1,0 +1,1 @@
+"""Drafters: each guesses how the target goes on, in target ids."""

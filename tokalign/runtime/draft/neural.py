@@ -1,0 +1,36 @@
+"""Drafting with a model, of the target's tokenizer or another one."""
+
+from __future__ import annotations
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Session
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.translate import Translation
+
+SOURCE = "draft"
+
+
+class NeuralDrafter:
+    """A draft model guesses `num_draft_tokens` tokens; a translation puts them in target ids."""
+
+    def __init__(
+        self, session: Session, translation: Translation, *, num_draft_tokens: int = 3
+    ) -> None:
+        self._session = session
+        self._translation = translation
+        self._steps = num_draft_tokens
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        steps = min(self._steps, limit)
+        if not steps:
+            return Proposal()
+        passes, seconds = self._session.passes, self._session.seconds
+        translated = self._translation.draft(context, self._session, steps)
+        ids = translated.ids[:limit]
+        return Proposal(
+            ids=ids,
+            sources=(SOURCE,) * len(ids),
+            draft_passes=self._session.passes - passes,
+            counts=translated.counts,
+            model_seconds=self._session.seconds - seconds,
+        )

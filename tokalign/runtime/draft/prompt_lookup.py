@@ -1,0 +1,45 @@
+"""Drafting by copying from prompt and output (prompt lookup decoding, PLD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.proposal import Proposal
+from tokalign.vocab import TargetId
+
+SOURCE = "prompt-lookup"
+
+
+class PromptLookupDrafter:
+    """Proposes what followed the first earlier occurrence of the context's last n-gram.
+
+    As published: the longest n-gram that occurs earlier, 3 ids down to 1; up to 10 ids. The n-grams
+    are indexed as the context grows, so a round costs the same however long it is.
+    Source: github.com/apoorvumang/prompt-lookup-decoding, and Transformers'
+    PromptLookupCandidateGenerator.
+    """
+
+    def __init__(self, *, longest: int = 3, max_tokens: int = 10) -> None:
+        self._sizes = range(longest, 0, -1)
+        self._max_tokens = max_tokens
+        self._first_end: dict[tuple[TargetId, ...], int] = {}
+        self._indexed = 0
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        ids = context.ids
+        self._index(ids)
+        for size in self._sizes:
+            end = self._first_end.get(tuple(ids[-size:])) if size <= len(ids) else None
+            if end is not None:
+                copied = tuple(ids[end : end + min(self._max_tokens, limit)])
+                return Proposal(ids=copied, sources=(SOURCE,) * len(copied))
+        return Proposal()
+
+    def _index(self, ids: Sequence[TargetId]) -> None:
+        """Remember where each n-gram first ends, the one at the very end left out."""
+        for end in range(max(self._indexed, 1), len(ids)):
+            for size in self._sizes:
+                if size <= end:
+                    self._first_end.setdefault(tuple(ids[end - size : end]), end)
+        self._indexed = len(ids)

@@ -1,0 +1,116 @@
+"""The draft model's view of the committed text: its own ids, always canonical.
+
+The published systems feed their draft model a concatenation of separately encoded chunks. Here it
+sees what it was trained on: its tokenizer's encoding of the whole committed text, kept up to date.
+Law: at every round the bytes are the committed bytes, and the ids are what encoding the whole at
+once gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from tokalign.alignment_tables import match_roles
+from tokalign.incremental import IncrementalEncoder
+from tokalign.runtime.text import opens_segment, token_bytes
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import DraftId, TargetId
+
+
+class DraftText:
+    """The draft's ids: a settled head, then the canonical encoding of the open text segment.
+
+    A segment ends at a special token. Special tokens of the target become the draft's token of the
+    same role or spelling, and where it has none, their spelling as text. At the start of a segment
+    the target's dummy prefix is left out and the draft's own is put in.
+
+    draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
+    """
+
+    def __init__(
+        self,
+        target: Tokenizer[TargetId],
+        draft: Tokenizer[DraftId],
+        *,
+        draft_prompt: Sequence[DraftId] = (),
+        covered: Sequence[TargetId] = (),
+    ) -> None:
+        self._target, self._draft = target, draft
+        self._special_of = map_specials(target, draft)
+        tokens = draft.vocabulary.tokens
+        length = len(draft_prompt)
+        while length and token_bytes(tokens, draft_prompt[length - 1]):
+            length -= 1
+        self._head = list(draft_prompt[:length])
+        self._open_segment()
+        self._segment.push(draft.vocabulary.bytes_of(draft_prompt[length:]))
+        self._at_start = opens_segment(target, covered)
+        self._seen = len(covered)
+
+    @property
+    def head(self) -> Sequence[DraftId]:
+        """Ids up to the last special token; nothing changes them any more."""
+        return self._head
+
+    @property
+    def segment(self) -> IncrementalEncoder:
+        """The open segment behind `head`: text, ids, how many of them are stable."""
+        return self._segment
+
+    @property
+    def ids(self) -> list[DraftId]:
+        """All of the draft's ids for the committed text."""
+        return [*self._head, *cast(list[DraftId], self._segment.ids)]
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """Take in what `ids` (prompt and output, whole) has more than at the last call."""
+        pending = b""
+        for token in ids[self._seen :]:
+            data = token_bytes(self._target.vocabulary.tokens, token)
+            if data:
+                pending += self._without_dummy_prefix(data)
+            else:
+                self._push(pending)
+                pending = b""
+                self._push_special(token)
+        self._push(pending)
+        self._seen = len(ids)
+
+    def _without_dummy_prefix(self, data: bytes) -> bytes:
+        if self._at_start and self._target.spec.dummy_prefix:
+            data = data.removeprefix(b" ")
+        self._at_start = False
+        return data
+
+    def _push_special(self, token: TargetId) -> None:
+        self._at_start = True
+        own = self._special_of.get(token)
+        if own is None:
+            self._push(self._target.vocabulary.specials.get(token, "").encode())
+        else:
+            self._head = [*self.ids, own]
+            self._open_segment()
+
+    def _push(self, data: bytes) -> None:
+        """Append text to the open segment, behind the draft's dummy prefix if it begins it."""
+        if data and not self._segment.ids and self._draft.spec.dummy_prefix:
+            data = b" " + data
+        if data:
+            self._segment.push(data)
+
+    def _open_segment(self) -> None:
+        self._segment = IncrementalEncoder(self._draft.bpe)
+
+
+def map_specials(target: Tokenizer[TargetId], draft: Tokenizer[DraftId]) -> dict[TargetId, DraftId]:
+    """For each of the target's special tokens the draft's: by role first, then by spelling."""
+    ours = draft.vocabulary
+    by_spelling = {
+        TargetId(token): ours.special_ids[spelling]
+        for token, spelling in target.vocabulary.specials.items()
+        if spelling in ours.special_ids
+    }
+    # Roles as the target sees them: each of its ends of turn becomes the draft's.
+    by_role = match_roles(target.vocabulary.roles, ours.roles)
+    return by_spelling | {TargetId(t): DraftId(d) for t, d in by_role.items()}

@@ -1,0 +1,57 @@
+"""Everything the decode loop says. Command line, statistics, API and tests fold over this stream.
+
+A stream is `Started (Proposed Emitted)* Finished`; it may end early when the consumer closes it or
+is interrupted, so a fold has to be right after every event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tokalign.runtime.proposal import Array, Proposal
+from tokalign.vocab import TargetId
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first round is about to begin."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A drafter has answered, in `seconds` (passes of a draft model included)."""
+
+    proposal: Proposal
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """A round's output, already committed.
+
+    The first `accepted` ids were proposed; `sources` says by whom, `"target"` for its own.
+    seconds: the verifier's time, model_seconds of it in the target's pass.
+    logprobs: f[rows, vocabulary], lazy; None when no model was asked.
+    """
+
+    ids: tuple[TargetId, ...]
+    sources: tuple[str, ...]
+    accepted: int
+    seconds: float
+    model_seconds: float
+    logprobs: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The generation came to its own end."""
+
+    reason: FinishReason
+
+
+Event: TypeAlias = Started | Proposed | Emitted | Finished

@@ -1,0 +1,91 @@
+"""What the runtime's parts ask of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.proposal import Array, Proposal, Verdict
+
+
+class Drafter(Protocol):
+    """Guesses how the target goes on. It speaks target ids, whatever it drafts with.
+
+    A drafter sees what became of its guess in the context it is given next.
+    """
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """A proposal of at most `limit` ids (0 or more)."""
+        ...
+
+
+class Verifier(Protocol):
+    """Says what the target emits."""
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """The accepted head of the proposal and one more id."""
+        ...
+
+
+class Session(Protocol):
+    """A language model with its cache. It is given contexts and finds out itself what to rewind."""
+
+    @property
+    def passes(self) -> int:
+        """Forward passes so far, not counting the steps in which a long prompt is filled in."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in passes so far, waiting for their results included."""
+        ...
+
+    def logits(self, ids: Sequence[int], last: int = 1) -> Array:
+        """Logits f[last, vocabulary] of the last `last` positions of `ids`."""
+        ...
+
+    def feed(self, token: Array) -> Array:
+        """Logits f[1, vocabulary] behind one more token i[1], which may still be computing."""
+        ...
+
+    def start(self, *arrays: Array) -> None:
+        """Begin computing `arrays` without waiting for them."""
+        ...
+
+    def read(self, array: Array) -> list[int]:
+        """Wait for an array of ids: the one place where host and device meet."""
+        ...
+
+    def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
+        """The likeliest `steps` (at least 1) next ids, one pass each, one wait for all of them.
+
+        The first pass also brings the cache up to date with `ids`. mask: see `mask`.
+        """
+        ...
+
+    def mask(self, allowed: NDArray[np.bool_]) -> Array:
+        """f32[vocabulary]: 0 where an id is allowed, -inf where not; ids beyond it are not."""
+        ...
+
+
+class Sampler(Protocol):
+    """The target's choice at every position."""
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a choice depends on the ids before it other than through the logits."""
+        ...
+
+    def choose(
+        self, logits: Array, *, position: int, ids: Sequence[int] = ()
+    ) -> tuple[Array, Array]:
+        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
+
+        Row i chooses the id at index `position + i`, behind `ids[: position + i]`; `ids` may be
+        left out unless `needs_history`.
+        """
+        ...

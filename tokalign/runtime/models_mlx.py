@@ -1,0 +1,238 @@
+"""Language models on MLX: loading them, and sessions that keep their caches in step.
+
+The one module besides `sampling` that imports mlx.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.generate import maybe_quantize_kv_cache, wired_limit
+from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
+from mlx_lm.utils import load_model
+from numpy.typing import NDArray
+
+from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.runtime.proposal import Array
+
+_SINGLE_PASS = 32
+"""Up to this many new positions go through in one pass, even if only the last logits are wanted."""
+
+_PASSES_PER_CLEANUP = 256
+"""How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """How the key-value cache is filled and kept; mlx-lm's flags and defaults.
+
+    kv_bits: None keeps it in the model's own precision; else it is quantized behind position
+    `quantized_kv_start`.
+    """
+
+    prefill_step_size: int = 2048
+    kv_bits: int | None = None
+    kv_group_size: int = 64
+    quantized_kv_start: int = 5000
+
+
+def load_weights(folder: Path, *, dtype: str | None = None) -> Any:
+    """An mlx-lm model from a local folder, quantized weights included.
+
+    dtype: "float32" makes passes of any number of rows agree to the last bit that decides.
+    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
+    """
+    try:
+        model, _ = load_model(folder)
+    except (FileNotFoundError, ValueError) as error:
+        raise MissingAssetError(
+            f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
+            "mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+        ) from error
+    if dtype is not None:
+        model.set_dtype(getattr(mx, dtype))
+    return model
+
+
+class ModelSession:
+    """A model with its cache. It is given whole contexts and rewinds by itself.
+
+    model: an mlx-lm model; `model(ids i[1, n], cache=cache)` gives logits f[1, n, vocabulary].
+    cache: a cache to go on with, whose content so far stays untouched in front of every context.
+    rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    Raises: CacheError if it has to be and cannot.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: CacheOptions | None = None,
+        *,
+        cache: list[Any] | None = None,
+        rewinds: bool = True,
+    ) -> None:
+        self._model = model
+        self._options = options or CacheOptions()
+        self._cache: list[Any] = make_prompt_cache(model) if cache is None else cache
+        self._held: list[int] = []  # the ids in the cache
+        self._unread: list[Array] = []  # ids behind them that the host has not seen yet
+        self.passes = 0
+        self.seconds = 0.0
+        self.context_length = _context_length(model)
+        if rewinds:
+            self._require_trimmable()
+            # A rotating cache forgets once it is full, and from then on cannot be rewound.
+            sizes = [c.max_size - 1 for c in self._cache if getattr(c, "max_size", None)]
+            self.context_length = min([self.context_length, *sizes])
+
+    def logits(self, ids: Sequence[int], last: int = 1) -> Array:
+        """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazily.
+
+        What the cache already holds of `ids` is not computed again, except for those positions.
+        """
+        began = perf_counter()
+        self._learn_unread()
+        ids = list(ids)
+        kept = min(common_prefix(ids, self._held), len(ids) - last)
+        self._trim(len(self._held) - kept)
+        self._held = ids
+        if len(ids) - kept > max(last, _SINGLE_PASS):
+            kept = self._prefill(ids, kept, len(ids) - last)
+        logits = self._forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
+        self.passes += 1
+        self.seconds += perf_counter() - began
+        return logits
+
+    def feed(self, token: Array) -> Array:
+        """See `interfaces.Session`."""
+        began = perf_counter()
+        self._unread.append(token)
+        logits = self._forward(token)
+        self.passes += 1
+        self.seconds += perf_counter() - began
+        return logits
+
+    def start(self, *arrays: Array) -> None:
+        """See `interfaces.Session`."""
+        began = perf_counter()
+        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        self.seconds += perf_counter() - began
+
+    def read(self, array: Array) -> list[int]:
+        """See `interfaces.Session`."""
+        began = perf_counter()
+        ids = array.tolist()
+        self.seconds += perf_counter() - began
+        return cast(list[int], ids)
+
+    def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
+        """See `interfaces.Session`."""
+        row = self.logits(ids)
+        drafted = [_likeliest(row, mask)]
+        while len(drafted) < steps:
+            row = self.feed(drafted[-1])
+            drafted.append(_likeliest(row, mask))
+        self.start(*drafted)
+        return self.read(mx.concatenate(drafted))
+
+    def mask(self, allowed: NDArray[np.bool_]) -> Array:
+        """See `interfaces.Session`."""
+        return mx.array(np.where(allowed, 0, -np.inf).astype(np.float32))
+
+    def settle(self, ids: Sequence[int]) -> None:
+        """Forget what the cache holds behind its common prefix with `ids`."""
+        self._learn_unread()
+        kept = common_prefix(list(ids), self._held)
+        self._trim(len(self._held) - kept)
+        self._held = self._held[:kept]
+
+    def require_room(self, prompt_tokens: int) -> None:
+        """Raises: ContextLengthError if a prompt leaves no room for a single token behind it."""
+        if prompt_tokens >= self.context_length:
+            raise ContextLengthError(prompt_tokens, self.context_length)
+
+    # -- the cache ---------------------------------------------------------------------------------
+
+    def _learn_unread(self) -> None:
+        """Read ids that were fed while still computing; by now they are there."""
+        if self._unread:
+            self._held += cast(list[int], mx.concatenate(self._unread).tolist())
+            self._unread.clear()
+
+    def _trim(self, count: int) -> None:
+        if count > 0:
+            self._require_trimmable()  # else trim_prompt_cache would silently do nothing
+            trim_prompt_cache(self._cache, count)
+
+    def _require_trimmable(self) -> None:
+        if not can_trim_prompt_cache(self._cache):
+            kinds = sorted({type(c).__name__ for c in self._cache if not c.is_trimmable()})
+            raise CacheError(
+                f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound "
+                "after a rejected guess; use --method plain, or another model"
+            )
+
+    def _prefill(self, ids: list[int], begin: int, end: int) -> int:
+        """Fill the cache with ids[begin:end]; their logits are never computed."""
+        step = self._options.prefill_step_size
+        for at in range(begin, end, step):
+            self._forward(mx.array(ids[at : min(at + step, end)], dtype=mx.uint32))
+            mx.eval([c.state for c in self._cache])
+            mx.clear_cache()
+        return end
+
+    def _forward(self, tokens: Array) -> Array:
+        logits = self._model(tokens[None], cache=self._cache)[0]
+        options = self._options
+        maybe_quantize_kv_cache(
+            self._cache,
+            quantized_kv_start=options.quantized_kv_start,
+            kv_group_size=options.kv_group_size,
+            kv_bits=options.kv_bits,
+        )
+        if self.passes % _PASSES_PER_CLEANUP == 0:
+            mx.clear_cache()
+        return logits
+
+
+def common_prefix(left: list[int], right: list[int]) -> int:
+    """How many leading ids agree. Cost: a bisection over slices, about 1 µs per 1,000 ids."""
+    shorter = min(len(left), len(right))
+    if left[:shorter] == right[:shorter]:
+        return shorter
+    return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
+
+
+def _likeliest(row: Array, mask: Array | None) -> Array:
+    if mask is not None:
+        size = min(row.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
+        row = row[:, :size] + mask[:size]
+    return mx.argmax(row, axis=-1)
+
+
+def peak_memory() -> float:
+    """The most memory mlx has held so far, in GB."""
+    return float(mx.get_peak_memory()) / 1e9
+
+
+@contextmanager
+def wired(model: Any) -> Iterator[None]:
+    """Keep the model's weights resident while decoding (macOS; elsewhere nothing happens)."""
+    with wired_limit(model):
+        yield
+
+
+def _context_length(model: Any) -> int:
+    arguments = model.args
+    nested = getattr(arguments, "text_config", None) or {}
+    length = getattr(arguments, "max_position_embeddings", None)
+    length = length or nested.get("max_position_embeddings")
+    return int(length) if length else 1 << 30

@@ -1,0 +1,91 @@
+"""Text from ids as they come: by bytes, never half a character, ending before a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import TargetId
+
+
+def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
+    """A token's bytes; none for ids that a padded model has beyond its vocabulary."""
+    return tokens[token] if token < len(tokens) else b""
+
+
+def opens_segment(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> bool:
+    """Whether the text behind `prompt` begins a segment, where a dummy prefix would stand."""
+    return not prompt or not token_bytes(tokenizer.vocabulary.tokens, prompt[-1])
+
+
+class TextStream:
+    """Turns output ids into text.
+
+    A character is printed when its last byte is there. Text that may be the beginning of a stop
+    string is held back until it cannot be one any more. Special tokens print their spelling, except
+    `silent` ones (stop ids). A segment's dummy prefix is dropped: at the very start if the output
+    begins a segment, and behind every special token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer[TargetId],
+        *,
+        prompt: Sequence[TargetId] = (),
+        silent: frozenset[int] = frozenset(),
+        stop_strings: Sequence[str] = (),
+    ) -> None:
+        self._tokens = tokenizer.vocabulary.tokens
+        self._specials = tokenizer.vocabulary.specials
+        self._dummy_prefix = tokenizer.spec.dummy_prefix
+        self._at_start = opens_segment(tokenizer, prompt)
+        self._silent = silent
+        self._stop_strings = tuple(stop_strings)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: TargetId) -> str:
+        """The text that `token` makes certain: often none, sometimes that of earlier tokens too."""
+        return self._release(self._spell(token))
+
+    def finish(self) -> str:
+        """What was still held back; bytes that never became a character are U+FFFD."""
+        if self.stopped:
+            return ""
+        self._held += self._decoder.decode(b"", final=True)
+        text, self._held = self._held, ""
+        return text
+
+    def _spell(self, token: TargetId) -> str:
+        data = token_bytes(self._tokens, token)
+        if not data:
+            self._at_start = True
+            broken = self._decoder.decode(b"", final=True)
+            return broken + ("" if token in self._silent else self._specials.get(token, ""))
+        if self._at_start and self._dummy_prefix:
+            data = data.removeprefix(b" ")
+        self._at_start = False
+        return self._decoder.decode(data)
+
+    def _release(self, text: str) -> str:
+        """What of the held text and `text` can be printed."""
+        if self.stopped:
+            return ""
+        self._held += text
+        found = [at for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return self._held[: min(found)]
+        certain = len(self._held) - self._possible_stop()
+        text, self._held = self._held[:certain], self._held[certain:]
+        return text
+
+    def _possible_stop(self) -> int:
+        """Length of the longest end of the held text that begins a stop string."""
+        longest = max((min(len(s) - 1, len(self._held)) for s in self._stop_strings), default=0)
+        for length in range(longest, 0, -1):
+            if any(s.startswith(self._held[-length:]) for s in self._stop_strings):
+                return length
+        return 0
