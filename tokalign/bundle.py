@@ -4,7 +4,8 @@
 
 Opening reads the preamble and the header, which has a checksum of its own and says how long the
 file is; only `verify` reads every byte. Equal bundles are equal bytes: keys are sorted and there
-are no timestamps. `encode_bundle` and `decode_bundle` are pure, `open_bundle` and `write_bundle` do I/O.
+are no timestamps. `encode_bundle` and `decode_bundle` are pure; `open_bundle` and `write_bundle`
+do I/O.
 """
 
 from __future__ import annotations

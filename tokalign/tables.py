@@ -178,9 +178,7 @@ def _array(section: Section, dtype: str) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _share_pool(
-    values: Collection[tuple[int, ...]],
-) -> tuple[dict[tuple[int, ...], int], list[int]]:
+def _share_pool(values: Collection[Ids]) -> tuple[dict[Ids, int], list[TargetId]]:
     """Lay values out in one list of ids so that one that ends another is stored inside it.
 
     Sorted by their reversed ids, a value stands right before those it ends; so going backwards,

@@ -35,12 +35,14 @@ class FileStamp:
     """One file as it was read. No folder, no date: the same file anywhere has the same stamp.
 
     bytes, sha256: of the file as it lies on disk (compressed, where it is).
+    text_bytes: after decompression.
     lines: paragraphs read from it; skipped: lines reported as unreadable and left out.
     """
 
     name: str
     bytes: int
     sha256: str
+    text_bytes: int
     lines: int
     skipped: int
 
@@ -57,17 +59,15 @@ class Corpus:
         *,
         field: str = "text",
         report: Report = refuse,
-        progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Name the files; nothing is read yet.
 
         field: where a `.jsonl` object has its text.
         report: called with each line that cannot be read; returning from it skips the line.
-        progress: called with the number of bytes read from disk since the last call.
         Raises: CorpusError for a file that is missing, of an unknown kind, or named twice.
         """
         self._paths = sorted(paths, key=lambda path: path.name)
-        self._field, self._report, self._progress = field, report, progress
+        self._field, self._report = field, report
         self._stamps: list[FileStamp] = []
         for path in self._paths:
             _check(path)
@@ -89,14 +89,25 @@ class Corpus:
         """What was read, for a bundle's header; empty before the first complete reading."""
         return {"files": [asdict(stamp) for stamp in self._stamps]} if self._stamps else {}
 
-    def lines(self) -> Iterator[str]:
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, decompressed, in the last complete reading."""
+        return sum(stamp.text_bytes for stamp in self._stamps)
+
+    @property
+    def skipped(self) -> int:
+        """Lines left out of the last complete reading."""
+        return sum(stamp.skipped for stamp in self._stamps)
+
+    def lines(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:
         """All paragraphs, without line ends; empty ones are left out.
 
+        progress: called with the number of bytes read from disk since the last call.
         Raises: CorpusError for a damaged archive, and at the end when there was nothing to read.
         """
         stamps: list[FileStamp] = []
         for path in self._paths:
-            file = _File(path, self._field, self._report, self._progress)
+            file = _File(path, self._field, self._report, progress)
             yield from file.paragraphs()
             stamps.append(file.stamp())
         if not sum(stamp.lines for stamp in stamps):
@@ -116,13 +127,14 @@ class _File:
         self._path, self._field = path, field
         self._report, self._progress = report, progress
         self._digest = hashlib.sha256()
-        self._bytes = self._lines = self._skipped = 0
+        self._bytes = self._text_bytes = self._lines = self._skipped = 0
 
     def stamp(self) -> FileStamp:
         return FileStamp(
             name=self._path.name,
             bytes=self._bytes,
             sha256=self._digest.hexdigest(),
+            text_bytes=self._text_bytes,
             lines=self._lines,
             skipped=self._skipped,
         )
@@ -155,6 +167,7 @@ class _File:
     def _raw_lines(self) -> Iterator[bytes]:
         rest = b""
         for chunk in self._decompressed():
+            self._text_bytes += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines
         if rest:

@@ -1,0 +1,160 @@
+"""From a corpus and two tokenizers to table files: the order of the steps, the clock, the paths.
+
+Everything is computed before anything is written, and each file appears whole under its name or
+not at all: a build that is interrupted changes nothing.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from tokalign.build.alignment import build_alignment
+from tokalign.build.continuations import find_continuations
+from tokalign.build.corpus import Corpus
+from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
+from tokalign.bundle import Bundle, write_bundle
+from tokalign.tables import MAX_CONTEXT, MAX_CONTINUATION
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import DraftId, TargetId
+
+Stage = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+"""Opens a step of `total` units under a label; gives what is called with the units done."""
+
+Builder = Callable[[Corpus, Stage], Bundle]
+
+COVERAGE_BYTES = 1 << 23
+"""How much corpus (on disk) the coverage of a pair is measured on; beyond it every n-th line."""
+
+_ENTRIES = {"dictionary": "entries", "alignment": "intersection_pairs"}
+"""The statistic that says how many entries a table of each kind has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTable:
+    """One table file: its size in bytes, and how many entries (contexts, pairs) it holds."""
+
+    path: Path
+    kind: str
+    bytes: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """What a build did. text_bytes: the corpus, decompressed; peak_memory: in bytes."""
+
+    tables: tuple[WrittenTable, ...]
+    text_bytes: int
+    lines_skipped: int
+    seconds: float
+    peak_memory: int
+
+
+@contextmanager
+def silent(_total: int, _label: str) -> Iterator[Callable[[int], None]]:
+    """The stage that shows nothing."""
+    yield lambda _: None
+
+
+def build_tables(
+    corpus: Corpus,
+    builders: Mapping[Path, Builder],
+    stage: Stage = silent,
+) -> BuildReport:
+    """Build every table, then write every table.
+
+    builders: file -> what makes its bundle (`build_dictionary` or `build_pair`, arguments bound).
+    """
+    started = time.monotonic()
+    bundles = {path: build(corpus, stage) for path, build in builders.items()}
+    return BuildReport(
+        tables=tuple(_write(path, bundle) for path, bundle in bundles.items()),
+        text_bytes=corpus.text_bytes,
+        lines_skipped=corpus.skipped,
+        seconds=time.monotonic() - started,
+        peak_memory=peak_memory(),
+    )
+
+
+def build_dictionary(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    *,
+    language: str,
+    ngrams: int,
+    p_min: float,
+    stage: Stage = silent,
+) -> Bundle:
+    """The dictionary of a target tokenizer and a language, as DictSpec publishes it."""
+    with stage(corpus.size, "Counting word n-grams") as advance:
+        counted = count_word_ngrams(corpus.lines(advance))
+    with stage(ngrams, "Encoding n-grams") as advance:
+        kept = counted.most_frequent(ngrams)
+        continuations = find_continuations(kept, target, p_min=p_min, progress=advance)
+    different = sum(map(len, counted.counts))
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": target.fingerprint},
+        corpus=corpus.stamp,
+        parameters={
+            "kind": "dictspec",
+            "language": language,
+            "ngrams": ngrams,
+            "max_order": MAX_ORDER,
+            "p_min": p_min,
+            "max_context": MAX_CONTEXT,
+            "max_continuation": MAX_CONTINUATION,
+        },
+        statistics={
+            "entries": len(continuations),
+            "different_words": len(counted.words),
+            "different_ngrams": different,
+            "ngrams_kept": min(ngrams, different),
+            "words_without_number": counted.unnumbered,
+        },
+        sections=continuations.to_sections(),
+    )
+
+
+def build_pair(
+    draft: Tokenizer[DraftId],
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    *,
+    stage: Stage = silent,
+) -> Bundle:
+    """The alignment of two tokenizers; its coverage is measured on an even sample of the corpus."""
+    every = max(1, -(-corpus.size // COVERAGE_BYTES))
+    # Two steps under one bar: the target's tokens, each worth so many bytes, then the corpus.
+    worth = corpus.size // len(target.vocabulary) + 1
+    with stage(
+        worth * len(target.vocabulary) + corpus.size, "Aligning the vocabularies"
+    ) as advance:
+        bundle = build_alignment(
+            draft,
+            target,
+            islice(corpus.lines(advance), 0, None, every),
+            progress=lambda tokens: advance(worth * tokens),
+        )
+    return replace(
+        bundle, corpus=corpus.stamp, parameters={**bundle.parameters, "coverage_every": every}
+    )
+
+
+def _write(path: Path, bundle: Bundle) -> WrittenTable:
+    write_bundle(path, bundle)
+    entries = int(bundle.statistics[_ENTRIES[bundle.kind]])
+    return WrittenTable(path=path, kind=bundle.kind, bytes=path.stat().st_size, entries=entries)
+
+
+def peak_memory() -> int:
+    """The most memory this process has held, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

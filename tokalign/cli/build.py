@@ -1,0 +1,216 @@
+"""`tokalign build`: tables from two tokenizers and a corpus."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.errors import CorpusError, UsageError
+
+if TYPE_CHECKING:
+    from tokalign.build.pipeline import Builder, BuildReport
+
+_BUNDLED_CORPUS = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
+_SHOWN_PROBLEMS = 10
+
+
+@click.command("build")
+@click.option(
+    "--draft", metavar="NAME", help="The draft's tokenizer: alias, path or Hub repository."
+)
+@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
+@click.option(
+    "--corpus",
+    "corpus_files",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Text to count: .txt or .jsonl, also .gz or .zst; may be repeated. Default: the bundled "
+    "corpora/pl-mini.txt.",
+)
+@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder. Default: tables/.")
+@click.option(
+    "--ngrams",
+    type=click.IntRange(min=1),
+    default=200_000,
+    show_default=True,
+    help="Word n-grams kept.",
+)
+@click.option(
+    "--p-min",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.2,
+    show_default=True,
+    help="Least probability of a continuation.",
+)
+@click.option(
+    "--on-invalid",
+    type=click.Choice(["skip", "refuse"]),
+    default="skip",
+    show_default=True,
+    help="What to do with a line that is not UTF-8 or not the JSON expected.",
+)
+@click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
+@click.option("--alignment-only", is_flag=True, help="Only the alignment of the pair.")
+@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@json_option
+@quiet_option
+def command(
+    *,
+    draft: str | None,
+    target: str,
+    corpus_files: tuple[Path, ...],
+    more_corpus_files: tuple[Path, ...],
+    field: str,
+    language: str,
+    output: Path | None,
+    ngrams: int,
+    p_min: float,
+    on_invalid: str,
+    dictionary_only: bool,
+    alignment_only: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
+
+    Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok.
+    FILEs without an option are corpus too, so that --corpus folder/*.zst works. Equal inputs give
+    equal files. An interrupted build changes nothing.
+    """
+    if dictionary_only and alignment_only:
+        raise UsageError("--dictionary-only and --alignment-only exclude each other; give one")
+    if draft is None and not dictionary_only:
+        raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
+        raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
+    from tokalign.build.corpus import Corpus, refuse
+    from tokalign.build.pipeline import build_tables
+
+    report = _Problems(quiet=quiet)
+    corpus = Corpus(
+        (*corpus_files, *more_corpus_files) or (_bundled_corpus(quiet=quiet),),
+        field=field,
+        report=refuse if on_invalid == "refuse" else report,
+    )
+    builders = _plan(
+        None if dictionary_only else draft,
+        target,
+        output=output,
+        dictionary=None if alignment_only else (language, ngrams, p_min),
+        quiet=quiet,
+    )
+    built = build_tables(
+        corpus, builders, stage=lambda total, label: progress(total, label, quiet=quiet)
+    )
+    report.summarize()
+    if as_json:
+        print_json(_as_json(built))
+    else:
+        click.echo(_as_text(built))
+
+
+def _plan(
+    draft: str | None,
+    target: str,
+    *,
+    output: Path | None,
+    dictionary: tuple[str, int, float] | None,
+    quiet: bool,
+) -> dict[Path, Builder]:
+    """Resolve the names; say which files are to be made, and how.
+
+    dictionary: language, number of n-grams and p_min, or None for no dictionary.
+    """
+    from tokalign.build.pipeline import build_dictionary, build_pair
+    from tokalign.catalogue import table_folder
+    from tokalign.registry import resolve_tokenizer
+
+    ours = resolve_tokenizer(target)
+    note(ours.description, quiet=quiet)
+    folder = (output or table_folder()) / ours.slug
+    builders: dict[Path, Builder] = {}
+    if dictionary is not None:
+        language, ngrams, p_min = dictionary
+        builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
+            ours.tokenizer, corpus, language=language, ngrams=ngrams, p_min=p_min, stage=stage
+        )
+    if draft is not None:
+        theirs = resolve_tokenizer(draft)
+        note(theirs.description, quiet=quiet)
+        builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
+            theirs.tokenizer, ours.tokenizer, corpus, stage=stage
+        )
+    return builders
+
+
+def _bundled_corpus(*, quiet: bool) -> Path:
+    if not _BUNDLED_CORPUS.is_file():
+        raise CorpusError("the bundled corpus is not installed; give --corpus FILE")
+    note(
+        f"corpus -> the bundled {_BUNDLED_CORPUS.name}, for a try; real tables need --corpus FILE",
+        quiet=quiet,
+    )
+    return _BUNDLED_CORPUS
+
+
+class _Problems:
+    """Says which lines are skipped: the first ten one by one, the rest as a number.
+
+    A corpus that is read twice has the same problems twice; each is counted once.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._seen: set[tuple[str | None, int | None]] = set()
+
+    def __call__(self, problem: CorpusError) -> None:
+        where = (problem.path, problem.line)
+        if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
+            note(f"skipped {problem}", quiet=self._quiet)
+        self._seen.add(where)
+
+    def summarize(self) -> None:
+        more = len(self._seen) - _SHOWN_PROBLEMS
+        if more > 0:
+            note(f"skipped {more} more lines that cannot be read", quiet=self._quiet)
+
+
+def _as_json(report: BuildReport) -> dict[str, Any]:
+    """bytes: of text read; files: those written; entries: in all of them together."""
+    return {
+        "files": [str(written.path) for written in report.tables],
+        "bytes": report.text_bytes,
+        "seconds": round(report.seconds, 3),
+        "megabytes_per_second": round(report.text_bytes / report.seconds / 1e6, 3),
+        "peak_memory_mb": round(report.peak_memory / 1e6, 1),
+        "entries": sum(written.entries for written in report.tables),
+        "lines_skipped": report.lines_skipped,
+        "tables": [
+            {
+                "path": str(written.path),
+                "kind": written.kind,
+                "bytes": written.bytes,
+                "entries": written.entries,
+            }
+            for written in report.tables
+        ],
+    }
+
+
+def _as_text(report: BuildReport) -> str:
+    rows: list[tuple[str, object]] = [
+        (str(written.path), f"{written.entries:,} entries, {written.bytes:,} bytes")
+        for written in report.tables
+    ]
+    rate = report.text_bytes / report.seconds / 1e6
+    rows.append(("text read", f"{report.text_bytes:,} bytes"))
+    rows.append(("time", f"{report.seconds:.1f} s, {rate:.1f} MB/s"))
+    rows.append(("peak memory", f"{report.peak_memory / 1e6:,.0f} MB"))
+    return table(rows)
