@@ -1,14 +1,14 @@
 """Byte-pair encoding as theory: what is canonical, and what may follow what.
 
-Three facts carry this module (rust-gems `crates/bpe/README.md`, corollaries I-III; `docs/lossless.md`
-states them with the name of the test of each):
+Three facts carry this module (rust-gems `crates/bpe/README.md`, corollaries I-III;
+`docs/lossless.md` states them with the name of the test of each):
 
 1. A prefix (by tokens) of a canonical encoding is the canonical encoding of its own bytes.
-2. Within one piece, a sequence is canonical iff every adjacent pair is: validity is a local question.
-3. Whether a pair is canonical follows from the merges alone, by undoing the merges of both tokens.
+2. Within one piece, a sequence is canonical iff every adjacent pair is: validity is local.
+3. Whether a pair is canonical follows from the merges alone, by undoing those of both tokens.
 
-A *piece* is what the pre-tokenizer hands to BPE (see `pieces.py`). Bytes that are not valid UTF-8 are
-encoded like everything else, because half a character has to be drafted from.
+A *piece* is what the pre-tokenizer hands to BPE (see `pieces.py`). Bytes that are not valid UTF-8
+are encoded like everything else, because half a character has to be drafted from.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import NamedTuple
 
 from tokalign.pieces import Splitter, as_bytes, as_text
 
@@ -36,19 +37,28 @@ class Merges:
 
     @classmethod
     def from_triples(cls, triples: Iterable[tuple[int, int, int]]) -> Merges:
-        """Rank `(left, right, result)` triples in the order given; of equal pairs the first counts."""
+        """Rank `(left, right, result)` triples in the order given; the first of equals counts."""
         ranks: dict[int, tuple[int, int]] = {}
         for rank, (left, right, result) in enumerate(triples):
             ranks.setdefault(left << 32 | right, (rank, result))
         return cls(ranks)
 
 
+class Merged(NamedTuple):
+    """What merging arrived at; the rank of the last merge (-1: none) and the pair it joined."""
+
+    ids: list[int]
+    rank: int
+    pair: tuple[int, int] | None
+
+
 class BytePairEncoding:
     """The canonical encoder of one tokenizer, over bytes.
 
     tokens: id -> bytes, `b""` for special tokens.
-    symbols: bytes -> id of what merging starts from: single bytes, or whole characters
-        (`by_characters`, SentencePiece), where a character that is no symbol falls back to `bytes_`.
+    symbols: characters that merging starts from (`by_characters`, SentencePiece), bytes -> id; a
+        character that is none falls back to its bytes.
+    byte_ids: the id of each single byte, [256].
     whole: tokens that a piece becomes at once, whatever the merges say (`ignore_merges`, Llama 3).
     """
 
@@ -75,7 +85,7 @@ class BytePairEncoding:
         self.right_spine = lru_cache(maxsize=1 << 16)(self._right_spine)
         self.left_spine = lru_cache(maxsize=1 << 16)(self._left_spine)
 
-    # -- encoding ----------------------------------------------------------------------------------
+    # -- encoding ------------------------------------------------------------------------------
 
     def encode(self, data: bytes) -> list[int]:
         """The canonical encoding of `data`: no dummy prefix, no special token is added or parsed.
@@ -92,7 +102,7 @@ class BytePairEncoding:
         token = self._whole.get(piece)
         if token is not None:
             return (token,)
-        return tuple(self._merge(self.base_symbols(piece))[0])
+        return tuple(self.merge(self.base_symbols(piece)).ids)
 
     def base_symbols(self, piece: bytes) -> list[int]:
         """The ids merging starts from."""
@@ -105,8 +115,8 @@ class BytePairEncoding:
             ids += [symbol] if symbol is not None else [self._byte_ids[b] for b in spelled]
         return ids
 
-    def _merge(self, ids: list[int]) -> tuple[list[int], int, tuple[int, int] | None]:
-        """Merge to the end; also the rank of the last merge (-1: none) and the pair it joined.
+    def merge(self, ids: list[int]) -> Merged:
+        """Merge to the end, all of `ids` as one piece.
 
         The lowest rank goes first and the leftmost of equals. Cost: O(n log n).
         """
@@ -118,7 +128,8 @@ class BytePairEncoding:
             if (found := ranks.get(left << 32 | right)) is not None
         ]
         heapify(queue)
-        last_rank, last_pair = -1, None
+        last_rank = -1
+        last_pair: tuple[int, int] | None = None
         while queue:
             rank, i, pair = heappop(queue)
             j = after[i]
@@ -137,9 +148,9 @@ class BytePairEncoding:
                 pair = token[h] << 32 | token[i]
                 if (found := ranks.get(pair)) is not None:
                     heappush(queue, (found[0], h, pair))
-        return [t for t in token if t >= 0], last_rank, last_pair
+        return Merged([t for t in token if t >= 0], last_rank, last_pair)
 
-    # -- validity ----------------------------------------------------------------------------------
+    # -- validity ------------------------------------------------------------------------------
 
     def derivation(self, token: int) -> tuple[int, tuple[int, int] | None]:
         """Rank and pair of the last merge that makes `token` out of its own bytes.
@@ -147,8 +158,8 @@ class BytePairEncoding:
         (-1, None) for a base symbol, and for a token that the merges never make (it can only stand
         as a whole piece, and nothing inside it is ever merged across its edge).
         """
-        ids, rank, pair = self._merge(self.base_symbols(self.tokens[token]))
-        return (rank, pair) if ids == [token] else (-1, None)
+        merged = self.merge(self.base_symbols(self.tokens[token]))
+        return (merged.rank, merged.pair) if merged.ids == [token] else (-1, None)
 
     def _right_spine(self, token: int) -> Spine:
         return self._spine(token, 1)

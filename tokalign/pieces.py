@@ -23,7 +23,7 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def incomplete_tail(data: bytes) -> int:
+def incomplete_tail(data: bytes | bytearray) -> int:
     """How many bytes at the end of `data` (0-3) may still become a character.
 
     Example: `b"za\\xc5"` -> 1, because 0xC5 opens a two-byte character (`ż` is 0xC5 0xBC).
@@ -94,7 +94,7 @@ class WordSplitter:
     name: str = "words"
 
     def split(self, text: str) -> list[str]:
-        return _WORDS.findall(text)
+        return [match.group() for match in _WORDS.finditer(text)]
 
     def settled(self, pieces: list[str]) -> int:
         return max(len(pieces) - 1, 0)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from tokalign.errors import MissingAssetError, VocabularyError
 from tokalign.vocab import Roles
@@ -40,8 +40,8 @@ class Supplement:
     """What a vocabulary file leaves out and a model's tokenizer.json would say.
 
     Ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks the tokens
-    that Bielik added. `specials` maps ids to spellings. `ranked_by_id`: pieces merge in the order of
-    their ids although the file's scores say otherwise (Mistral's runs of spaces: score -1e9, first ids).
+    that Bielik added. `specials` maps ids to spellings. `ranked_by_id`: pieces merge in the order
+    of their ids, whatever their scores (Mistral's runs of spaces: the first ids, score -1e9).
     """
 
     pattern: str | None = None
@@ -129,7 +129,7 @@ def _choose_file(folder: Path) -> Path:
     )
 
 
-# -- tokenizer.json ----------------------------------------------------------------------------------
+# -- tokenizer.json ----------------------------------------------------------------------------
 
 
 def _read_json(path: Path) -> TokenizerSpec:
@@ -225,7 +225,7 @@ def _template_adds_bos(document: dict[str, Any], config: dict[str, Any]) -> bool
     return False
 
 
-# -- tokenizer.model (SentencePiece) -------------------------------------------------------------------
+# -- tokenizer.model (SentencePiece) -----------------------------------------------------------
 
 
 def _read_sentencepiece(path: Path, supplement: Supplement | None) -> TokenizerSpec:
@@ -263,7 +263,7 @@ def _read_sentencepiece(path: Path, supplement: Supplement | None) -> TokenizerS
     )
 
 
-# -- tiktoken ranks ------------------------------------------------------------------------------------
+# -- tiktoken ranks ----------------------------------------------------------------------------
 
 
 def _holds_ranks(path: Path) -> bool:
@@ -286,15 +286,12 @@ def _read_ranks(path: Path, supplement: Supplement | None) -> TokenizerSpec:
             f"{path} holds tiktoken ranks, which lack the pre-tokenizer and the special tokens; "
             "use an alias that knows them (llama3.2, qwen2.5) or the model's tokenizer.json"
         )
-    ranks = {}
-    for line in path.read_bytes().splitlines():
-        if line.strip():
-            token, rank = line.split()
-            ranks[base64.b64decode(token)] = int(rank)
+    lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     size = 1 + max(max(ranks.values()), max(supplement.specials, default=0))
     tokens = [b""] * size
-    for token, rank in ranks.items():
-        tokens[rank] = token
+    for spelled, index in ranks.items():
+        tokens[index] = spelled
     order = sorted(ranks.values())
     return TokenizerSpec(
         tokens=tuple(tokens),
@@ -308,7 +305,7 @@ def _read_ranks(path: Path, supplement: Supplement | None) -> TokenizerSpec:
     )
 
 
-# -- what the readers share ------------------------------------------------------------------------------
+# -- what the readers share --------------------------------------------------------------------
 
 
 def _all_triples(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 import regex
 
@@ -100,10 +100,10 @@ class Tokenizer(Generic[Id]):
         encodings = self._backend.encode_batch_fast(
             [self._prefixed(text) for text in texts], add_special_tokens=False
         )
-        return [encoding.ids for encoding in encodings]
+        return [cast("list[Id]", encoding.ids) for encoding in encodings]
 
     def decode(self, ids: Iterable[Id]) -> str:
-        """The text of a whole encoding: no dummy prefix, no special tokens, U+FFFD for stray bytes."""
+        """The text of a whole encoding: no dummy prefix, no special tokens, stray bytes U+FFFD."""
         data = self.vocabulary.bytes_of(ids)
         if self.spec.dummy_prefix:
             data = data.removeprefix(b" ")
@@ -119,8 +119,9 @@ class Tokenizer(Generic[Id]):
     def _encode_plain(self, text: str) -> list[Id]:
         if self.spec.by_characters and _SPACE_MARK in text:
             # To the library this character and a space are one; to the bytes they are not.
-            return self.bpe.encode(self.text_bytes(text))  # type: ignore[return-value]
-        return self._backend.encode(self._prefixed(text), add_special_tokens=False).ids  # type: ignore[no-any-return]
+            return cast("list[Id]", self.bpe.encode(self.text_bytes(text)))
+        encoding = self._backend.encode(self._prefixed(text), add_special_tokens=False)
+        return cast("list[Id]", encoding.ids)
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:

@@ -50,7 +50,8 @@ def group() -> None:
 def main() -> None:
     """Run the command line; turn deliberate errors into one line and the right exit code.
 
-    Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 interrupt.
+    Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset,
+    130 interrupt.
     """
     from tokalign.errors import TokalignError
 

@@ -9,7 +9,7 @@ once gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from tokalign.alignment_tables import match_roles
 from tokalign.incremental import IncrementalEncoder
@@ -27,6 +27,8 @@ class DraftText:
 
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
     """
+
+    _encoder: ClassVar[type[IncrementalEncoder]] = IncrementalEncoder
 
     def __init__(
         self,
@@ -100,7 +102,25 @@ class DraftText:
             self._segment.push(data)
 
     def _open_segment(self) -> None:
-        self._segment = IncrementalEncoder(self._draft.bpe)
+        self._segment = self._encoder(self._draft.bpe)
+
+
+class ChunkEncoder(IncrementalEncoder):
+    """Encodes every push on its own and joins the ids: right bytes, but not canonical."""
+
+    def push(self, data: bytes) -> None:
+        self._text += data
+        self._ids += self._bpe.encode(data)
+
+
+class ChunkedText(DraftText):
+    """The draft's view as the published systems keep it: each round's text encoded by itself.
+
+    The bytes are right, unlike theirs; but a word that came in two rounds stays cut in two, which
+    is not what the draft model was trained on. Source: the MLX-LM fork of the Polish study.
+    """
+
+    _encoder = ChunkEncoder
 
 
 def map_specials(target: Tokenizer[TargetId], draft: Tokenizer[DraftId]) -> dict[TargetId, DraftId]:

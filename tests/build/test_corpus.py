@@ -1,0 +1,152 @@
+"""However a text is packed, the same paragraphs come out; what cannot be read is said, not hidden."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.build import corpus as corpus_module
+from tokalign.build.corpus import Corpus
+from tokalign.errors import CorpusError
+
+PARAGRAPHS = ["Zażółć gęślą jaźń.", "Drugi akapit, dłuższy nieco.", "Trzeci."]
+TEXT = "\n".join(PARAGRAPHS).encode() + b"\n"
+JSON = "\n".join(json.dumps({"text": p}, ensure_ascii=False) for p in PARAGRAPHS).encode()
+
+
+def written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt", TEXT),
+        ("a.txt.gz", gzip.compress(TEXT)),
+        ("a.txt.zst", zstandard.compress(TEXT)),
+        ("a.jsonl", JSON),
+        ("a.jsonl.gz", gzip.compress(JSON)),
+        ("a.jsonl.zst", zstandard.compress(JSON)),
+        ("frames.txt.zst", zstandard.compress(TEXT[:20]) + zstandard.compress(TEXT[20:])),
+        ("members.txt.gz", gzip.compress(TEXT[:20]) + gzip.compress(TEXT[20:])),
+        ("crlf.txt", TEXT.replace(b"\n", b"\r\n")),
+        ("bom.txt", b"\xef\xbb\xbf" + TEXT),
+        ("blank.txt", TEXT.replace(b"\n", b"\n\n  \n")),
+        ("open-end.txt", TEXT.rstrip()),
+        ("document.jsonl", json.dumps({"text": TEXT.decode()}).encode()),
+    ],
+)
+def test_every_kind_of_file_gives_the_same_paragraphs(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    corpus = Corpus([written(tmp_path, name, data)])
+    assert list(corpus.lines()) == PARAGRAPHS
+    [stamp] = corpus.stamp["files"]
+    assert stamp["name"] == name
+    assert stamp["bytes"] == len(data)
+    assert stamp["sha256"] == hashlib.sha256(data).hexdigest()
+    assert (stamp["lines"], stamp["skipped"]) == (3, 0)
+
+
+@given(st.lists(st.sampled_from(["a", "ż\n", "\n", "  słowo 🐟 "]), min_size=1), st.integers(1, 9))
+def test_paragraphs_do_not_depend_on_where_chunks_end(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], size: int
+) -> None:
+    text = "x" + "".join(parts)
+    path = written(tmp_path_factory.mktemp("corpus"), "a.txt", text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "_CHUNK", size)
+        lines = list(Corpus([path]).lines())
+    assert lines == [line for line in text.split("\n") if line.strip()]
+
+
+def test_files_come_in_the_order_of_their_names_wherever_they_are(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    b, a = written(tmp_path / "x", "b.txt", b"b\n"), written(tmp_path / "y", "a.txt", b"a\n")
+    corpus = Corpus([b, a])
+    assert list(corpus.lines()) == ["a", "b"]
+    assert [stamp["name"] for stamp in corpus.stamp["files"]] == ["a.txt", "b.txt"]
+    assert str(tmp_path) not in str(corpus.stamp)
+
+
+def test_progress_adds_up_to_the_size_on_disk(tmp_path: Path) -> None:
+    corpus = Corpus([written(tmp_path, "a.txt.gz", gzip.compress(TEXT))])
+    done: list[int] = []
+    list(corpus.lines(done.append))
+    assert sum(done) == corpus.size
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("a.txt", b"za\xc5 dobrze", "not UTF-8 at byte 2"),
+        ("a.jsonl", b'{"text": "bez ko', "not JSON at column"),
+        ("a.jsonl", b'{"body": "inne pole"}', 'no text in field "text".*--field'),
+        ("a.jsonl", b'{"text": 7}', 'no text in field "text"'),
+        ("a.jsonl", b"[]", 'no text in field "text"'),
+        ("a.jsonl", b'{"text": "\\ud83d"}', "half a surrogate pair"),
+        ("a.jsonl", b'{"text": "\xff"}', "not UTF-8"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_and_skipped_or_refused(
+    tmp_path: Path, name: str, line: bytes, message: str
+) -> None:
+    good = JSON if name.endswith("jsonl") else TEXT.rstrip()
+    path = written(tmp_path, name, good + b"\n" + line + b"\n" + good)
+
+    problems: list[CorpusError] = []
+    corpus = Corpus([path], report=problems.append)
+    assert list(corpus.lines()) == PARAGRAPHS * 2
+    assert corpus.skipped == 1
+    [problem] = problems
+    assert (problem.path, problem.line) == (str(path), 4)
+
+    with pytest.raises(CorpusError, match=f":4: {message}"):
+        list(Corpus([path]).lines())
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n\t\n"])
+def test_a_corpus_without_text_is_an_error(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(CorpusError, match="empty"):
+        list(Corpus([written(tmp_path, "a.txt", data)]).lines())
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt.gz", gzip.compress(TEXT)[:-12]),
+        ("a.txt.zst", zstandard.compress(TEXT)[:-3]),
+        ("b.txt.gz", b"not an archive"),
+        ("b.txt.zst", b"not an archive"),
+    ],
+)
+def test_a_damaged_archive_is_an_error(tmp_path: Path, name: str, data: bytes) -> None:
+    with pytest.raises(CorpusError, match="archive is damaged"):
+        list(Corpus([written(tmp_path, name, data)]).lines())
+
+
+def test_files_that_cannot_be_a_corpus_are_refused_before_reading(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"not a kind of corpus file.*\.jsonl"):
+        Corpus([written(tmp_path, "a.pdf", TEXT)])
+    with pytest.raises(CorpusError, match="no such file"):
+        Corpus([tmp_path / "none.txt"])
+    (tmp_path / "x").mkdir()
+    twice = [written(tmp_path, "a.txt", TEXT), written(tmp_path / "x", "a.txt", TEXT)]
+    with pytest.raises(CorpusError, match="this name"):
+        Corpus(twice)
+
+
+def test_the_stamp_waits_for_a_complete_reading(tmp_path: Path) -> None:
+    corpus = Corpus([written(tmp_path, "a.txt", TEXT)])
+    next(corpus.lines())
+    assert corpus.stamp == {}

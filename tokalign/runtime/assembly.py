@@ -1,0 +1,225 @@
+"""Putting a decoder together: models, tables and options in, a stream of events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.alignment_tables import Intersection
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.runtime.chat import ChatTemplate, with_bos
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.dictionary import DictionaryDrafter
+from tokalign.runtime.draft.hybrid import FirstOf
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
+from tokalign.runtime.draft_text import ChunkedText, DraftText
+from tokalign.runtime.events import Event
+from tokalign.runtime.interfaces import Drafter, Sampler, Session
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.models_mlx import CacheOptions, ModelSession, load_weights
+from tokalign.runtime.translate import (
+    ContextWindow,
+    Naive,
+    Pair,
+    SameTokenizer,
+    TokenIntersection,
+    Translation,
+)
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.tables import Continuations
+
+METHODS = ("plain", "dictionary", "prompt-lookup", "draft", "hybrid")
+TRANSLATIONS = ("none", "naive", "context:P", "intersection")
+DEFAULT_DRAFT_TOKENS = 2
+HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A model with its tokenizer. model: an mlx-lm model; template: None where it has none."""
+
+    model: Any
+    tokenizer: Tokenizer[Any]
+    template: ChatTemplate | None = None
+
+    @classmethod
+    def from_folder(cls, folder: Path, *, dtype: str | None = None) -> LanguageModel:
+        """Load a folder in mlx-lm's layout. Raises: as `load_weights` and `Tokenizer.from_file`."""
+        return cls(
+            model=load_weights(folder, dtype=dtype),
+            tokenizer=Tokenizer.from_file(folder),
+            template=ChatTemplate.from_folder(folder),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What is put before the target, and the same before the draft.
+
+    draft: the draft's own rendering; None has it read the target's prompt, its special tokens by
+    their roles.
+    """
+
+    target: Sequence[TargetId]
+    draft: Sequence[DraftId] | None = None
+
+    def draft_text(self, pair: Pair, *, chunked: bool = False) -> DraftText:
+        """The draft's view of the prompt, ready to follow the output.
+
+        chunked: encode each round's output on its own, as the published systems do.
+        """
+        kind = ChunkedText if chunked else DraftText
+        if self.draft is not None:
+            return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
+        given = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
+        opening: list[DraftId] = [] if given else with_bos(pair.draft, [])
+        return kind(pair.target, pair.draft, draft_prompt=opening)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """How to draft. None stands for each drafter's own default; order: of a hybrid's sources.
+
+    intersection: gives the pair's table when a translation needs it.
+    """
+
+    method: str = "plain"
+    translation: str = "none"
+    num_draft_tokens: int | None = None
+    order: Sequence[str] = HYBRID_ORDER
+    dictionary: Continuations | None = None
+    intersection: Callable[[], Intersection] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """Models and options of a run. Every request gets drafters of its own: nothing leaks over."""
+
+    target: LanguageModel
+    draft: LanguageModel | None = None
+    drafting: Drafting
+    sampler: Sampler
+    cache: CacheOptions = field(default_factory=CacheOptions)
+
+    def open_target(self) -> ModelSession:
+        """A session of the target. Raises: CacheError if it cannot be rewound and has to be."""
+        rewinds = self.drafting.method != "plain"
+        return ModelSession(self.target.model, self.cache, rewinds=rewinds)
+
+    def open_draft(self) -> ModelSession | None:
+        """A session of the draft model, where one is used. Raises: CacheError."""
+        if self.draft is None or self.drafting.method not in ("draft", "hybrid"):
+            return None
+        return ModelSession(self.draft.model, self.cache)
+
+    def run(
+        self,
+        prompt: Prompt,
+        limits: Limits,
+        *,
+        target: ModelSession | None = None,
+        draft: ModelSession | None = None,
+    ) -> tuple[Context, Iterator[Event]]:
+        """A generation that has not begun yet; sessions may be handed in to be used again.
+
+        Raises: ContextLengthError; UsageError for an empty prompt.
+        """
+        if not prompt.target:
+            raise UsageError("the prompt is empty; give some text with --prompt")
+        target = target or self.open_target()
+        draft = draft or self.open_draft()
+        for session in filter(None, (target, draft)):
+            session.require_room(len(prompt.target))
+        context = Context(prompt.target)
+        drafter = make_drafter(self.drafting, self._translated(prompt, draft))
+        return context, decode(
+            context, drafter, TargetVerifier(target, self.sampler), limits=limits
+        )
+
+    def _translated(self, prompt: Prompt, session: Session | None) -> Drafter | None:
+        """The draft model as a drafter for one request."""
+        if session is None or self.draft is None:
+            return None
+        translation = make_translation(
+            self.drafting.translation,
+            Pair(self.target.tokenizer, self.draft.tokenizer),
+            prompt,
+            self.drafting.intersection,
+        )
+        steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
+        return NeuralDrafter(session, translation, num_draft_tokens=steps)
+
+
+def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
+    """The drafter a method stands for; a hybrid takes what there is, in the order given."""
+    if drafting.method == "plain":
+        return NoDrafter()
+    at_most = drafting.num_draft_tokens
+    sources: dict[str, Drafter] = {"prompt-lookup": PromptLookupDrafter(max_tokens=at_most or 10)}
+    if drafting.dictionary is not None:
+        sources["dictionary"] = DictionaryDrafter(drafting.dictionary, max_tokens=at_most or 8)
+    if neural is not None:
+        sources["draft"] = neural
+    wanted = drafting.order if drafting.method == "hybrid" else [drafting.method]
+    found = [sources[name] for name in wanted if name in sources]
+    return found[0] if len(found) == 1 else FirstOf(found)
+
+
+def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
+    """The method that `asked` stands for, given whether there is a draft model and a dictionary.
+
+    `auto`: the draft model; else dictionary and prompt lookup; else prompt lookup alone.
+    Raises: UsageError or MissingAssetError for a method that lacks what it needs.
+    """
+    if asked == "auto":
+        return "draft" if draft else "hybrid" if dictionary else "prompt-lookup"
+    if asked == "draft" and not draft:
+        raise UsageError("--method draft needs a draft model; give --draft")
+    if asked == "dictionary" and not dictionary:
+        raise MissingAssetError(
+            "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
+            "tokalign build --dictionary-only --target TARGET CORPUS"
+        )
+    return asked
+
+
+def choose_translation(
+    asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
+) -> str:
+    """The translation asked for; by default `none` if both have the same tokenizer."""
+    if asked is not None:
+        return asked
+    return "none" if target.fingerprint == draft.fingerprint else "intersection"
+
+
+def check_translation(name: str) -> str:
+    """`name` if it names a translation. Raises: UsageError."""
+    kind, _, window = name.partition(":")
+    if name in TRANSLATIONS or (kind == "context" and window.isdigit()):
+        return name
+    raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")
+
+
+def make_translation(
+    name: str, pair: Pair, prompt: Prompt, intersection: Callable[[], Intersection] | None
+) -> Translation:
+    """The translation `name` for one request. Raises: IncompatibleError if the pair bars it."""
+    kind, _, window = name.partition(":")
+    if kind == "none":
+        return SameTokenizer(pair.target, pair.draft)
+    if kind == "naive":
+        return Naive(pair, prompt.draft_text(pair, chunked=True))
+    if kind == "context":
+        return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
+    if intersection is None:
+        raise IncompatibleError("no alignment of this pair is given; give --alignment FILE")
+    return TokenIntersection(pair, prompt.draft_text(pair), intersection())
