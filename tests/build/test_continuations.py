@@ -50,11 +50,11 @@ def test_ngrams_are_encoded_as_they_stand_in_running_text(tokenizer: Tokenizer[A
     ngram = tokenizer.bpe.encode(b" Rzeczpospolitej Polskiej")
     assert text[-len(ngram) :] == ngram
     start = len(text) - len(ngram)
-    for position in range(start + 1, len(text)):
+    for position in range(start + 1, min(start + 8, len(text) - 1) + 1):
         found = table.longest_match(text[:position])
         assert found is not None
         assert list(found.ids) == text[position : position + 8]
-        assert found.matched == min(position - start, 8)
+        assert found.matched == position - start
 
 
 def test_progress_counts_the_ngrams(bielik: Tokenizer[Any]) -> None:

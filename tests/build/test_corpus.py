@@ -1,4 +1,4 @@
-"""However a text is packed, the same paragraphs come out; what cannot be read is said, not hidden."""
+"""However a text is packed, the same paragraphs come out; what cannot be read is reported."""
 
 from __future__ import annotations
 

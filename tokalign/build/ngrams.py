@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 MAX_ORDER = 3
 
 _BITS = np.uint64(21)
-_MAX_WORDS = (1 << 21) - 1
+_WORD_MASK = (1 << 21) - 1
+_MAX_WORDS = _WORD_MASK
 _GAP = 0  # what no n-gram crosses: the end of a line, or a word without a number
 _CHUNK_WORDS = 1 << 22
 
@@ -53,7 +54,7 @@ class WordNgrams:
             packed[best].tolist(), orders[best].tolist(), counts[best].tolist(), strict=True
         ):
             shifts = range(int(_BITS) * (order - 1), -1, -int(_BITS))
-            yield tuple(self.words[(ngram >> s & _MAX_WORDS) - 1] for s in shifts), count
+            yield tuple(self.words[(ngram >> s & _WORD_MASK) - 1] for s in shifts), count
 
 
 def count_word_ngrams(lines: Iterable[str], *, chunk_words: int = _CHUNK_WORDS) -> WordNgrams:

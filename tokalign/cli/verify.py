@@ -60,4 +60,9 @@ def _check(path: Path) -> TokalignError | None:
             )
     except TokalignError as error:
         return error
+    except (KeyError, ValueError, RuntimeError) as error:  # a section missing, or no trie or array
+        return BundleError(
+            f"{path} is undamaged but its tables cannot be read ({error}); "
+            "rebuild it with: tokalign build"
+        )
     return None

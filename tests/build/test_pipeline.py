@@ -1,0 +1,105 @@
+"""A build is a function of its inputs, and one that does not finish changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from polish import SENTENCES
+from small_tokenizers import write_tokenizer
+
+from tokalign.alignment_tables import Intersection
+from tokalign.build.corpus import Corpus
+from tokalign.build.pipeline import Builder, build_dictionary, build_pair, build_tables
+from tokalign.bundle import Bundle, open_bundle
+from tokalign.tables import Continuations
+from tokalign.tokenizers import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    draft: Tokenizer[Any] = Tokenizer.from_file(write_tokenizer(folder / "d", vocabulary_size=300))
+    target: Tokenizer[Any] = Tokenizer.from_file(write_tokenizer(folder / "t", vocabulary_size=360))
+    return draft, target
+
+
+def write_corpus(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "text.txt"
+    path.write_text("".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES))
+    return path
+
+
+def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
+    dictionary = partial(build_dictionary, target, language="pl", ngrams=100, p_min=0.2)
+    pair = partial(build_pair, draft, target)
+    return {
+        folder / "pl.dictionary.tok": lambda corpus, stage: dictionary(corpus, stage=stage),
+        folder / "draft.alignment.tok": lambda corpus, stage: pair(corpus, stage=stage),
+    }
+
+
+def test_equal_inputs_give_equal_files_wherever_they_lie(
+    tmp_path: Path, tokenizers: tuple[Any, Any]
+) -> None:
+    files = []
+    for place in ("here", "there"):
+        corpus = Corpus([write_corpus(tmp_path / f"{place}-corpus")])
+        builders = builders_in(tmp_path / place, *tokenizers)
+        build_tables(corpus, builders)
+        files.append([path.read_bytes() for path in builders])
+    assert files[0] == files[1]
+
+
+def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
+    corpus = Corpus([write_corpus(tmp_path)])
+    report = build_tables(corpus, builders_in(tmp_path / "out", *tokenizers))
+    draft, target = tokenizers
+    dictionary, pair = (open_bundle(written.path, verify=True) for written in report.tables)
+    assert dictionary.fingerprints == {"target": target.fingerprint}
+    assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
+    assert dictionary.corpus == pair.corpus == corpus.stamp
+    assert dictionary.parameters["ngrams"] == 100
+    table = Continuations.from_sections(dictionary.sections)
+    assert len(table) == dictionary.statistics["entries"] == report.tables[0].entries > 50
+    assert Intersection.from_sections(pair.sections).pairs == report.tables[1].entries > 250
+    assert report.text_bytes == corpus.size
+    assert report.peak_memory > 1 << 20
+
+
+def test_the_stages_are_counted_to_their_ends(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
+    stages: dict[str, list[int]] = {}
+
+    @contextmanager
+    def stage(total: int, label: str):  # type: ignore[no-untyped-def]
+        done = stages.setdefault(label, [total, 0])
+
+        def advance(amount: int) -> None:
+            done[1] += amount
+
+        yield advance
+
+    build_tables(
+        Corpus([write_corpus(tmp_path)]), builders_in(tmp_path / "out", *tokenizers), stage
+    )
+    assert len(stages) == 3
+    assert all(0 <= done <= total for total, done in stages.values())
+    total, done = stages["Counting word n-grams"]
+    assert done == total
+
+
+def test_nothing_is_written_unless_everything_is_built(
+    tmp_path: Path, tokenizers: tuple[Any, Any]
+) -> None:
+    def interrupt(_corpus: Corpus, _stage: Any) -> Bundle:
+        raise KeyboardInterrupt
+
+    builders = builders_in(tmp_path / "out", *tokenizers)
+    builders[tmp_path / "out" / "last.tok"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        build_tables(Corpus([write_corpus(tmp_path)]), builders)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,188 @@
+"""`tokalign build`, as it is run: files, figures, messages, exit codes, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from polish import SENTENCES
+from small_tokenizers import write_tokenizer
+
+from tokalign.bundle import open_bundle
+
+TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
+
+
+def tokalign(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tokalign", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("d") / "small-draft", vocabulary_size=300)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("t") / "small-target", vocabulary_size=360)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def assert_one_line_error(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("tokalign: ")
+    for word in words:
+        assert word in last
+    assert "Traceback" not in result.stderr
+
+
+def test_both_tables_are_written_where_documented(
+    tmp_path: Path, draft: Path, target: Path, corpus: Path
+) -> None:
+    out = tmp_path / "out"
+    result = tokalign(
+        *("build", "--draft", draft, "--target", target, "--corpus", corpus),
+        *("--output", out, "--language", "pl", "--json"),
+    )
+    assert result.returncode == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    folder = out / "small-target"
+    assert report["files"] == [
+        str(folder / "pl.dictionary.tok"),
+        str(folder / "small-draft.alignment.tok"),
+    ]
+    assert sorted(folder.iterdir()) == sorted(map(Path, report["files"]))
+    assert report["bytes"] == len(TEXT.encode())
+    assert {"seconds", "megabytes_per_second", "peak_memory_mb", "entries"} <= set(report)
+    assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
+    assert "small-draft ->" in result.stderr.replace(str(draft), "small-draft")
+    for path in report["files"]:
+        open_bundle(Path(path), verify=True)
+
+
+def test_the_bundled_corpus_is_the_default_and_is_named(tmp_path: Path, target: Path) -> None:
+    result = tokalign("build", "--target", target, "--dictionary-only", "--output", tmp_path / "o")
+    assert result.returncode == 0, result.stderr
+    assert "pl-mini.txt" in result.stderr
+    bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
+    assert [file["name"] for file in bundle.corpus["files"]] == ["pl-mini.txt"]
+
+
+def test_one_of_the_two_can_be_left_out(
+    tmp_path: Path, draft: Path, target: Path, corpus: Path
+) -> None:
+    names = {}
+    for flag in ("--dictionary-only", "--alignment-only"):
+        out = tmp_path / flag
+        common = ("build", "--draft", draft, "--target", target, "--corpus", corpus, "--quiet")
+        result = tokalign(*common, "--output", out, flag)
+        assert (result.returncode, result.stderr) == (0, "")
+        names[flag] = [path.name for path in (out / "small-target").iterdir()]
+    assert names == {
+        "--dictionary-only": ["pl.dictionary.tok"],
+        "--alignment-only": ["small-draft.alignment.tok"],
+    }
+
+
+def test_several_files_follow_the_option_as_a_shell_expands_them(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    other = tmp_path / "z.jsonl"
+    other.write_text(json.dumps({"body": "Ala ma kota."}) + "\n")
+    result = tokalign(
+        *("build", "--target", target, "--dictionary-only", "--output", tmp_path / "o"),
+        *("--field", "body", "--corpus", corpus, other),
+    )
+    assert result.returncode == 0, result.stderr
+    bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
+    assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
+
+
+def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
+    corpus = tmp_path / "bad.txt"
+    corpus.write_bytes(TEXT.encode() + b"za\xc5 dobrze\n" * 12)
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    out = tmp_path / "out"
+
+    skipped = tokalign(*build, "--output", out, "--json")
+    assert skipped.returncode == 0
+    assert json.loads(skipped.stdout)["lines_skipped"] == 12
+    first = len(TEXT.splitlines()) + 1
+    assert f"skipped {corpus}:{first}: not UTF-8 at byte 2" in skipped.stderr
+    assert "skipped 2 more lines" in skipped.stderr
+
+    refused = tokalign(*build, "--output", tmp_path / "none", "--on-invalid", "refuse")
+    assert_one_line_error(refused, 1, f"bad.txt:{first}: not UTF-8")
+    assert not (tmp_path / "none").exists()
+
+
+def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    build = ("build", "--target", target, "--output", tmp_path / "out")
+    only = "--dictionary-only"
+    assert_one_line_error(tokalign(*build, only, "--corpus", empty), 1, "empty.txt", "is empty")
+    assert_one_line_error(tokalign(*build, only, "--corpus", tmp_path / "x.txt"), 1, "no such file")
+    assert_one_line_error(tokalign(*build, "--corpus", corpus), 2, "--draft", only)
+    both = tokalign(*build, only, "--alignment-only", "--corpus", corpus)
+    assert_one_line_error(both, 2, "exclude each other")
+    assert_one_line_error(tokalign(*build, only, "--language", "../pl"), 2, "--language")
+    unknown = tokalign("build", "--target", "beilik", only, "--corpus", corpus)
+    assert_one_line_error(unknown, 2, "did you mean bielik")
+    assert not (tmp_path / "out").exists()
+
+
+_SLOW_BUILD = """
+import sys, time
+from tokalign.build.corpus import Corpus
+
+read = Corpus.lines
+
+def read_slowly(self, progress):
+    for line in read(self, progress):
+        print("reading", file=sys.stderr, flush=True)
+        time.sleep(30)
+        yield line
+
+Corpus.lines = read_slowly
+from tokalign.cli import main
+main()
+"""
+
+
+def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments), "--output", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "reading" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=25)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "tokalign: interrupted"
+    assert not out.exists()

@@ -1,0 +1,91 @@
+"""`tokalign inspect` and `tokalign verify` on whole, damaged and missing tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tokalign.bundle import Bundle, encode_bundle, write_bundle
+from tokalign.cli import inspect, verify
+from tokalign.errors import BundleError, MissingAssetError
+from tokalign.tables import Continuations
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    continuations = Continuations.from_entries({(1, 2): ((3,), 0.5)}, 10)  # type: ignore[dict-item]
+    path = tmp_path / "pl.dictionary.tok"
+    write_bundle(
+        path,
+        Bundle(
+            kind="dictionary",
+            fingerprints={"target": "ab" * 32},
+            corpus={"files": [{"name": "a.txt", "bytes": 1234, "lines": 5}]},
+            parameters={"p_min": 0.2},
+            statistics={"entries": 1},
+            sections=continuations.to_sections(),
+        ),
+    )
+    return path
+
+
+def run(command: object, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))  # type: ignore[arg-type]
+
+
+def test_inspect_shows_all_that_the_header_says(table: Path) -> None:
+    shown = json.loads(run(inspect.command, table, "--json").stdout)
+    assert shown["bytes"] == table.stat().st_size
+    assert (shown["kind"], shown["format_version"]) == ("dictionary", 1)
+    assert shown["fingerprints"] == {"target": "ab" * 32}
+    assert shown["sections"]["continuations.locators"] == 4
+    lines = run(inspect.command, table).stdout.splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows["corpus.files.1.bytes"] == "1,234"
+    assert rows["parameters.p_min"] == "0.2"
+
+
+def test_verify_accepts_a_whole_table(table: Path) -> None:
+    result = run(verify.command, table)
+    assert (result.exit_code, result.stdout) == (0, f"{table}: ok\n")
+
+
+def test_verify_names_every_bad_file_and_exits_with_the_code_of_the_worst(table: Path) -> None:
+    flipped = table.with_name("flipped.tok")
+    data = bytearray(table.read_bytes())
+    data[-50] ^= 4
+    flipped.write_bytes(data)
+    cut = table.with_name("cut.tok")
+    cut.write_bytes(table.read_bytes()[:-1])
+
+    result = run(verify.command, table, flipped, cut)
+    assert result.exit_code == 3
+    assert result.stdout == f"{table}: ok\n"
+    damaged, truncated = result.stderr.splitlines()
+    assert damaged.startswith(f"tokalign: {flipped} is damaged")
+    assert truncated.startswith(f"tokalign: {cut} is truncated")
+
+    missing = run(verify.command, flipped, table.with_name("none.tok"), "--json")
+    assert missing.exit_code == 4
+    report = json.loads(missing.stdout)
+    assert not report["ok"]
+    assert [file["ok"] for file in report["files"]] == [False, False]
+
+
+def test_verify_looks_into_tables_that_are_whole_but_wrong(table: Path) -> None:
+    other = table.with_name("other.tok")
+    other.write_bytes(encode_bundle(Bundle(kind="soup", fingerprints={}, sections={})))
+    assert "unknown kind 'soup'" in run(verify.command, other).stderr
+    for kind in ("dictionary", "alignment"):
+        other.write_bytes(encode_bundle(Bundle(kind=kind, fingerprints={}, sections={})))
+        assert run(verify.command, other).exit_code == 3
+
+
+def test_inspect_of_a_damaged_or_missing_file_is_an_error(table: Path) -> None:
+    missing = run(inspect.command, table.with_name("none.tok"))
+    assert isinstance(missing.exception, MissingAssetError)
+    table.write_bytes(table.read_bytes()[:40])
+    assert isinstance(run(inspect.command, table).exception, BundleError)
