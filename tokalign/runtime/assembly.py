@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign.alignment_tables import Intersection
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.runtime.chat import ChatTemplate, with_bos
+from tokalign.errors import UsageError
+from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.hybrid import FirstOf
@@ -21,7 +21,9 @@ from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import Drafter, Sampler, Session
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, HYBRID_ORDER
 from tokalign.runtime.models_mlx import CacheOptions, ModelSession, load_weights
+from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.translate import (
     ContextWindow,
     Naive,
@@ -37,27 +39,29 @@ from tokalign.vocab import DraftId, TargetId
 if TYPE_CHECKING:
     from tokalign.tables import Continuations
 
-METHODS = ("plain", "dictionary", "prompt-lookup", "draft", "hybrid")
-TRANSLATIONS = ("none", "naive", "context:P", "intersection")
-DEFAULT_DRAFT_TOKENS = 2
-HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """A model with its tokenizer. model: an mlx-lm model; template: None where it has none."""
+    """A model with its tokenizer.
+
+    model: an mlx-lm model. template: None where it has none. stop_ids: what ends its output.
+    """
 
     model: Any
     tokenizer: Tokenizer[Any]
     template: ChatTemplate | None = None
+    stop_ids: frozenset[int] = frozenset()
 
     @classmethod
     def from_folder(cls, folder: Path, *, dtype: str | None = None) -> LanguageModel:
         """Load a folder in mlx-lm's layout. Raises: as `load_weights` and `Tokenizer.from_file`."""
+        model, config = load_weights(folder, dtype=dtype)
+        tokenizer: Tokenizer[Any] = Tokenizer.from_file(folder)
         return cls(
-            model=load_weights(folder, dtype=dtype),
-            tokenizer=Tokenizer.from_file(folder),
+            model=model,
+            tokenizer=tokenizer,
             template=ChatTemplate.from_folder(folder),
+            stop_ids=tokenizer.vocabulary.roles.eos | _configured_ends(config),
         )
 
 
@@ -85,11 +89,16 @@ class Prompt:
         return kind(pair.target, pair.draft, draft_prompt=opening)
 
 
+def no_intersection() -> Intersection:
+    """Stands where no pair is given."""
+    raise UsageError("no alignment of the pair is given; pass `intersection`")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """How to draft. None stands for each drafter's own default; order: of a hybrid's sources.
 
-    intersection: gives the pair's table when a translation needs it.
+    intersection: gives the pair's table, if a translation needs it.
     """
 
     method: str = "plain"
@@ -97,7 +106,7 @@ class Drafting:
     num_draft_tokens: int | None = None
     order: Sequence[str] = HYBRID_ORDER
     dictionary: Continuations | None = None
-    intersection: Callable[[], Intersection] | None = None
+    intersection: Callable[[], Intersection] = no_intersection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,27 @@ class Decoder:
     drafting: Drafting
     sampler: Sampler
     cache: CacheOptions = field(default_factory=CacheOptions)
+
+    @property
+    def seed(self) -> int | None:
+        """What makes the output come out again; None where nothing is random, or not ours."""
+        if isinstance(self.sampler, Sampling) and self.sampler.temperature > 0:
+            return self.sampler.seed
+        return None
+
+    def prompt(self, text: str, *, system: str | None = None, use_template: bool = True) -> Prompt:
+        """A user's text as a prompt, rendered for each model by its own template.
+
+        Where only the target has a template, the draft reads what the target reads.
+        """
+        template = self.target.template if use_template else None
+        ours = encode_prompt(self.target.tokenizer, template, text, system=system)
+        if self.draft is None or (template is not None and self.draft.template is None):
+            return Prompt(target=ours)
+        own = self.draft.template if template is not None else None
+        return Prompt(
+            target=ours, draft=encode_prompt(self.draft.tokenizer, own, text, system=system)
+        )
 
     def open_target(self) -> ModelSession:
         """A session of the target. Raises: CacheError if it cannot be rewound and has to be."""
@@ -137,12 +167,15 @@ class Decoder:
             raise UsageError("the prompt is empty; give some text with --prompt")
         target = target or self.open_target()
         draft = draft or self.open_draft()
-        for session in filter(None, (target, draft)):
-            session.require_room(len(prompt.target))
+        target.require_room(len(prompt.target))
+        context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
         drafter = make_drafter(self.drafting, self._translated(prompt, draft))
         return context, decode(
-            context, drafter, TargetVerifier(target, self.sampler), limits=limits
+            context,
+            drafter,
+            TargetVerifier(target, self.sampler),
+            limits=replace(limits, context_length=context_length),
         )
 
     def _translated(self, prompt: Prompt, session: Session | None) -> Drafter | None:
@@ -157,6 +190,12 @@ class Decoder:
         )
         steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
         return NeuralDrafter(session, translation, num_draft_tokens=steps)
+
+
+def _configured_ends(config: Mapping[str, Any]) -> frozenset[int]:
+    """`eos_token_id` of a model's configuration: a number, a list of them, or nothing."""
+    ends = config.get("eos_token_id")
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
 
 
 def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
@@ -174,43 +213,8 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
     return found[0] if len(found) == 1 else FirstOf(found)
 
 
-def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
-    """The method that `asked` stands for, given whether there is a draft model and a dictionary.
-
-    `auto`: the draft model; else dictionary and prompt lookup; else prompt lookup alone.
-    Raises: UsageError or MissingAssetError for a method that lacks what it needs.
-    """
-    if asked == "auto":
-        return "draft" if draft else "hybrid" if dictionary else "prompt-lookup"
-    if asked == "draft" and not draft:
-        raise UsageError("--method draft needs a draft model; give --draft")
-    if asked == "dictionary" and not dictionary:
-        raise MissingAssetError(
-            "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
-            "tokalign build --dictionary-only --target TARGET CORPUS"
-        )
-    return asked
-
-
-def choose_translation(
-    asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
-) -> str:
-    """The translation asked for; by default `none` if both have the same tokenizer."""
-    if asked is not None:
-        return asked
-    return "none" if target.fingerprint == draft.fingerprint else "intersection"
-
-
-def check_translation(name: str) -> str:
-    """`name` if it names a translation. Raises: UsageError."""
-    kind, _, window = name.partition(":")
-    if name in TRANSLATIONS or (kind == "context" and window.isdigit()):
-        return name
-    raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")
-
-
 def make_translation(
-    name: str, pair: Pair, prompt: Prompt, intersection: Callable[[], Intersection] | None
+    name: str, pair: Pair, prompt: Prompt, intersection: Callable[[], Intersection]
 ) -> Translation:
     """The translation `name` for one request. Raises: IncompatibleError if the pair bars it."""
     kind, _, window = name.partition(":")
@@ -220,6 +224,4 @@ def make_translation(
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
-    if intersection is None:
-        raise IncompatibleError("no alignment of this pair is given; give --alignment FILE")
     return TokenIntersection(pair, prompt.draft_text(pair), intersection())

@@ -24,9 +24,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A drafter has answered, in `seconds` (passes of a draft model included)."""
+    """A drafter was asked for at most `limit` ids and has answered.
+
+    seconds: how long that took, passes of a draft model included.
+    """
 
     proposal: Proposal
+    limit: int
     seconds: float
 
 

@@ -1,12 +1,15 @@
-"""Events and text together: one piece per token, for whoever shows or collects them."""
+"""Events, text and statistics of one generation, for whoever shows or collects them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.runtime.events import Emitted, Event
+from tokalign.runtime.assembly import Decoder, Prompt
+from tokalign.runtime.events import Emitted
+from tokalign.runtime.limits import Limits, stop_strings
+from tokalign.runtime.models_mlx import ModelSession, peak_memory, wired
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.vocab import TargetId
@@ -27,25 +30,77 @@ class Piece:
     logprobs: Any = None
 
 
-def stream_pieces(
-    events: Iterable[Event], text: TextStream, statistics: Statistics
-) -> Iterator[Piece]:
-    """Fold a generation's events into pieces; `statistics` sees every event first.
+class Generation:
+    """One request: iterate over its pieces; text, ids and statistics so far are there at any time.
 
-    When the events end, `text.finish()` holds what no token completed.
+    stop: texts the output ends before. max_tokens: None for as many as the context holds.
+    target_session, draft_session: to be used again; new ones otherwise.
+    Raises: as `Decoder.run`.
     """
-    for event in events:
-        statistics.observe(event)
-        if isinstance(event, Emitted):
-            yield from _pieces_of(event, text)
 
-
-def _pieces_of(event: Emitted, text: TextStream) -> Iterator[Piece]:
-    for index, (token, source) in enumerate(zip(event.ids, event.sources, strict=True)):
-        yield Piece(
-            token=token,
-            text=text.push(token),
-            source=source,
-            from_draft=index < event.accepted,
-            logprobs=None if event.logprobs is None else event.logprobs[index],
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        target_session: ModelSession | None = None,
+        draft_session: ModelSession | None = None,
+    ) -> None:
+        tokenizer, stop_ids = decoder.target.tokenizer, decoder.target.stop_ids
+        limits = Limits(
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            stop_strings=stop_strings(stop, tokenizer.vocabulary),
         )
+        self._decoder = decoder
+        self.context, self.events = decoder.run(
+            prompt, limits, target=target_session, draft=draft_session
+        )
+        self._text = TextStream(tokenizer, prompt=prompt.target, silent=stop_ids, stop_strings=stop)
+        self._shown: list[str] = []
+        self.statistics = Statistics()
+
+    def __iter__(self) -> Iterator[Piece]:
+        """One piece per token. What no token completes is the text of a last one, see `rest`."""
+        with wired(self._decoder.target.model):
+            for event in self.events:
+                self.statistics.observe(event)
+                if isinstance(event, Emitted):
+                    yield from self._pieces(event)
+
+    def texts(self) -> Iterator[tuple[str, bool]]:
+        """The text as it can be printed, and whether the token behind it was drafted."""
+        for piece in self:
+            yield piece.text, piece.from_draft
+        yield self.rest(), False
+
+    def rest(self) -> str:
+        """Text that was held back when the output ended."""
+        self._shown.append(self._text.finish())
+        return self._shown[-1]
+
+    def summary(self) -> dict[str, Any]:
+        """Text, ids and all statistics so far, under their documented names."""
+        drafting = self._decoder.drafting
+        return {
+            "text": "".join(self._shown),
+            "token_ids": list(self.context.emitted),
+            "method": drafting.method,
+            "translation": drafting.translation if self._decoder.draft is not None else None,
+            **self.statistics.summary(),
+            "peak_memory_gb": peak_memory(),
+            "seed": self._decoder.seed,
+        }
+
+    def _pieces(self, event: Emitted) -> Iterator[Piece]:
+        for index, (token, source) in enumerate(zip(event.ids, event.sources, strict=True)):
+            self._shown.append(self._text.push(token))
+            yield Piece(
+                token=token,
+                text=self._shown[-1],
+                source=source,
+                from_draft=index < event.accepted,
+                logprobs=None if event.logprobs is None else event.logprobs[index],
+            )

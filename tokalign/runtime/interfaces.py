@@ -63,7 +63,8 @@ class Session(Protocol):
     def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
         """The likeliest `steps` (at least 1) next ids, one pass each, one wait for all of them.
 
-        The first pass also brings the cache up to date with `ids`. mask: see `mask`.
+        None where the context is full. The first pass also brings the cache up to date with `ids`.
+        mask: see `mask`.
         """
         ...
 

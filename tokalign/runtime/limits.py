@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tokalign.errors import UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.events import FinishReason
+from tokalign.runtime.text import token_bytes
 from tokalign.vocab import TargetId, Vocabulary
+
+UNBOUNDED = 1 << 30
+"""More than any context holds."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,20 @@ class StopStrings:
         """
         reach = max(map(len, self.texts))
         # Each id stands for at least one byte, except special tokens, of which there are few.
-        tail = self.vocabulary.bytes_of(emitted[-2 * reach :])
+        tokens = self.vocabulary.tokens
+        tail = b"".join([token_bytes(tokens, token) for token in emitted[-2 * reach :]])
         for count, token in enumerate(new, 1):
-            tail = tail[-reach:] + self.vocabulary.tokens[token]
+            tail = tail[-reach:] + token_bytes(tokens, token)
             if any(text in tail for text in self.texts):
                 return count
         return None
+
+
+def stop_strings(texts: Sequence[str], vocabulary: Vocabulary[TargetId]) -> StopStrings | None:
+    """None where there are none. Raises: UsageError for an empty one."""
+    if not all(texts):
+        raise UsageError("a stop string is empty; give at least one character")
+    return StopStrings(tuple(text.encode() for text in texts), vocabulary) if texts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +54,7 @@ class Limits:
     """
 
     max_tokens: int | None
-    context_length: int
+    context_length: int = UNBOUNDED
     stop_ids: frozenset[int] = field(default_factory=frozenset)
     stop_strings: StopStrings | None = None
 

@@ -33,8 +33,9 @@ def decode(
     reason = None
     while reason is None and (room := limits.room(context)) > 0:
         began = clock()
-        proposal = drafter.propose(context, room - 1)  # the target adds one id of its own
-        yield Proposed(proposal, clock() - began)
+        limit = room - 1  # the target adds one id of its own
+        proposal = drafter.propose(context, limit)
+        yield Proposed(proposal, limit, clock() - began)
         began = clock()
         verdict = verifier.verify(context, proposal)
         ids, reason = limits.cut(context, verdict.ids)

@@ -44,14 +44,14 @@ class CacheOptions:
     quantized_kv_start: int = 5000
 
 
-def load_weights(folder: Path, *, dtype: str | None = None) -> Any:
-    """An mlx-lm model from a local folder, quantized weights included.
+def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """An mlx-lm model and its configuration from a local folder, quantized weights included.
 
     dtype: "float32" makes passes of any number of rows agree to the last bit that decides.
     Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
     """
     try:
-        model, _ = load_model(folder)
+        model, config = load_model(folder)
     except (FileNotFoundError, ValueError) as error:
         raise MissingAssetError(
             f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
@@ -59,7 +59,7 @@ def load_weights(folder: Path, *, dtype: str | None = None) -> Any:
         ) from error
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
-    return model
+    return model, config
 
 
 class ModelSession:
@@ -135,6 +135,8 @@ class ModelSession:
 
     def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
         """See `interfaces.Session`."""
+        if len(ids) + steps > self.context_length:
+            return []
         row = self.logits(ids)
         drafted = [_likeliest(row, mask)]
         while len(drafted) < steps:

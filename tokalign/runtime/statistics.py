@@ -33,7 +33,7 @@ class Statistics:
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
         self._first = True
-        self._proposed = Proposed(Proposal(), 0.0)
+        self._proposed = Proposed(Proposal(), 0, 0.0)
 
     def observe(self, event: Event) -> None:
         """Take one event in."""
@@ -44,12 +44,13 @@ class Statistics:
             case Proposed():
                 self._proposed = event
             case Emitted():
-                self._count(self._proposed.proposal, event)
+                self._count(self._proposed, event)
                 self._time(self._proposed, event)
             case Finished():
                 self.finish_reason = event.reason
 
-    def _count(self, proposal: Proposal, emitted: Emitted) -> None:
+    def _count(self, proposed: Proposed, emitted: Emitted) -> None:
+        proposal = proposed.proposal
         self.rounds += 1
         self.generation_tokens += len(emitted.ids)
         self.draft_passes += proposal.draft_passes
@@ -57,7 +58,7 @@ class Statistics:
         self._proposed_by.update(proposal.sources)
         self._accepted_by.update(emitted.sources)
         if not proposal.ids:
-            self.empty_rounds += 1
+            self.empty_rounds += proposed.limit > 0  # else nothing was asked for
             return
         self.num_spec_steps += 1
         self.num_draft_tokens += len(proposal.ids)

@@ -170,5 +170,5 @@ class TokenIntersection:
         self._text.follow(context.ids)
         if self._mask is None:
             self._mask = session.mask(self._to_target >= 0)
-        drafted = session.draft(self._text.ids, steps, self._mask)
-        return Translated(tuple(TargetId(i) for i in self._to_target[np.array(drafted)].tolist()))
+        drafted = np.array(session.draft(self._text.ids, steps, self._mask), dtype=int)
+        return Translated(tuple(TargetId(i) for i in self._to_target[drafted].tolist()))

@@ -1,0 +1,282 @@
+"""`tokalign decode`: generate text with a target model, faster, and with exactly its own output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
+from tokalign.errors import UsageError
+from tokalign.runtime.methods import (
+    METHODS,
+    check_translation,
+    choose_method,
+    choose_translation,
+)
+
+if TYPE_CHECKING:
+    from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel, Prompt
+    from tokalign.runtime.generate import Generation
+    from tokalign.runtime.models_mlx import CacheOptions
+    from tokalign.runtime.sampling import Sampling
+
+_PATH = click.Path(path_type=Path)
+_GREEN, _PLAIN = "\x1b[32m", "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line, as typed."""
+
+    target: str
+    draft: str | None
+    method: str
+    translation: str | None
+    num_draft_tokens: int | None
+    temp: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    kv_bits: int | None
+    kv_group_size: int
+    quantized_kv_start: int
+    prefill_step_size: int
+    dtype: str | None
+    ignore_chat_template: bool
+    system_prompt: str | None
+    stop: tuple[str, ...]
+    prompt: str
+    max_tokens: int
+    dictionary: Path | None
+    alignment: Path | None
+    color: bool | None
+    as_json: bool
+    quiet: bool
+
+    def note(self, message: str) -> None:
+        note(message, quiet=self.quiet)
+
+
+@click.command("decode")
+@click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
+@click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
+@click.option("--method", type=click.Choice(("auto", *METHODS)), default="auto", show_default=True)
+@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection.")
+@click.option("--num-draft-tokens", type=int, help="Default: 2 of a model, 8 to 10 of a table.")
+@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
+@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="0 and 1 are off.")
+@click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off.")
+@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
+@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), help="Default: another every time.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--system-prompt", metavar="TEXT")
+@click.option("--ignore-chat-template", is_flag=True, help="Take the prompt as it is.")
+@click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@click.option("--kv-bits", type=click.Choice(["2", "3", "4", "6", "8"]), help="Quantize the cache.")
+@click.option("--kv-group-size", type=int, default=64, show_default=True)
+@click.option("--quantized-kv-start", type=int, default=5000, show_default=True)
+@click.option("--prefill-step-size", type=click.IntRange(min=1), default=2048, show_default=True)
+@click.option("--color/--no-color", default=None, help="Accepted tokens in green.")
+@json_option
+@quiet_option
+def command(**given: Any) -> None:
+    """Generate text with TARGET. Drafting changes how fast, never what.
+
+    Text goes to stdout, statistics to stderr; with --json everything is one object on stdout.
+    """
+    if given["kv_bits"] is not None:
+        given["kv_bits"] = int(given["kv_bits"])
+    options = Options(**given)
+    _check(options)
+    from tokalign.runtime.generate import Generation
+
+    decoder = _load(options)
+    prompt = _read_prompt(options, decoder)
+    generation = Generation(decoder, prompt, stop=options.stop, max_tokens=options.max_tokens)
+    try:
+        _show_text(generation, options)
+    except KeyboardInterrupt:
+        _show_statistics(generation, options, interrupted=True)
+        raise
+    _show_statistics(generation, options, interrupted=False)
+
+
+def _check(options: Options) -> None:
+    """Refuse what can be refused before anything is loaded."""
+    tokens = options.num_draft_tokens
+    if tokens is not None and tokens < 1:
+        raise UsageError(f"--num-draft-tokens {tokens} drafts nothing; use --method plain for that")
+    if options.translation is not None:
+        check_translation(options.translation)
+    if options.method == "draft":
+        choose_method("draft", draft=options.draft is not None, dictionary=False)
+
+
+def _load(options: Options) -> Decoder:
+    """Find and load models and tables; say which ones."""
+    from tokalign.lookup import open_dictionary
+    from tokalign.registry import resolve_model
+    from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+
+    location = resolve_model(options.target)
+    options.note(location.description)
+    target = LanguageModel.from_folder(location.folder, dtype=options.dtype)
+    dictionary = None
+    if options.method in ("auto", "dictionary", "hybrid"):
+        dictionary = open_dictionary(
+            target.tokenizer, file=options.dictionary, beside=location.folder, note=options.note
+        )
+    method = choose_method(
+        options.method, draft=options.draft is not None, dictionary=dictionary is not None
+    )
+    draft = _load_draft(options) if method in ("draft", "hybrid") else None
+    drafting = Drafting(
+        method=method,
+        num_draft_tokens=options.num_draft_tokens,
+        dictionary=dictionary,
+    )
+    if draft is not None:
+        drafting = replace(drafting, **_translate_from(draft, target, location.folder, options))
+    _explain(options, drafting)
+    return Decoder(
+        target=target,
+        draft=draft,
+        drafting=drafting,
+        sampler=_sampling(options),
+        cache=_cache(options),
+    )
+
+
+def _load_draft(options: Options) -> LanguageModel | None:
+    from tokalign.registry import resolve_model
+    from tokalign.runtime.assembly import LanguageModel
+
+    if options.draft is None:
+        return None
+    location = resolve_model(options.draft)
+    options.note(location.description)
+    return LanguageModel.from_folder(location.folder, dtype=options.dtype)
+
+
+def _translate_from(
+    draft: LanguageModel, target: LanguageModel, folder: Path, options: Options
+) -> dict[str, Any]:
+    """The part of `Drafting` that depends on the pair."""
+    from tokalign.lookup import open_intersection
+
+    return {
+        "translation": choose_translation(options.translation, target.tokenizer, draft.tokenizer),
+        "intersection": cache(
+            lambda: open_intersection(
+                target.tokenizer,
+                draft.tokenizer,
+                file=options.alignment,
+                beside=folder,
+                note=options.note,
+            )
+        ),
+    }
+
+
+def _explain(options: Options, drafting: Drafting) -> None:
+    """Say once what `auto` stands for here, and what it goes without."""
+    if options.method != "auto":
+        return
+    means = {
+        "draft": f"draft model, translation {drafting.translation}",
+        "hybrid": "dictionary, then prompt lookup; a draft model (--draft) was not given",
+        "prompt-lookup": "prompt lookup; no dictionary fits this tokenizer (tokalign build) and a "
+        "draft model (--draft) was not given",
+    }
+    options.note(f"method auto -> {means[drafting.method]}")
+
+
+def _sampling(options: Options) -> Sampling:
+    """Raises: UsageError where mlx-lm's filters would refuse."""
+    from tokalign.runtime.sampling import Sampling
+
+    return Sampling(
+        temperature=options.temp,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        seed=options.seed if options.seed is not None else randbits(32),
+    )
+
+
+def _cache(options: Options) -> CacheOptions:
+    from tokalign.runtime.models_mlx import CacheOptions
+
+    return CacheOptions(
+        prefill_step_size=options.prefill_step_size,
+        kv_bits=options.kv_bits,
+        kv_group_size=options.kv_group_size,
+        quantized_kv_start=options.quantized_kv_start,
+    )
+
+
+def _read_prompt(options: Options, decoder: Decoder) -> Prompt:
+    """The prompt, rendered for each model by its own template."""
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    return decoder.prompt(
+        text, system=options.system_prompt, use_template=not options.ignore_chat_template
+    )
+
+
+def _show_text(generation: Generation, options: Options) -> None:
+    """Print the text as it comes, accepted tokens in green; with --json only run."""
+    color = colours_wanted() if options.color is None else options.color
+    for text, from_draft in generation.texts():
+        if not options.as_json and text:
+            green = color and from_draft
+            sys.stdout.write(f"{_GREEN}{text}{_PLAIN}" if green else text)
+            sys.stdout.flush()
+    if not options.as_json:
+        sys.stdout.write("\n")
+
+
+def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
+    summary = generation.summary()
+    if interrupted:
+        summary["finish_reason"] = "interrupted"
+    if options.as_json:
+        print_json(summary)
+    elif not options.quiet:
+        print("\n" + _as_text(summary), file=sys.stderr)
+
+
+def _as_text(summary: Mapping[str, Any]) -> str:
+    """What a person wants to know."""
+    sources = [
+        f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
+        for source, counts in summary["per_source"].items()
+    ]
+    host = summary["host_ms_per_round"]
+    return table(
+        [
+            ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
+            ("generation", _rate(summary["generation_tokens"], summary["tokens_per_second"])),
+            ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
+            ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
+            ("by source", ", ".join(sources)),
+            ("host per round", f"{host['p50']:.2f} ms (p99 {host['p99']:.2f} ms)"),
+            ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
+            ("finished", summary["finish_reason"]),
+        ]
+    )
+
+
+def _rate(tokens: int, per_second: float) -> str:
+    return f"{tokens} tokens, {per_second:.1f} tokens/s"

@@ -1,0 +1,161 @@
+"""`tokalign replay`: how much of a draft model's guesses a reference text would accept."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.errors import UsageError
+from tokalign.runtime.methods import check_translation, choose_translation
+
+if TYPE_CHECKING:
+    from tokalign.runtime.statistics import Statistics
+
+_KEYS = (
+    "rounds",
+    "accepted_per_round",
+    "proposed_per_round",
+    "tokens_per_round",
+    "draft_acceptance_rate",
+    "empty_rounds",
+    "draft_passes_per_round",
+)
+
+
+@click.command("replay")
+@click.option(
+    "--draft-model", "--draft", "draft", metavar="NAME", required=True, help="The draft model."
+)
+@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
+@click.option(
+    "--text",
+    "text_file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Reference texts: one per line of .txt, one per object of .jsonl.",
+)
+@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection.")
+@click.option(
+    "--num-draft-tokens",
+    type=int,
+    default=2,
+    show_default=True,
+    help="Draft passes in a round.",
+)
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    help="Target tokens of each text that are given.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
+@click.option("--alignment", metavar="FILE", type=click.Path(path_type=Path), help="The table.")
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@json_option
+@quiet_option
+def command(
+    *,
+    draft: str,
+    target: str,
+    text_file: Path,
+    field: str,
+    translation: str | None,
+    num_draft_tokens: int,
+    prompt_tokens: int,
+    limit: int | None,
+    alignment: Path | None,
+    dtype: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Have a draft model guess how reference texts go on; hardware plays no part in the figures."""
+    if num_draft_tokens < 1:
+        raise UsageError(f"--num-draft-tokens {num_draft_tokens} drafts nothing; give 1 or more")
+    from tokalign.cli.texts import read_texts
+
+    if translation is not None:
+        check_translation(translation)
+    texts = read_texts(text_file, field=field, limit=limit)
+    statistics, chosen = _replay(
+        draft,
+        target,
+        texts,
+        translation=translation,
+        steps=num_draft_tokens,
+        prompt_tokens=prompt_tokens,
+        alignment=alignment,
+        dtype=dtype,
+        quiet=quiet,
+    )
+    figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
+        "translation": chosen,
+        "num_draft_tokens": num_draft_tokens,
+        "texts": len(texts),
+        "host_ms_per_round": statistics.host_ms_per_round,
+        "translation_counts": dict(sorted(statistics.counts.items())),
+    }
+    if as_json:
+        print_json(figures)
+    else:
+        click.echo(
+            table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
+        )
+
+
+def _replay(
+    draft: str,
+    target: str,
+    texts: list[str],
+    *,
+    translation: str | None,
+    steps: int,
+    prompt_tokens: int,
+    alignment: Path | None,
+    dtype: str | None,
+    quiet: bool,
+) -> tuple[Statistics, str]:
+    """Replay every text; the statistics of all, and which translation it was."""
+    from tokalign.lookup import open_intersection
+    from tokalign.registry import resolve_model, resolve_tokenizer
+    from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+    from tokalign.runtime.draft.neural import NeuralDrafter
+    from tokalign.runtime.models_mlx import ModelSession
+    from tokalign.runtime.replay import replay
+    from tokalign.runtime.statistics import Statistics
+    from tokalign.runtime.translate import Pair
+
+    location, resolved = resolve_model(draft), resolve_tokenizer(target)
+    note(location.description, quiet=quiet)
+    note(resolved.description, quiet=quiet)
+    model = LanguageModel.from_folder(location.folder, dtype=dtype)
+    pair = Pair(resolved.tokenizer, model.tokenizer)
+    chosen = choose_translation(translation, pair.target, pair.draft)
+    intersection = cache(
+        lambda: open_intersection(
+            pair.target,
+            pair.draft,
+            file=alignment,
+            beside=location.folder,
+            note=lambda line: note(line, quiet=quiet),
+        )
+    )
+    session, statistics = ModelSession(model.model), Statistics()
+    with progress(len(texts), "replaying", quiet=quiet) as advance:
+        for ids in pair.target.encode_batch(texts):
+            prompt = Prompt(target=ids[:prompt_tokens])
+            drafter = NeuralDrafter(
+                session,
+                make_translation(chosen, pair, prompt, intersection),
+                num_draft_tokens=steps,
+            )
+            for event in replay(ids, drafter, prompt_tokens=prompt_tokens):
+                statistics.observe(event)
+            advance(1)
+    return statistics, chosen

@@ -1,0 +1,88 @@
+"""Opening the tables a run needs: named by the user, found in the catalogue, or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tokalign.alignment_tables import Intersection
+from tokalign.bundle import Bundle, open_bundle, require_fingerprint
+from tokalign.catalogue import find_table
+from tokalign.errors import BundleError
+from tokalign.tables import Continuations
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import DraftId, TargetId
+
+Note = Callable[[str], None]
+"""Told in one line what was found, or what is done instead."""
+
+
+def open_dictionary(
+    target: Tokenizer[TargetId],
+    *,
+    file: Path | None = None,
+    beside: Path | None = None,
+    note: Note = lambda _: None,
+) -> Continuations | None:
+    """The dictionary of a target: `file`, else the first one found for its tokenizer, else None.
+
+    beside: the model's folder. Raises: BundleError, FingerprintError, MissingAssetError for `file`.
+    """
+    if file is not None:
+        bundle = _open_named(file, "dictionary")
+        require_fingerprint(
+            bundle,
+            target=target.fingerprint,
+            name=str(file),
+            remedy="tokalign build --dictionary-only --target TARGET CORPUS",
+        )
+        return Continuations.from_sections(bundle.sections)
+    found = find_table("dictionary", target=target.fingerprint, beside=beside)
+    if found is None:
+        return None
+    note(f"dictionary -> {found[0]}")
+    return Continuations.from_sections(found[1].sections)
+
+
+def open_intersection(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId],
+    *,
+    file: Path | None = None,
+    beside: Path | None = None,
+    note: Note = lambda _: None,
+) -> Intersection:
+    """The intersection of a pair: from `file`, else from a table found for it, else computed.
+
+    Raises: BundleError, FingerprintError, MissingAssetError for `file`.
+    """
+    if file is not None:
+        bundle = _open_named(file, "alignment")
+        require_fingerprint(
+            bundle,
+            target=target.fingerprint,
+            draft=draft.fingerprint,
+            name=str(file),
+            remedy="tokalign build --alignment-only --draft DRAFT --target TARGET",
+        )
+        return Intersection.from_sections(bundle.sections)
+    found = find_table(
+        "alignment", target=target.fingerprint, draft=draft.fingerprint, beside=beside
+    )
+    if found is not None:
+        note(f"alignment -> {found[0]}")
+        return Intersection.from_sections(found[1].sections)
+    from tokalign.build.intersect import intersect
+
+    note(
+        "alignment -> computed now, as no table of this pair was found; "
+        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET"
+    )
+    return intersect(draft.vocabulary, target.vocabulary)
+
+
+def _open_named(file: Path, kind: str) -> Bundle:
+    bundle = open_bundle(file)
+    if bundle.kind != kind:
+        raise BundleError(f"{file} is a table of kind {bundle.kind}; give a .{kind}.tok file")
+    return bundle

@@ -1,0 +1,57 @@
+"""The names of methods and translations, and what they stand for; needs neither models nor mlx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokalign.errors import MissingAssetError, UsageError
+
+if TYPE_CHECKING:
+    from tokalign.tokenizers import Tokenizer
+    from tokalign.vocab import DraftId, TargetId
+
+METHODS = ("plain", "dictionary", "prompt-lookup", "draft", "hybrid")
+TRANSLATIONS = ("none", "naive", "context:P", "intersection")
+
+DEFAULT_DRAFT_TOKENS = 2
+"""Of a draft model; the default of mlx-lm's speculative_generate_step too."""
+
+HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
+"""A hybrid asks its sources in this order; what costs nothing comes first."""
+
+
+def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
+    """The method that `asked` stands for, given whether there is a draft model and a dictionary.
+
+    `auto`: the draft model; else dictionary and prompt lookup; else prompt lookup alone.
+    Raises: UsageError or MissingAssetError for a method that lacks what it needs.
+    """
+    if asked == "auto":
+        return "draft" if draft else "hybrid" if dictionary else "prompt-lookup"
+    if asked == "draft" and not draft:
+        raise UsageError("--method draft needs a draft model; give --draft NAME")
+    if asked == "dictionary" and not dictionary:
+        raise MissingAssetError(
+            "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
+            "tokalign build --dictionary-only --target TARGET CORPUS"
+        )
+    return asked
+
+
+def choose_translation(
+    asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
+) -> str:
+    """The translation asked for; by default `none` if both have the same tokenizer."""
+    if asked is not None:
+        return asked
+    return "none" if target.fingerprint == draft.fingerprint else "intersection"
+
+
+def check_translation(name: str) -> str:
+    """`name` if it names a translation. Raises: UsageError."""
+    kind, _, window = name.partition(":")
+    if name in TRANSLATIONS and not window:
+        return name
+    if kind == "context" and window.isdigit() and int(window) > 0:
+        return name
+    raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")

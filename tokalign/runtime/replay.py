@@ -1,0 +1,25 @@
+"""A reference text plays the target's output: the same loop, another verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.events import Event
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.verify import ReplayVerifier
+from tokalign.vocab import TargetId
+
+
+def replay(
+    reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
+) -> Iterator[Event]:
+    """Decode `reference` behind its first `prompt_tokens` ids; no rounds if it has no more.
+
+    Every round emits what was accepted and one id, so tokens = rounds + accepted, exactly.
+    """
+    rest = max(0, len(reference) - prompt_tokens)
+    context = Context(reference[:prompt_tokens])
+    return decode(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
