@@ -53,12 +53,13 @@ def measure_coverage(
     """Encode `lines` with both tokenizers and count. Cost: 1 s per megabyte."""
     drafted = np.zeros(len(draft.vocabulary), dtype=np.int64)
     targeted = np.zeros(len(target.vocabulary), dtype=np.int64)
-    words = inside = boundaries = 0
+    words = text_bytes = inside = boundaries = 0
     for batch in _batches(lines):
         draft_ids, target_ids = draft.encode_batch(batch), target.encode_batch(batch)
         drafted += _count(draft_ids, len(drafted))
         targeted += _count(target_ids, len(targeted))
         words += sum(len(line.split()) for line in batch)
+        text_bytes += sum(len(line.encode()) for line in batch)
         for ours, theirs in zip(draft_ids, target_ids, strict=True):
             draft_ends, target_ends = _ends(draft, ours), _ends(target, theirs)
             boundaries += len(target_ends)
@@ -72,7 +73,7 @@ def measure_coverage(
     return Coverage(
         draft_tokens=int(drafted.sum()),
         target_tokens=int(targeted.sum()),
-        text_bytes=target_bytes,
+        text_bytes=text_bytes,
         words=words,
         draft_token_coverage=_share(drafted[draft_mapped].sum(), drafted.sum()),
         target_token_coverage=_share(targeted[target_mapped].sum(), targeted.sum()),

@@ -180,6 +180,7 @@ class _SiteSearch:
         }
         self._symbols_by_lead = Counter(t[0] for t in self._literal if len(t) == 2 and t[0] >= 0xC2)
         self.refused = lru_cache(maxsize=4096)(self._refused)
+        self.ways = cache(self._ways)
         self.is_open = cache(self._is_open)
         self.find = cache(self._find)
 
@@ -222,16 +223,18 @@ class _SiteSearch:
     def _open_by_shorter(self, signature: Signature, data: bytes) -> bool:
         """Whether `data` can follow as a shorter token, not refused, with the rest behind it."""
         refused = self.refused(signature)
-        for cut in range(1, len(data)):
-            first = self._ids.get(data[:cut])
-            if (
-                first is not None
-                and first not in refused
-                and self._prefixes.position[first] >= 0
-                and self.is_open(self._followers.signature(first), data[cut:])
-            ):
-                return True
-        return self._falls_back(data)
+        return any(first not in refused for first in self.ways(data)) or self._falls_back(data)
+
+    def _ways(self, data: bytes) -> tuple[int, ...]:
+        """The shorter tokens that `data` can begin with, the rest of it standing behind them."""
+        found = (self._ids.get(data[:cut]) for cut in range(1, len(data)))
+        return tuple(
+            first
+            for first in found
+            if first is not None
+            and self._prefixes.position[first] >= 0
+            and self.is_open(self._followers.signature(first), data[len(self._spelled[first]) :])
+        )
 
     def _is_open(self, signature: Signature, data: bytes) -> bool:
         """Whether a canonical encoding can go on with `data` behind a token with this signature."""

@@ -1,0 +1,87 @@
+"""The layers of the architecture, kept: who imports whom, and what stays unloaded."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "tokalign"
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module or ""
+
+
+def importers(module: str, folder: Path = PACKAGE) -> set[str]:
+    """Files under `folder` that import `module` or something inside it."""
+    return {
+        str(path.relative_to(PACKAGE))
+        for path in folder.rglob("*.py")
+        if any(name == module or name.startswith(module + ".") for name in imports(path))
+    }
+
+
+def test_build_and_runtime_meet_only_in_a_bundle() -> None:
+    assert importers("tokalign.runtime", PACKAGE / "build") == set()
+    assert importers("tokalign.build", PACKAGE / "runtime") == set()
+
+
+def test_the_domain_imports_no_layer_above_it() -> None:
+    domain = {path.name for path in PACKAGE.glob("*.py")} - {"__main__.py", "__init__.py", "api.py"}
+    for layer in ("build", "runtime", "cli"):
+        assert not importers(f"tokalign.{layer}") & domain
+
+
+def test_mlx_is_known_in_one_place_of_the_runtime() -> None:
+    knows = importers("mlx") | importers("mlx_lm")
+    assert all(path.startswith("runtime/") for path in knows)
+    assert len(knows) <= 2, knows
+
+
+def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
+    assert importers("sentencepiece") == {"tokenizer_files.py"}
+    assert importers("tokenizers") == {"tokenizers.py"}
+
+
+def loaded_by(program: str) -> set[str]:
+    """Top-level modules that a program has loaded when it ends, in a process of its own."""
+    program += "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    run = [sys.executable, "-c", program]
+    return set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+
+
+HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "rich", "scipy"}
+
+
+def test_importing_tokalign_loads_nothing_heavy() -> None:
+    assert not loaded_by("import tokalign") & (HEAVY | {"numpy", "tokenizers", "marisa_trie"})
+    assert not loaded_by("import tokalign.build.pipeline") & HEAVY
+    assert not loaded_by("import tokalign.runtime.loop, tokalign.runtime.draft") & HEAVY
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["check", "--help"]])
+def test_help_is_instant(arguments: list[str]) -> None:
+    """Under 0.3 s, of which the interpreter's own start is taken out; the best of five runs."""
+    command = [sys.executable, "-m", "tokalign", *arguments]
+
+    def fastest(run: list[str]) -> float:
+        def once() -> float:
+            began = time.perf_counter()
+            subprocess.run(run, check=True, capture_output=True)
+            return time.perf_counter() - began
+
+        return min(once() for _ in range(5))
+
+    assert fastest(command) - fastest([sys.executable, "-c", "pass"]) < 0.3

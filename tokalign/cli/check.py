@@ -1,0 +1,91 @@
+"""`tokalign check`: will this pair work well? Tokenizers only, no weights, a few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+
+if TYPE_CHECKING:
+    from tokalign.build.coverage import Coverage
+
+_SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
+
+
+@click.command("check")
+@click.option("--draft", required=True, help="Alias, path or Hub repository of the draft model.")
+@click.option("--target", required=True, help="Alias, path or Hub repository of the target model.")
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text to measure on (.txt or .jsonl, also .gz and .zst); default: the bundled Polish one.",
+)
+@click.option("--field", default="text", show_default=True, help="Field of a .jsonl line.")
+@json_option
+@quiet_option
+def command(
+    draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
+) -> None:
+    """Compare two tokenizers on a text and say in plain words what to expect."""
+    from tokalign.build.corpus import Corpus
+    from tokalign.build.coverage import measure_coverage
+    from tokalign.build.intersect import intersect
+    from tokalign.registry import resolve_tokenizer
+
+    ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
+    path = text or _SAMPLE
+    for line in (ours.description, theirs.description, f"text: {path.name}"):
+        note(line, quiet=quiet)
+    same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
+    intersection = intersect(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
+    coverage = measure_coverage(
+        ours.tokenizer, theirs.tokenizer, intersection, _lines(Corpus([path], field=field).lines())
+    )
+    result = {
+        "intersection_pairs": intersection.pairs,
+        "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
+        "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
+        **_shown(coverage),
+        "same_tokenizer": same,
+        "verdict": _verdict(coverage, same),
+    }
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(table((name.replace("_", " "), value) for name, value in result.items()))
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of at most a sample's worth of text: shares settle long before a whole corpus."""
+    left = 4_000_000
+    for line in lines:
+        yield line
+        left -= len(line)
+        if left < 0:
+            return
+
+
+def _shown(coverage: Coverage) -> dict[str, Any]:
+    values = asdict(coverage)
+    del values["merge_site_density"]  # needs the merge sites: `tokalign inspect` has it
+    return values
+
+
+def _verdict(coverage: Coverage, same: bool) -> str:
+    """What the counts mean for someone who wants to decode faster."""
+    if same:
+        return "Same tokenizer: every draft token is a target token, no translation is needed."
+    reach = coverage.target_token_coverage
+    inside = coverage.boundaries_inside_draft_tokens
+    fit = "good" if reach > 0.95 else "fair" if reach > 0.8 else "poor"
+    ratio = coverage.draft_fertility / coverage.target_fertility
+    return (
+        f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "
+        f"{inside:.1%} of its boundaries fall inside a draft token and need healing; "
+        f"the draft spends {ratio:.2f} tokens per target token."
+    )
