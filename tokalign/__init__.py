@@ -2,4 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokalign.api import GenerationResponse, speculative_generate_step, stream_generate
+
 __version__ = "0.1.0"
+
+__all__ = ["GenerationResponse", "speculative_generate_step", "stream_generate"]
+
+
+def __getattr__(name: str) -> Any:
+    """The Python API, loaded when it is asked for: it brings mlx with it."""
+    if name in __all__:
+        from tokalign import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,10 +11,12 @@ from tokalign.catalogue import find_table
 from tokalign.errors import BundleError
 from tokalign.tables import Continuations
 from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import DraftId, TargetId
+from tokalign.vocab import DraftId, TargetId, Vocabulary
 
 Note = Callable[[str], None]
 """Told in one line what was found, or what is done instead."""
+
+Intersect = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Intersection]
 
 
 def open_dictionary(
@@ -48,11 +50,14 @@ def open_intersection(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
     *,
+    otherwise: Intersect,
     file: Path | None = None,
     beside: Path | None = None,
     note: Note = lambda _: None,
 ) -> Intersection:
     """The intersection of a pair: from `file`, else from a table found for it, else computed.
+
+    otherwise: the builder, `build.intersect.intersect`.
 
     Raises: BundleError, FingerprintError, MissingAssetError for `file`.
     """
@@ -72,13 +77,11 @@ def open_intersection(
     if found is not None:
         note(f"alignment -> {found[0]}")
         return Intersection.from_sections(found[1].sections)
-    from tokalign.build.intersect import intersect
-
     note(
         "alignment -> computed now, as no table of this pair was found; "
         "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET"
     )
-    return intersect(draft.vocabulary, target.vocabulary)
+    return otherwise(draft.vocabulary, target.vocabulary)
 
 
 def _open_named(file: Path, kind: str) -> Bundle:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
-from tokalign.errors import UsageError
 from tokalign.runtime.methods import (
     METHODS,
+    check_draft_tokens,
     check_translation,
     choose_method,
     choose_translation,
@@ -115,9 +115,7 @@ def command(**given: Any) -> None:
 
 def _check(options: Options) -> None:
     """Refuse what can be refused before anything is loaded."""
-    tokens = options.num_draft_tokens
-    if tokens is not None and tokens < 1:
-        raise UsageError(f"--num-draft-tokens {tokens} drafts nothing; use --method plain for that")
+    check_draft_tokens(options.num_draft_tokens)
     if options.translation is not None:
         check_translation(options.translation)
     if options.method == "draft":
@@ -174,6 +172,7 @@ def _translate_from(
     draft: LanguageModel, target: LanguageModel, folder: Path, options: Options
 ) -> dict[str, Any]:
     """The part of `Drafting` that depends on the pair."""
+    from tokalign.build.intersect import intersect
     from tokalign.lookup import open_intersection
 
     return {
@@ -182,6 +181,7 @@ def _translate_from(
             lambda: open_intersection(
                 target.tokenizer,
                 draft.tokenizer,
+                otherwise=intersect,
                 file=options.alignment,
                 beside=folder,
                 note=options.note,

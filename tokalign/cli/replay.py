@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
-from tokalign.errors import UsageError
-from tokalign.runtime.methods import check_translation, choose_translation
+from tokalign.runtime.methods import check_draft_tokens, check_translation, choose_translation
 
 if TYPE_CHECKING:
     from tokalign.runtime.statistics import Statistics
@@ -76,8 +75,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Have a draft model guess how reference texts go on; hardware plays no part in the figures."""
-    if num_draft_tokens < 1:
-        raise UsageError(f"--num-draft-tokens {num_draft_tokens} drafts nothing; give 1 or more")
+    check_draft_tokens(num_draft_tokens)
     from tokalign.cli.texts import read_texts
 
     if translation is not None:
@@ -122,6 +120,7 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
+    from tokalign.build.intersect import intersect
     from tokalign.lookup import open_intersection
     from tokalign.registry import resolve_model, resolve_tokenizer
     from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
@@ -141,6 +140,7 @@ def _replay(
         lambda: open_intersection(
             pair.target,
             pair.draft,
+            otherwise=intersect,
             file=alignment,
             beside=location.folder,
             note=lambda line: note(line, quiet=quiet),

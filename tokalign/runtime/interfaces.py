@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +30,18 @@ class Verifier(Protocol):
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """The accepted head of the proposal and one more id."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """The likeliest next ids at one position, unsorted, with their log-probabilities.
+
+    kept: log-probability of the id that stands behind this position (0 at the last one).
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    kept: float
 
 
 class Session(Protocol):
@@ -65,6 +78,15 @@ class Session(Protocol):
 
         None where the context is full. The first pass also brings the cache up to date with `ids`.
         mask: see `mask`.
+        """
+        ...
+
+    def shortlist(
+        self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
+    ) -> list[Shortlist]:
+        """What may follow `ids`, and `ids` without its last one, two, ... ids; one pass, one wait.
+
+        allowed: element j says which ids may follow with j ids taken back; None for all of them.
         """
         ...
 

@@ -38,6 +38,12 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
     return asked
 
 
+def check_draft_tokens(count: int | None) -> None:
+    """Raises: UsageError for a number of draft tokens that drafts nothing; None is the default."""
+    if count is not None and count < 1:
+        raise UsageError(f"--num-draft-tokens {count} drafts nothing; use --method plain for that")
+
+
 def choose_translation(
     asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
 ) -> str:

@@ -21,6 +21,7 @@ from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.proposal import Array
 
 _SINGLE_PASS = 32
@@ -145,6 +146,29 @@ class ModelSession:
         self.start(*drafted)
         return self.read(mx.concatenate(drafted))
 
+    def shortlist(
+        self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
+    ) -> list[Shortlist]:
+        """See `interfaces.Session`."""
+        rows = self.logits(ids, last=len(allowed)).astype(mx.float32)
+        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        lists = [
+            _best(logprobs[len(allowed) - 1 - back], among, count)
+            for back, among in enumerate(allowed)
+        ]
+        kept = [logprobs[len(allowed) - 1 - j, ids[len(ids) - j]] for j in range(1, len(allowed))]
+        began = perf_counter()
+        mx.eval(lists, kept)
+        self.seconds += perf_counter() - began
+        return [
+            Shortlist(
+                ids=np.array(best, copy=False).tolist(),
+                logprobs=np.array(values, copy=False).tolist(),
+                kept=float(kept[back - 1].item()) if back else 0.0,
+            )
+            for back, (best, values) in enumerate(lists)
+        ]
+
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """See `interfaces.Session`."""
         return mx.array(np.where(allowed, 0, -np.inf).astype(np.float32))
@@ -211,6 +235,17 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     if left[:shorter] == right[:shorter]:
         return shorter
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
+
+
+def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
+    """The `count` likeliest ids of a row f[vocabulary], or of some of them; unsorted."""
+    ids = None if among is None else mx.array(among)
+    values = row if ids is None else row[ids]
+    if values.shape[0] > count:
+        chosen = mx.argpartition(-values, count)[:count]
+        values = values[chosen]
+        ids = chosen if ids is None else ids[chosen]
+    return (mx.arange(values.shape[0]) if ids is None else ids), values
 
 
 def _likeliest(row: Array, mask: Array | None) -> Array:

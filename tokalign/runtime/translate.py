@@ -65,6 +65,14 @@ class Pair:
         return ordinary, () if special is None else (special,)
 
 
+class SharedIds:
+    """Both models speak the same ids, special tokens included: the caller vouches for it."""
+
+    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+        drafted = session.draft(context.ids, steps)
+        return Translated(tuple(map(TargetId, drafted)))
+
+
 class SameTokenizer:
     """`none`: both models speak the same ids, only special tokens may be numbered differently.
 
