@@ -26,7 +26,9 @@ def find_table(
 ) -> tuple[Path, Bundle] | None:
     """The first table of `kind` whose fingerprints are `target` and `draft`.
 
-    A damaged file is passed over, unless it is asked for by name. Reads headers only.
+    A file whose header is damaged is passed over, unless it is asked for by name. Reads headers,
+    and every byte of the table it returns, because look-ups in a damaged trie are not safe.
+    Raises: BundleError if that table is damaged.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
     for path in _candidates(kind, beside):
@@ -35,7 +37,7 @@ def find_table(
         except BundleError:
             continue
         if bundle.kind == kind and dict(bundle.fingerprints) == wanted:
-            return path, bundle
+            return path, open_bundle(path, verify=True)
     return None
 
 

@@ -85,7 +85,7 @@ def open_intersection(
 
 
 def _open_named(file: Path, kind: str) -> Bundle:
-    bundle = open_bundle(file)
+    bundle = open_bundle(file, verify=True)
     if bundle.kind != kind:
         raise BundleError(f"{file} is a table of kind {bundle.kind}; give a .{kind}.tok file")
     return bundle
