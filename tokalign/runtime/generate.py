@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tokalign.runtime.assembly import Decoder, Prompt
 from tokalign.runtime.events import Emitted
-from tokalign.runtime.limits import Limits, stop_strings
+from tokalign.runtime.limits import Limits
 from tokalign.runtime.models_mlx import ModelSession, peak_memory, wired
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
@@ -48,17 +49,23 @@ class Generation:
         target_session: ModelSession | None = None,
         draft_session: ModelSession | None = None,
     ) -> None:
-        tokenizer, stop_ids = decoder.target.tokenizer, decoder.target.stop_ids
+        text = partial(
+            TextStream,
+            decoder.target.tokenizer,
+            prompt=prompt.target,
+            silent=decoder.target.stop_ids,
+            stop_strings=stop,
+        )
         limits = Limits(
             max_tokens=max_tokens,
-            stop_ids=stop_ids,
-            stop_strings=stop_strings(stop, tokenizer.vocabulary),
+            stop_ids=decoder.target.stop_ids,
+            text=text() if stop else None,
         )
         self._decoder = decoder
         self.context, self.events = decoder.run(
             prompt, limits, target=target_session, draft=draft_session
         )
-        self._text = TextStream(tokenizer, prompt=prompt.target, silent=stop_ids, stop_strings=stop)
+        self._text = text()
         self._shown: list[str] = []
         self.statistics = Statistics()
 

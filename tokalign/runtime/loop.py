@@ -38,7 +38,7 @@ def decode(
         yield Proposed(proposal, limit, clock() - began)
         began = clock()
         verdict = verifier.verify(context, proposal)
-        ids, reason = limits.cut(context, verdict.ids)
+        ids, reason = limits.cut(verdict.ids)
         context.extend(ids)
         accepted = min(verdict.accepted, len(ids))
         yield Emitted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+from tokalign.errors import UsageError
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
@@ -26,6 +27,7 @@ class TextStream:
     string is held back until it cannot be one any more. Special tokens print their spelling, except
     `silent` ones (stop ids). A segment's dummy prefix is dropped: at the very start if the output
     begins a segment, and behind every special token.
+    Raises: UsageError for an empty stop string.
     """
 
     def __init__(
@@ -36,6 +38,8 @@ class TextStream:
         silent: frozenset[int] = frozenset(),
         stop_strings: Sequence[str] = (),
     ) -> None:
+        if not all(stop_strings):
+            raise UsageError("a stop string is empty; give at least one character")
         self._tokens = tokenizer.vocabulary.tokens
         self._specials = tokenizer.vocabulary.specials
         self._dummy_prefix = tokenizer.spec.dummy_prefix

@@ -1,0 +1,185 @@
+"""The decode loop: no drafter can change what is emitted, only how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.generate import generate_step
+from models import RandomDrafter, generate, random_model
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
+from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.replay import replay
+from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.statistics import Statistics
+from tokalign.vocab import TargetId
+
+GREEDY = Sampling()
+SAMPLED = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11)
+
+
+def ids(*numbers: int) -> tuple[TargetId, ...]:
+    return tuple(map(TargetId, numbers))
+
+
+class Fixed:
+    """Proposes the same ids again and again."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._ids = ids(*numbers)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        head = self._ids[:limit]
+        return Proposal(ids=head, sources=("fixed",) * len(head))
+
+
+def test_plain_decoding_is_mlx_lms() -> None:
+    steps = generate_step(mx.array([5, 17, 3]), random_model(), max_tokens=40)
+    assert generate(NoDrafter(), GREEDY) == [token for token, _ in steps]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_drafter_changes_the_output(sampling: Sampling, seed: int) -> None:
+    plain = generate(NoDrafter(), sampling)
+    assert generate(RandomDrafter(seed, plain), sampling) == plain
+
+
+def test_prompt_lookup_does_not_change_the_output() -> None:
+    prompt = [7, 8, 9, 7, 8, 9, 7, 8]
+    for sampling in (GREEDY, SAMPLED):
+        plain = generate(NoDrafter(), sampling, prompt=prompt)
+        assert generate(PromptLookupDrafter(), sampling, prompt=prompt) == plain
+
+
+def test_sampling_depends_on_the_seed() -> None:
+    one, same, other = (generate(NoDrafter(), Sampling(temperature=1, seed=s)) for s in (1, 1, 2))
+    assert one == same != other
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    reference=st.lists(st.integers(0, 9), min_size=1, max_size=40).map(lambda x: ids(*x)),
+    seed=st.integers(0, 1000),
+    given=st.integers(0, 5),
+)
+def test_a_replay_emits_its_reference_exactly(
+    reference: tuple[TargetId, ...], seed: int, given: int
+) -> None:
+    statistics, emitted = Statistics(), []
+    drafter = RandomDrafter(seed, reference[given:])
+    for event in replay(reference, drafter, prompt_tokens=given):
+        statistics.observe(event)
+        if isinstance(event, Emitted):
+            emitted += event.ids
+            assert (
+                event.ids[: event.accepted]
+                == reference[given:][
+                    len(emitted) - len(event.ids) : len(emitted) - len(event.ids) + event.accepted
+                ]
+            )
+    assert tuple(emitted) == reference[given:]
+    accepted = statistics.num_accepted_draft_tokens
+    assert statistics.generation_tokens == statistics.rounds + accepted
+    # DictSpec's invariant, in whole numbers: speed-up = 1 + coverage x MAL.
+    if statistics.num_spec_steps:
+        assert statistics.tokens_per_round == pytest.approx(
+            1 + statistics.coverage * statistics.mean_accepted_length, abs=1e-12
+        )
+
+
+def run(limits: Limits, reference: tuple[TargetId, ...], drafter: Fixed) -> list[Event]:
+    from tokalign.runtime.verify import ReplayVerifier
+
+    return list(decode(Context([]), drafter, ReplayVerifier(reference), limits=limits))
+
+
+def emitted_by(events: list[Event]) -> list[int]:
+    return [token for event in events if isinstance(event, Emitted) for token in event.ids]
+
+
+def test_nothing_is_emitted_behind_a_stop_id_in_an_accepted_run() -> None:
+    limits = Limits(max_tokens=None, stop_ids=frozenset({2}))
+    events = run(limits, ids(1, 2, 3, 4, 5), Fixed(1, 2, 3))
+    assert emitted_by(events) == [1, 2]
+    assert events[-1] == Finished("stop")
+    assert isinstance(events[-2], Emitted)
+    assert events[-2].accepted == 2
+    assert events[-2].sources == ("fixed", "fixed")
+
+
+def test_no_more_than_max_tokens_are_proposed_or_emitted() -> None:
+    events = run(Limits(max_tokens=3), ids(1, 1, 1, 1, 1, 1), Fixed(1, 1, 1, 1, 1, 1))
+    assert emitted_by(events) == [1, 1, 1]
+    assert [len(e.proposal.ids) for e in events if isinstance(e, Proposed)] == [2]
+    assert events[-1] == Finished("length")
+
+
+def test_the_context_length_ends_a_generation() -> None:
+    events = run(Limits(max_tokens=None, context_length=4), ids(*range(9)), Fixed(0, 1))
+    assert emitted_by(events) == [0, 1, 2, 3]
+    assert events[-1] == Finished("length")
+
+
+def test_a_stream_is_started_rounds_finished() -> None:
+    kinds = [type(event) for event in run(Limits(max_tokens=2), ids(1, 2, 3), Fixed(9))]
+    assert kinds == [Started, Proposed, Emitted, Proposed, Emitted, Finished]
+
+
+class Interrupted:
+    """A verifier that is interrupted in its third pass."""
+
+    def __init__(self) -> None:
+        self._passes = 0
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        self._passes += 1
+        if self._passes == 3:
+            raise KeyboardInterrupt
+        return Verdict(ids=ids(self._passes), accepted=0)
+
+
+def test_statistics_stand_when_a_generation_is_interrupted() -> None:
+    statistics, context = Statistics(), Context([])
+
+    def fold() -> Iterator[Event]:
+        for event in decode(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9)):
+            statistics.observe(event)
+            yield event
+
+    with pytest.raises(KeyboardInterrupt):
+        list(fold())
+    assert list(context.emitted) == [1, 2]
+    assert statistics.rounds == statistics.generation_tokens == 2
+    assert statistics.finish_reason is None
+
+
+def test_a_consumer_may_stop_at_any_event() -> None:
+    context = Context([])
+    events = decode(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9))
+    next(events), next(events), next(events)
+    events.close()  # type: ignore[attr-defined]
+    assert list(context.emitted) == [1]
+
+
+def test_time_between_events_is_not_the_loops() -> None:
+    """Only what drafter and verifier take is counted, by whatever clock."""
+    ticks = iter(range(100))
+    events = decode(
+        Context([]),
+        Fixed(8),
+        Interrupted(),
+        limits=Limits(max_tokens=2),
+        clock=lambda: float(next(ticks)),
+    )
+    seconds = [e.seconds for e in events if isinstance(e, Proposed | Emitted)]
+    assert seconds == [1.0, 1.0, 1.0, 1.0]

@@ -1,0 +1,138 @@
+"""Model sessions: whatever contexts they are given, the logits are those of a fresh cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from models import VOCABULARY, random_model
+
+from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.runtime.models_mlx import CacheOptions, ModelSession, common_prefix, load_weights
+
+contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
+
+
+def fresh(ids: list[int], last: int) -> Any:
+    return random_model()(mx.array([ids]))[0, -last:]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(contexts, st.integers(0, 50), st.integers(1, 4)), max_size=5))
+def test_a_session_gives_the_logits_of_a_fresh_cache(
+    steps: list[tuple[list[int], int, int]],
+) -> None:
+    """Contexts that share any prefix with the one before, prefilled in steps of seven."""
+    session = ModelSession(random_model(), CacheOptions(prefill_step_size=7))
+    ids: list[int] = []
+    for tail, kept, last in steps:
+        ids = ids[:kept] + tail
+        last = min(last, len(ids))
+        found = session.logits(ids, last)
+        assert found.shape[0] == last
+        assert mx.allclose(found, fresh(ids, last), atol=1e-4)
+
+
+def test_ids_fed_while_computing_are_part_of_the_context() -> None:
+    session = ModelSession(random_model())
+    token = mx.argmax(session.logits([4, 5, 6]), axis=-1)
+    row = session.feed(token)
+    ids = [4, 5, 6, *session.read(token)]
+    assert mx.allclose(row, fresh(ids, 1), atol=1e-4)
+    passes = session.passes
+    assert mx.allclose(session.logits([*ids, 9]), fresh([*ids, 9], 1), atol=1e-4)
+    assert session.passes == passes + 1
+
+
+def test_drafting_is_greedy_decoding() -> None:
+    session, ids = ModelSession(random_model()), [4, 5, 6]
+    expected = list(ids)
+    for _ in range(4):
+        expected.append(int(mx.argmax(fresh(expected, 1), axis=-1).item()))
+    assert session.draft(ids, 4) == expected[3:]
+    assert session.passes == 4
+
+
+def test_a_mask_leaves_only_what_it_allows() -> None:
+    session = ModelSession(random_model())
+    allowed = np.zeros(VOCABULARY - 10, dtype=bool)
+    allowed[[3, 50]] = True
+    assert set(session.draft([4, 5, 6], 5, session.mask(allowed))) <= {3, 50}
+
+
+def test_a_full_context_drafts_nothing() -> None:
+    session = ModelSession(random_model())
+    assert session.draft([1] * (session.context_length - 1), 2) == []
+
+
+def test_a_quantized_cache_is_rewound_too() -> None:
+    options = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0)
+    model = random_model(heads=1)
+    session, other = ModelSession(model, options), ModelSession(model, options)
+    ids = list(range(1, 40))
+    session.logits([*ids, 9, 9, 9])
+    assert mx.allclose(session.logits([*ids, 7, 8], 2), other.logits([*ids, 7, 8], 2), atol=0.3)
+    assert all(isinstance(c, QuantizedKVCache) for c in session._cache)
+
+
+def test_settling_leaves_the_cache_at_a_prefix() -> None:
+    cache = [KVCache() for _ in random_model().layers]
+    session = ModelSession(random_model(), cache=cache)
+    mx.eval(session.logits([4, 5, 6, 7]))
+    session.settle([4, 5])
+    assert [c.offset for c in cache] == [2, 2]
+
+
+class Recurrent:
+    """A model whose cache cannot be rewound, as Mamba's."""
+
+    args = random_model().args
+    layers = random_model().layers
+
+    def make_cache(self) -> list[ArraysCache]:
+        return [ArraysCache(size=2)]
+
+
+def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
+    with pytest.raises(CacheError, match=r"ArraysCache.*--method plain"):
+        ModelSession(Recurrent())
+    ModelSession(Recurrent(), rewinds=False)
+
+
+def test_a_rotating_cache_is_used_only_until_it_is_full() -> None:
+    """Once it is full it cannot be rewound: the context ends before that."""
+    model = random_model(sliding_window=24)
+    session = ModelSession(model)
+    assert session.context_length == 23
+    mx.eval(session.logits(list(range(1, 24))))
+    mx.eval(session.logits(list(range(1, 22))))
+    session.logits(list(range(1, 31)))
+    with pytest.raises(CacheError):
+        session.logits(list(range(1, 22)))
+
+
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    session = ModelSession(random_model())
+    session.require_room(255)
+    with pytest.raises(ContextLengthError, match="256 tokens but the model's context holds 256"):
+        session.require_room(256)
+
+
+@given(contexts, contexts, st.integers(0, 50))
+def test_the_common_prefix_by_bisection(left: list[int], right: list[int], shared: int) -> None:
+    right = left[:shared] + right
+    expected = 0
+    while expected < min(len(left), len(right)) and left[expected] == right[expected]:
+        expected += 1
+    assert common_prefix(left, right) == expected
+
+
+def test_a_folder_without_weights_names_the_remedy(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(MissingAssetError, match=r"mlx_lm\.convert"):
+        load_weights(tmp_path)

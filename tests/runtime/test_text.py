@@ -1,0 +1,108 @@
+"""Streaming text: never half a character, stop strings, special tokens, dummy prefixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polish import SENTENCES, texts
+
+from tokalign.errors import UsageError
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.text import TextStream
+from tokalign.tokenizers import Tokenizer
+
+
+def stream(tokenizer: Tokenizer[Any], ids: list[Any], **options: Any) -> tuple[list[str], str]:
+    """The pieces that were printed, and all of the text."""
+    text = TextStream(tokenizer, **options)
+    pieces = [text.push(token) for token in ids]
+    return pieces, "".join(pieces) + text.finish()
+
+
+@settings(max_examples=80, deadline=None)
+@given(text=texts)
+def test_the_pieces_are_the_text(tokenizer: Tokenizer[Any], text: str) -> None:
+    pieces, whole = stream(tokenizer, tokenizer.encode(text))
+    assert whole == text
+    assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces) or "\ufffd" in text
+
+
+def test_half_a_character_is_never_printed(bielik: Tokenizer[Any]) -> None:
+    ids = bielik.encode("🐟")
+    pieces, whole = stream(bielik, ids)
+    assert len(ids) > 2
+    assert whole == "🐟"
+    assert pieces[:-1] == [""] * (len(ids) - 1)
+
+
+def test_bytes_that_never_become_a_character_are_replaced_at_the_end(
+    bielik: Tokenizer[Any],
+) -> None:
+    ids = bielik.encode("a🐟")[:-1]
+    pieces, whole = stream(bielik, ids)
+    assert "".join(pieces) == "a"
+    assert whole == "a\N{REPLACEMENT CHARACTER}"
+
+
+def test_the_dummy_prefix_is_dropped_only_where_a_segment_begins(bielik: Tokenizer[Any]) -> None:
+    ids = bielik.encode("Ala ma kota")
+    start = bielik.vocabulary.roles.turn_start
+    assert stream(bielik, ids)[1] == "Ala ma kota"
+    assert stream(bielik, ids, prompt=[start])[1] == "Ala ma kota"
+    assert stream(bielik, ids[2:], prompt=ids[:2])[1] == " ma kota"
+    assert stream(bielik, [*ids, start, *ids])[1] == "Ala ma kota<|im_start|>Ala ma kota"
+
+
+def test_stop_ids_are_not_printed(bielik: Tokenizer[Any]) -> None:
+    end = bielik.vocabulary.roles.turn_end
+    assert stream(bielik, [*bielik.encode("Tak."), end], silent=frozenset({end}))[1] == "Tak."
+    assert stream(bielik, [*bielik.encode("Tak."), end])[1] == "Tak.<|im_end|>"
+
+
+def test_ids_beyond_a_padded_vocabulary_print_nothing(bielik: Tokenizer[Any]) -> None:
+    assert stream(bielik, [*bielik.encode("Tak"), len(bielik.vocabulary) + 5])[1] == "Tak"
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    text=st.sampled_from(SENTENCES),
+    cut=st.tuples(st.integers(0, 60), st.integers(1, 8)),
+    extra=st.text("ab \n", min_size=1, max_size=3),
+)
+def test_text_ends_right_before_a_stop_string(
+    tokenizer: Tokenizer[Any], text: str, cut: tuple[int, int], extra: str
+) -> None:
+    """Printed text never has to be taken back, and loop and text agree on where it ends."""
+    stop = text[cut[0] : cut[0] + cut[1]] or text[:3]
+    ids = tokenizer.encode(text)
+    watching, shown = (TextStream(tokenizer, stop_strings=[stop, extra * 4]) for _ in range(2))
+    kept, reason = Limits(max_tokens=None, text=watching).cut(tuple(ids))
+    printed = ""
+    for token in kept:
+        assert not shown.stopped
+        printed += shown.push(token)
+        assert text.startswith(printed)
+    assert shown.stopped
+    assert reason == "stop"
+    ends = [at for s in (stop, extra * 4) if (at := text.find(s)) >= 0]
+    assert printed + shown.finish() == text[: min(ends)]
+
+
+def test_a_stop_string_is_found_across_rounds(bielik: Tokenizer[Any]) -> None:
+    limits = Limits(max_tokens=None, text=TextStream(bielik, stop_strings=["dwa, t"]))
+    emitted = []
+    for token in bielik.encode("raz, dwa, trzy, cztery"):
+        kept, reason = limits.cut((token,))
+        emitted += kept
+        if reason:
+            break
+    assert bielik.decode(emitted) == "raz, dwa, tr"
+    assert stream(bielik, emitted, stop_strings=["dwa, t"])[1] == "raz, "
+
+
+def test_an_empty_stop_string_is_refused(bielik: Tokenizer[Any]) -> None:
+    with pytest.raises(UsageError, match="stop string is empty"):
+        TextStream(bielik, stop_strings=[""])
