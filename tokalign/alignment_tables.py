@@ -6,9 +6,10 @@ loop; the section layout is in `docs/table-format.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import marisa_trie
 import numpy as np
@@ -79,6 +80,48 @@ def match_roles(draft: Roles, target: Roles) -> dict[DraftId, TargetId]:
         if ours is not None and theirs is not None:
             matched[DraftId(ours)] = TargetId(theirs)
     return matched
+
+
+class HealingTrie:
+    """A draft vocabulary by bytes: which tokens go on from some pending bytes.
+
+    A sorted vocabulary is a trie laid flat: the tokens that begin with a prefix are one range of it.
+    order: u32[n], ids of the ordinary tokens sorted by their bytes. tokens: id -> bytes.
+    """
+
+    def __init__(self, order: NDArray[np.uint32], tokens: Sequence[bytes]) -> None:
+        self._order = order
+        self._tokens = tokens
+        self.extending = lru_cache(maxsize=4096)(self._extending)
+
+    @classmethod
+    def of(cls, tokens: Sequence[bytes]) -> HealingTrie:
+        """Sort a vocabulary. Cost: 0.1 s for 128,000 tokens."""
+        ordinary = [i for i, token in enumerate(tokens) if token]
+        ordinary.sort(key=lambda i: (tokens[i], i))
+        return cls(np.array(ordinary, dtype=np.uint32), tokens)
+
+    def _extending(self, pending: bytes) -> NDArray[np.uint32]:
+        """Ids of the tokens that begin with `pending` and are longer, sorted by bytes.
+
+        Cost: 15 µs; the most recent 4,096 answers are remembered.
+        """
+
+        def token(index: int) -> bytes:
+            return self._tokens[self._order[index]]
+
+        indices = range(len(self._order))
+        first = bisect_right(indices, pending, key=token)
+        size = len(pending)
+        last = bisect_right(indices, pending, lo=first, key=lambda i: token(i)[:size])
+        return self._order[first:last]
+
+    def to_sections(self) -> dict[str, bytes]:
+        return {"healing.order": self._order.astype("<u4").tobytes()}
+
+    @classmethod
+    def from_sections(cls, sections: Mapping[str, Section], tokens: Sequence[bytes]) -> HealingTrie:
+        return cls(np.frombuffer(sections["healing.order"], dtype="<u4"), tokens)
 
 
 class MergeSites:

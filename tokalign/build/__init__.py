@@ -1,1 +1,1 @@
-"""Offline: iterables in, tables out. Never imports `tokalign.runtime`; they meet in bundles."""
+"""Offline: iterables in, values out. No paths, clocks or progress bars inside, but `pipeline.py`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tokalign.alignment_tables import HealingTrie
 from tokalign.build.coverage import measure_coverage
 from tokalign.build.intersect import intersect
 from tokalign.build.merge_sites import find_merge_sites
@@ -22,7 +23,7 @@ def build_alignment(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Bundle:
-    """Intersect two vocabularies, find the target's merge sites, and measure both on a text.
+    """Intersect two vocabularies, find the target's merge sites, sort the draft's tokens for healing.
 
     lines: the text for the reported frequencies; the tables follow from the vocabularies alone.
     corpus: the stamp of that text. progress: target tokens done since the last call.
@@ -40,5 +41,9 @@ def build_alignment(
             "merge_sites": len(merge_sites),
             **asdict(coverage),
         },
-        sections=intersection.to_sections() | merge_sites.to_sections(),
+        sections=(
+            intersection.to_sections()
+            | merge_sites.to_sections()
+            | HealingTrie.of(draft.vocabulary.tokens).to_sections()
+        ),
     )
