@@ -85,7 +85,7 @@ def match_roles(draft: Roles, target: Roles) -> dict[DraftId, TargetId]:
 class HealingTrie:
     """A draft vocabulary by bytes: which tokens go on from some pending bytes.
 
-    A sorted vocabulary is a trie laid flat: the tokens that begin with a prefix are one range of it.
+    A sorted vocabulary is a trie laid flat: the tokens that begin with a prefix are one range.
     order: u32[n], ids of the ordinary tokens sorted by their bytes. tokens: id -> bytes.
     """
 

@@ -1,1 +1,1 @@
-"""Offline: iterables in, values out. No paths, clocks or progress bars inside, but `pipeline.py`."""
+"""Offline: iterables in, values out. Paths and clocks only in `pipeline.py`."""

@@ -23,7 +23,7 @@ def build_alignment(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Bundle:
-    """Intersect two vocabularies, find the target's merge sites, sort the draft's tokens for healing.
+    """All tables of a pair: intersection, merge sites of the target, healing trie of the draft.
 
     lines: the text for the reported frequencies; the tables follow from the vocabularies alone.
     corpus: the stamp of that text. progress: target tokens done since the last call.

@@ -3,9 +3,9 @@
 Three things together, each useless without the others (`docs/lossless.md`):
 
 * The draft model reads the canonical encoding of the committed text (`draft_text.py`).
-* *Healing by cover search*: the pass that brings the draft's cache up to date also gives the logits
-  behind its last J+1 tokens. With j of them taken back, every token that goes on from their bytes is
-  a way to continue; the ways of all j compete by probability, at no extra pass.
+* *Healing by cover search*: the pass that brings the draft's cache up to date also gives the
+  logits behind its last J+1 tokens. With j of them taken back, every token that goes on from their
+  bytes is a way to continue; the ways of all j compete by probability, at no extra pass.
 * *Merge sites masked*: a continuation that would be absorbed by the last committed id contradicts
   the target's own boundary and is passed over.
 
@@ -103,10 +103,8 @@ class ExactTranslation:
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
         segment = self._text.segment
-        unstable = segment.ids[segment.stable :][-self._search.max_back :]
-        tails = accumulate(
-            (self._tokens[i] for i in reversed(unstable)), lambda tail, token: token + tail
-        )
+        unstable = segment.ids[segment.stable :][::-1][: self._search.max_back]
+        tails = accumulate((self._tokens[i] for i in unstable), lambda tail, token: token + tail)
         return list(tails)
 
     def _ways_at(self, back: int, pending: bytes, shortlist: Shortlist, kept: float) -> list[Way]:
