@@ -191,11 +191,13 @@ def speculative_generate_step(
 
     Without tokenizers both models speak the same ids, as in mlx-lm; with both of them,
     `translation` puts the draft's into the target's. It knows no stop ids: the caller stops.
-    max_tokens: -1 for no bound. prompt_cache: the target's cache, then the draft's; in the end they
-    hold the prompt and what was yielded, except for its last token.
+    max_tokens: -1 for no bound. prompt_cache: the target's cache, then the draft's, for models that
+    share their ids; in the end both hold the prompt and what was yielded, but for the last token.
     Yields: (token, logprobs f[vocabulary], from_draft).
     """
     check_draft_tokens(num_draft_tokens)
+    if prompt_cache is not None and tokenizer is not None:
+        raise UsageError("prompt_cache is for models that share their ids; leave it out")
     options = CacheOptions(
         prefill_step_size=prefill_step_size,
         kv_bits=kv_bits,
@@ -227,8 +229,9 @@ def speculative_generate_step(
                     yielded += 1
                     yield token, event.logprobs[row], row < event.accepted
     finally:
-        target_session.settle(context.ids[: yielded - 1])
-        draft_session.settle(context.ids[: yielded - 1])
+        if prompt_cache is not None:
+            target_session.settle(context.ids[: yielded - 1])
+            draft_session.settle(context.ids[: yielded - 1])
 
 
 # -- mlx-lm's objects as tokalign's ----------------------------------------------------------------

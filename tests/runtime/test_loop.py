@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
-from models import RandomDrafter, generate, random_model
+from random_models import RandomDrafter, generate, random_model
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter

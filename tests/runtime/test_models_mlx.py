@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
-from models import VOCABULARY, random_model
+from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
 from tokalign.runtime.models_mlx import CacheOptions, ModelSession, common_prefix, load_weights
@@ -86,6 +86,9 @@ def test_settling_leaves_the_cache_at_a_prefix() -> None:
     mx.eval(session.logits([4, 5, 6, 7]))
     session.settle([4, 5])
     assert [c.offset for c in cache] == [2, 2]
+    session.settle([4, 5, 8, 9, 9])
+    assert [c.offset for c in cache] == [5, 5]
+    assert mx.allclose(session.logits([4, 5, 8, 9, 9, 3]), fresh([4, 5, 8, 9, 9, 3], 1), atol=1e-4)
 
 
 class Recurrent:

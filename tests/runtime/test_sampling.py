@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
-from models import VOCABULARY, RandomDrafter, generate, random_model
+from random_models import VOCABULARY, RandomDrafter, generate, random_model
 
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.sampling import CallableSampler, Sampling, normalize

@@ -174,11 +174,13 @@ class ModelSession:
         return mx.array(np.where(allowed, 0, -np.inf).astype(np.float32))
 
     def settle(self, ids: Sequence[int]) -> None:
-        """Forget what the cache holds behind its common prefix with `ids`."""
+        """Have the cache hold exactly `ids`, for whoever goes on with it."""
         self._learn_unread()
-        kept = common_prefix(list(ids), self._held)
+        ids = list(ids)
+        kept = common_prefix(ids, self._held)
         self._trim(len(self._held) - kept)
-        self._held = self._held[:kept]
+        self._held = ids
+        self._prefill(ids, kept, len(ids))
 
     def require_room(self, prompt_tokens: int) -> None:
         """Raises: ContextLengthError if a prompt leaves no room for a single token behind it."""

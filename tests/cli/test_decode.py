@@ -1,0 +1,224 @@
+"""`tokalign decode`: the target's own output, statistics, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import mlx.core as mx
+import pytest
+from click.testing import CliRunner, Result
+from mlx_lm.generate import generate_step
+from random_models import write_model
+
+from tokalign.bundle import Bundle, write_bundle
+from tokalign.cli.decode import command
+from tokalign.errors import (
+    ContextLengthError,
+    FingerprintError,
+    MissingAssetError,
+    TokalignError,
+    UsageError,
+)
+from tokalign.runtime.assembly import LanguageModel
+from tokalign.runtime.models_mlx import ModelSession
+from tokalign.tables import Continuations
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
+
+VLLM_NAMES = {
+    "mean_acceptance_length",
+    "draft_acceptance_rate",
+    "acceptance_histogram",
+    "num_spec_steps",
+    "num_draft_tokens",
+    "num_accepted_draft_tokens",
+}
+KEYS = VLLM_NAMES | {
+    "text",
+    "token_ids",
+    "tokens_per_second",
+    "prompt_tokens_per_second",
+    "peak_memory_gb",
+    "tokens_per_round",
+    "host_ms_per_round",
+    "per_source",
+    "finish_reason",
+}
+PROMPT = "Zażółć gęślą"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "target": str(write_model(folder / "target", vocabulary_size=420)),
+        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+    }
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(command, [*arguments], input=stdin)
+
+
+def decode(models: dict[str, str], *arguments: str) -> dict[str, Any]:
+    given = ["--target", models["target"], "-p", PROMPT, "-m", "20", "--json", "--quiet"]
+    result = CliRunner().invoke(command, [*given, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def refused(error: type[TokalignError], *arguments: str) -> str:
+    """The message of the error that the command ends with."""
+    result = run(*arguments)
+    assert isinstance(result.exception, error), result.exception
+    return str(result.exception)
+
+
+def write_dictionary(path: Path, target: str, fingerprint: str | None = None) -> Path:
+    tokenizer = LanguageModel.from_folder(Path(target)).tokenizer
+    ids = tuple(tokenizer.encode(" gęślą jaźń"))
+    entries = {ids[:n]: (ids[n : n + 2], 0.5) for n in range(1, 4)}
+    bundle = Bundle(
+        kind="dictionary",
+        fingerprints={"target": fingerprint or tokenizer.fingerprint},
+        sections=Continuations.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
+    )
+    write_bundle(path, bundle)
+    return path
+
+
+def test_every_method_gives_mlx_lms_output(models: dict[str, str], tmp_path: Path) -> None:
+    target = LanguageModel.from_folder(Path(models["target"]))
+    prompt = mx.array(target.tokenizer.encode(PROMPT))
+    expected = [token for token, _ in generate_step(prompt, target.model, max_tokens=20)]
+    table = str(write_dictionary(tmp_path / "pl.dictionary.tok", models["target"]))
+    found = {
+        name: decode(models, *arguments)["token_ids"]
+        for name, arguments in {
+            "plain": ["--method", "plain"],
+            "auto": [],
+            "auto with a draft": ["--draft", models["draft"]],
+            "auto with a table": ["--dictionary", table],
+            "dictionary": ["--method", "dictionary", "--dictionary", table],
+            "prompt-lookup": ["--method", "prompt-lookup"],
+            "naive": ["--draft", models["draft"], "--translation", "naive"],
+            "context:4": ["--draft", models["draft"], "--translation", "context:4"],
+            "hybrid": ["--method", "hybrid", "--draft", models["draft"], "--dictionary", table],
+            "same": ["--draft", models["target"], "--num-draft-tokens", "4"],
+        }.items()
+    }
+    length = len(found["plain"])
+    assert found == dict.fromkeys(found, expected[:length])
+
+
+def test_the_keys_are_the_documented_ones(models: dict[str, str]) -> None:
+    found = decode(models, "--draft", models["target"], "--num-draft-tokens", "3")
+    assert set(found) >= KEYS
+    assert found["method"] == "draft"
+    assert found["translation"] == "none"
+    assert found["draft_acceptance_rate"] == 1.0
+    assert set(found["host_ms_per_round"]) == {"p50", "p99"}
+    documented = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    assert [key for key in found if f"`{key}`" not in documented] == []
+
+
+def test_sampling_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
+    sampling = ["--temp", "0.9", "--top-p", "0.95", "--top-k", "50", "--min-p", "0.01"]
+    plain = decode(models, "--method", "plain", "--seed", "7", *sampling)
+    drafted = decode(models, "--draft", models["draft"], "--seed", "7", *sampling)
+    other = decode(models, "--method", "plain", "--seed", "8", *sampling)
+    assert plain["token_ids"] == drafted["token_ids"] != other["token_ids"]
+    assert plain["seed"] == 7
+
+
+def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
+    result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
+    assert result.exit_code == 0
+    assert "tokens/s" in result.stderr
+    assert "method auto -> prompt lookup" in result.stderr
+    assert "tokens/s" not in result.stdout
+
+
+def test_accepted_tokens_are_green(models: dict[str, str]) -> None:
+    arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
+    assert "\x1b[32m" in run(*arguments, "--color").stdout
+    assert "\x1b" not in run(*arguments, "--no-color").stdout
+    assert "\x1b" not in run(*arguments).stdout
+
+
+def test_a_stop_string_ends_the_text(models: dict[str, str]) -> None:
+    whole = decode(models, "--method", "plain")["text"]
+    stop = whole[3:5]
+    found = decode(models, "--stop", stop, "--draft", models["draft"])
+    assert found["text"] == whole[: whole.find(stop)]
+    assert found["finish_reason"] == "stop"
+
+
+def test_an_interrupt_still_prints_the_statistics(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = iter(range(100))
+    read = ModelSession.read
+
+    def interrupted(session: ModelSession, array: Any) -> list[int]:
+        if next(reads) == 4:
+            raise KeyboardInterrupt
+        return read(session, array)
+
+    monkeypatch.setattr(ModelSession, "read", interrupted)
+    result = CliRunner().invoke(
+        command,
+        ["--target", models["target"], "-p", PROMPT, "--method", "plain", "--json", "--quiet"],
+        standalone_mode=False,
+    )
+    assert isinstance(result.exception, click.Abort)  # what click makes of an interrupt
+    found = json.loads(result.stdout)
+    assert found["finish_reason"] == "interrupted"
+    assert found["generation_tokens"] == len(found["token_ids"]) == 4
+
+
+def test_no_draft_tokens_is_a_usage_error(models: dict[str, str]) -> None:
+    message = refused(
+        UsageError, "--target", models["target"], "-p", PROMPT, "--num-draft-tokens", "0"
+    )
+    assert "--method plain" in message
+
+
+def test_a_prompt_longer_than_the_context_is_refused(models: dict[str, str]) -> None:
+    message = refused(ContextLengthError, "--target", models["target"], "-p", "żółw " * 200)
+    assert "holds 256" in message
+
+
+def test_an_empty_prompt_is_refused(models: dict[str, str]) -> None:
+    assert "--prompt" in refused(UsageError, "--target", models["target"], "-p", "")
+
+
+def test_the_context_ends_a_generation_that_goes_on(models: dict[str, str]) -> None:
+    found = decode(models, "-p", "żółw " * 20, "-m", "500", "--draft", models["draft"])
+    if found["finish_reason"] == "length":
+        assert found["prompt_tokens"] + found["generation_tokens"] == 256
+
+
+def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
+    table = write_dictionary(tmp_path / "x.dictionary.tok", models["target"], "ab" * 32)
+    message = refused(
+        FingerprintError, "--target", models["target"], "-p", "a", "--dictionary", str(table)
+    )
+    assert "abababababab" in message
+    assert "tokalign build" in message
+
+
+def test_a_method_without_what_it_needs_is_refused(models: dict[str, str]) -> None:
+    arguments = ["--target", models["target"], "-p", PROMPT]
+    assert "--draft" in refused(UsageError, *arguments, "--method", "draft")
+    message = refused(MissingAssetError, *arguments, "--method", "dictionary")
+    assert "tokalign build" in message
+    assert "no translation" in refused(UsageError, *arguments, "--translation", "exakt")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    assert "config.json" in refused(MissingAssetError, "--target", str(tmp_path), "-p", "a")

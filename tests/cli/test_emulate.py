@@ -1,0 +1,84 @@
+"""`tokalign emulate`: a table against a text, counted by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tokalign.bundle import Bundle, write_bundle
+from tokalign.cli.emulate import command
+from tokalign.errors import CorpusError
+from tokalign.tables import Continuations
+from tokalign.tokenizers import Tokenizer
+
+TEXT = "Rada Ministrów przyjęła projekt ustawy"
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
+    """Knows what follows ` Rada`, three tokens of it right and one wrong."""
+    ids = bielik.encode(TEXT)
+    first = len(bielik.encode("Rada"))
+    entries = {tuple(ids[:first]): ((*ids[first : first + 3], 5), 0.5)}
+    bundle = Bundle(
+        kind="dictionary",
+        fingerprints={"target": bielik.fingerprint},
+        sections=Continuations.from_entries(entries, 32_128).to_sections(),
+    )
+    write_bundle(tmp_path / "pl.dictionary.tok", bundle)
+    return tmp_path / "pl.dictionary.tok"
+
+
+def emulate(dictionary: Path, text: Path, *more: str) -> Result:
+    arguments = ["--dictionary", str(dictionary), "--target", "bielik", "--text", str(text)]
+    return CliRunner().invoke(command, [*arguments, "--quiet", *more])
+
+
+def test_steps_are_counted_as_on_paper(
+    dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
+) -> None:
+    text = tmp_path / "t.jsonl"
+    text.write_text(json.dumps({"text": TEXT}) + "\n" + json.dumps({"text": "Nic."}) + "\n")
+    tokens = len(bielik.encode(TEXT)) + len(bielik.encode("Nic."))
+    found = json.loads(emulate(dictionary, text, "--json").stdout)
+    assert found["tokens"] == tokens
+    assert found["steps"] == tokens - 3
+    assert found["coverage"] == 1 / (tokens - 3)
+    assert found["mean_accepted_length"] == 3
+    assert found["draft_acceptance_rate"] == 3 / 4
+    assert found["speedup"] == pytest.approx(1 + found["coverage"] * 3, abs=1e-12)
+    assert found["speedup"] == tokens / (tokens - 3)
+    first = json.loads(emulate(dictionary, text, "--json", "--limit", "1").stdout)
+    assert first["tokens"] == len(bielik.encode(TEXT))
+    short = json.loads(emulate(dictionary, text, "--json", "--max-draft", "2").stdout)
+    assert short["steps"] == tokens - 2
+
+
+def test_a_person_reads_a_table(dictionary: Path, tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT + "\n")
+    assert "speedup" in emulate(dictionary, text).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, "no such file"),
+        ("empty.txt", b"\n\n", "no text"),
+        ("latin.txt", "żółw\n".encode("iso-8859-2"), "not UTF-8"),
+        ("other.jsonl", b'{"tekst": "a"}\n', "--field"),
+        ("broken.jsonl", b"{\n", "not JSON"),
+    ],
+)
+def test_texts_that_cannot_be_read(
+    dictionary: Path, tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    result = emulate(dictionary, tmp_path / name)
+    assert isinstance(result.exception, CorpusError)
+    assert message in str(result.exception)

@@ -1,0 +1,92 @@
+"""`tokalign replay`: a text plays the target; the figures of the baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from polish import SENTENCES
+from random_models import write_model
+
+from tokalign.cli.replay import command
+from tokalign.errors import IncompatibleError, UsageError
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
+
+KEYS = {
+    "rounds",
+    "accepted_per_round",
+    "proposed_per_round",
+    "tokens_per_round",
+    "draft_acceptance_rate",
+    "empty_rounds",
+    "draft_passes_per_round",
+}
+
+
+def replay(draft: Path, target: str, text: Path, *more: str) -> dict[str, Any]:
+    arguments = ["--draft-model", str(draft), "--target", target, "--text", str(text)]
+    result = CliRunner().invoke(
+        command, [*arguments, "--json", "--quiet", *more], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("m") / "draft", vocabulary_size=340)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "t.txt").write_text("\n".join([SENTENCES[0] * 2, SENTENCES[1] * 2]))
+    return tmp_path / "t.txt"
+
+
+@pytest.mark.parametrize("translation", ["naive", "context:3", "intersection"])
+def test_a_replay_counts_rounds(draft: Path, text: Path, translation: str, bielik: Any) -> None:
+    found = replay(draft, "bielik", text, "--translation", translation, "--num-draft-tokens", "3")
+    assert set(found) >= KEYS
+    tokens = sum(len(bielik.encode(s * 2)) - 12 for s in SENTENCES[:2])
+    assert found["rounds"] * found["tokens_per_round"] == pytest.approx(tokens)
+    assert found["tokens_per_round"] == pytest.approx(1 + found["accepted_per_round"])
+    assert found["draft_passes_per_round"] <= 3
+    fewer = replay(draft, "bielik", text, "--translation", translation, "--limit", "1")
+    assert fewer["rounds"] < found["rounds"]
+
+
+def test_the_same_tokenizer_is_recognized(draft: Path, text: Path) -> None:
+    assert replay(draft, str(draft), text)["translation"] == "none"
+
+
+def test_what_cannot_be_honoured_is_refused(draft: Path, text: Path) -> None:
+    def refused(*more: str) -> BaseException | None:
+        arguments = ["--draft-model", str(draft), "--target", "bielik", "--text", str(text), *more]
+        return CliRunner().invoke(command, arguments).exception
+
+    assert isinstance(refused("--num-draft-tokens", "0"), UsageError)
+    assert isinstance(refused("--translation", "no"), UsageError)
+    assert isinstance(refused("--translation", "none", "--quiet"), IncompatibleError)
+
+
+@pytest.mark.shared
+def test_naive_accepts_next_to_nothing_and_the_intersection_something(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """The opening of one text; `benchmarks/` has the figures on all of them."""
+    model = shared_data / "models" / "draft-llama-tiny"
+    line = (shared_data / "corpus" / "dev" / "wiki200.jsonl").open(encoding="utf-8").readline()
+    text = tmp_path / "t.txt"
+    text.write_text(json.loads(line)["text"].replace("\n", " ")[:240])
+    options = ["--dtype", "float32"]
+    found = {
+        name: replay(model, "bielik", text, "--translation", name, *options)["accepted_per_round"]
+        for name in ("naive", "intersection")
+    }
+    assert found["naive"] < 0.01
+    assert found["intersection"] > 0.1

@@ -1,0 +1,90 @@
+"""Real models with two tokenizers: every drafter and translation emits the target's own output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokalign.build.intersect import intersect
+from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.sampling import Sampling
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
+
+
+@pytest.fixture(scope="module")
+def demo_pair() -> tuple[LanguageModel, LanguageModel]:
+    return (
+        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
+        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
+    )
+
+
+def emit(
+    pair: tuple[LanguageModel, LanguageModel],
+    sampling: Sampling,
+    prompt: str,
+    tokens: int,
+    **how: Any,
+) -> list[int]:
+    target, draft = pair
+    decoder = Decoder(
+        target=target,
+        draft=draft,
+        drafting=Drafting(
+            intersection=lambda: intersect(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
+            **how,
+        ),
+        sampler=sampling,
+    )
+    generation = Generation(decoder, decoder.prompt(prompt, use_template=False), max_tokens=tokens)
+    for _ in generation:
+        pass
+    return list(generation.context.emitted)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+    ("method", "translation"),
+    [
+        ("prompt-lookup", "none"),
+        ("draft", "naive"),
+        ("draft", "context:5"),
+        ("draft", "intersection"),
+        ("hybrid", "intersection"),
+    ],
+)
+def test_the_demo_pair_is_lossless(
+    demo_pair: tuple[LanguageModel, LanguageModel], sampling: str, method: str, translation: str
+) -> None:
+    for prompt in PROMPTS:
+        plain = emit(demo_pair, SAMPLINGS[sampling], prompt, 40, method="plain")
+        drafted = emit(
+            demo_pair,
+            SAMPLINGS[sampling],
+            prompt,
+            40,
+            method=method,
+            translation=translation,
+            num_draft_tokens=3,
+        )
+        assert drafted == plain
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("draft", ["draft-llama-tiny", "draft-polish-tiny"])
+def test_the_shared_pairs_are_lossless(shared_data: Path, draft: str) -> None:
+    """A short run; `benchmarks/lossless.py` does 30 prompts of 128 tokens with everything."""
+    models = shared_data / "models"
+    pair = (
+        LanguageModel.from_folder(models / "target-bielik-tiny", dtype="float32"),
+        LanguageModel.from_folder(models / draft, dtype="float32"),
+    )
+    plain = emit(pair, Sampling(), PROMPTS[0], 24, method="plain")
+    drafted = emit(pair, Sampling(), PROMPTS[0], 24, method="draft", translation="intersection")
+    assert drafted == plain

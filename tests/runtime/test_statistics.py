@@ -1,0 +1,85 @@
+"""Statistics by hand: three rounds whose figures can be counted on paper."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.statistics import Statistics
+from tokalign.vocab import TargetId
+
+
+def ids(count: int) -> tuple[TargetId, ...]:
+    return tuple(map(TargetId, range(count)))
+
+
+def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> list[Event]:
+    """A round of 10 ms: 4 in the drafter (3 in its model), 6 in the verifier (5 in its)."""
+    sources = (source,) * proposed
+    proposal = Proposal(
+        ids=ids(proposed),
+        sources=sources,
+        draft_passes=2,
+        counts={"healed": 1},
+        model_seconds=0.003,
+    )
+    return [
+        Proposed(proposal, limit, 0.004),
+        Emitted(
+            ids=ids(accepted + 1),
+            sources=(*sources[:accepted], "target"),
+            accepted=accepted,
+            seconds=0.006,
+            model_seconds=0.005,
+        ),
+    ]
+
+
+def fold(*rounds: list[Event]) -> Statistics:
+    statistics = Statistics()
+    for event in [Started(50), *chain(*rounds), Finished("length")]:
+        statistics.observe(event)
+    return statistics
+
+
+def test_three_rounds_on_paper() -> None:
+    found = fold(round_of(2, 0), round_of(3, 3, source="dictionary"), round_of(0, 0)).summary()
+    assert found["rounds"] == 3
+    assert found["generation_tokens"] == 1 + 4 + 1
+    assert found["tokens_per_round"] == 2
+    assert found["num_spec_steps"] == 2
+    assert found["num_draft_tokens"] == 5
+    assert found["num_accepted_draft_tokens"] == 3
+    assert found["mean_acceptance_length"] == 2.5
+    assert found["draft_acceptance_rate"] == 0.6
+    assert found["acceptance_histogram"] == [1, 0, 0, 1]
+    assert found["accepted_per_round"] == 1
+    assert found["empty_rounds"] == 1
+    assert found["draft_passes_per_round"] == 2
+    assert found["translation_counts"] == {"healed": 3}
+    assert found["per_source"] == {
+        "dictionary": {"proposed": 3, "accepted": 3},
+        "draft": {"proposed": 2, "accepted": 0},
+        "target": {"proposed": 0, "accepted": 3},
+    }
+    assert found["finish_reason"] == "length"
+
+
+def test_rates_leave_the_first_round_to_the_prompt() -> None:
+    found = fold(round_of(2, 0), round_of(2, 2), round_of(2, 0)).summary()
+    assert found["prompt_tokens_per_second"] == pytest.approx(50 / 0.010)
+    assert found["tokens_per_second"] == pytest.approx(4 / 0.020)
+    assert found["host_ms_per_round"] == {"p50": 2.0, "p99": 2.0}
+
+
+def test_a_round_that_was_asked_for_nothing_is_not_empty() -> None:
+    assert fold(round_of(0, 0, limit=0)).empty_rounds == 0
+
+
+def test_nothing_has_happened_yet() -> None:
+    found = Statistics().summary()
+    assert found["tokens_per_second"] == found["tokens_per_round"] == 0
+    assert found["acceptance_histogram"] == []

@@ -1,0 +1,159 @@
+"""Translations: what becomes of drafted ids, and what the baselines do as published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from polish import SENTENCES
+
+from tokalign.build.intersect import intersect
+from tokalign.errors import IncompatibleError, UsageError
+from tokalign.runtime.assembly import Prompt, make_translation
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.events import Emitted, Proposed
+from tokalign.runtime.methods import check_translation, choose_method, choose_translation
+from tokalign.runtime.replay import replay
+from tokalign.runtime.translate import Pair
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import TargetId
+
+
+class Oracle:
+    """A draft model that knows the text: it drafts the canonical encoding of what follows.
+
+    Checks at every call that the context it is given is the committed text, nothing else.
+    """
+
+    def __init__(self, draft: Tokenizer[Any], text: str, *, canonical: bool = True) -> None:
+        self._draft, self._text = draft, draft.text_bytes(text)
+        self._canonical = canonical
+        self.passes, self.seconds = 0, 0.0
+
+    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> list[int]:
+        self.passes += steps
+        held = self._draft.vocabulary.bytes_of(ids)
+        assert self._text.startswith(held)
+        if self._canonical:
+            opening = [i for i in ids if self._draft.vocabulary.is_special(i)]
+            assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
+        rest = self._draft.bpe.encode(self._text[len(held) :])
+        if mask is not None:
+            rest = [i for i in rest if mask[i]]
+        return (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
+
+    def mask(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return allowed
+
+
+def play(
+    name: str, pair: Pair, text: str, *, steps: int = 3
+) -> tuple[int, int, list[tuple[int, ...]]]:
+    """Replay `text` with an oracle: accepted tokens, rounds, proposals."""
+    session = Oracle(pair.draft, text, canonical=name not in ("naive", "context:5"))
+    ids = pair.target.encode(text)
+    translation = make_translation(
+        name,
+        pair,
+        Prompt(target=ids[:2]),
+        lambda: intersect(pair.draft.vocabulary, pair.target.vocabulary),
+    )
+    drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
+    accepted, proposals = 0, []
+    for event in replay(ids, drafter, prompt_tokens=2):
+        if isinstance(event, Emitted):
+            accepted += event.accepted
+        elif isinstance(event, Proposed):
+            proposals.append(event.proposal.ids)
+    return accepted, len(proposals), proposals
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen"])
+def onto_bielik(request: pytest.FixtureRequest, bielik: Tokenizer[Any]) -> Pair:
+    return Pair(bielik, request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+@pytest.mark.parametrize("name", ["naive", "context:5", "intersection"])
+def test_the_draft_reads_the_committed_bytes_at_every_round(
+    onto_bielik: Pair, name: str, text: str
+) -> None:
+    """The oracle asserts it; intersection's context is canonical as well."""
+    accepted, rounds, _ = play(name, onto_bielik, text)
+    assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
+
+
+def test_naive_puts_a_space_before_every_chunk(onto_bielik: Pair) -> None:
+    accepted, rounds, proposals = play("naive", onto_bielik, SENTENCES[0])
+    spaced = [p for p in proposals if p and onto_bielik.target.vocabulary.tokens[p[0]][:1] == b" "]
+    assert len(spaced) == sum(map(bool, proposals))
+    assert accepted < rounds / 3
+
+
+def test_a_window_accepts_what_naive_does_not(onto_bielik: Pair) -> None:
+    text = " ".join(SENTENCES[:4])
+    naive, rounds, _ = play("naive", onto_bielik, text)
+    windowed, fewer, _ = play("context:5", onto_bielik, text)
+    assert windowed > 2 * naive
+    assert fewer < rounds
+
+
+def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> None:
+    session = Oracle(onto_bielik.draft, SENTENCES[1])
+    table = intersect(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    ids = onto_bielik.target.encode(SENTENCES[1])
+    translation = make_translation(
+        "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
+    )
+    found = translation.draft(Context(ids[:3]), session, 4).ids  # type: ignore[arg-type]
+    given = session.draft(
+        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])), 4, table.draft_to_target >= 0
+    )
+    ordinary = [i for i in given if not onto_bielik.draft.vocabulary.is_special(i)]
+    assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
+        ordinary
+    )
+
+
+@pytest.mark.parametrize("name", ["naive", "context:5", "intersection"])
+def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> None:
+    """The oracle knows nothing more and ends its turn: the proposal does, in the target's way."""
+    text = "Tak."
+    ids = onto_bielik.target.encode(text)
+    translation = make_translation(
+        name,
+        onto_bielik,
+        Prompt(target=ids),
+        lambda: intersect(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary),
+    )
+    found = translation.draft(Context(ids), Oracle(onto_bielik.draft, text), 1)  # type: ignore[arg-type]
+    assert found.ids == (onto_bielik.target.vocabulary.roles.turn_end,)
+
+
+def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:
+    pair = Pair(bielik, bielik)
+    assert choose_translation(None, bielik, bielik) == "none"
+    accepted, rounds, _ = play("none", pair, SENTENCES[1], steps=3)
+    assert accepted == pytest.approx(3 * rounds, abs=3)
+
+
+def test_no_translation_between_two_tokenizers_is_refused(onto_bielik: Pair) -> None:
+    assert choose_translation(None, onto_bielik.target, onto_bielik.draft) == "intersection"
+    with pytest.raises(IncompatibleError, match="needs one tokenizer"):
+        make_translation("none", onto_bielik, Prompt(target=[TargetId(1)]), lambda: None)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("name", ["context", "context:0", "context:P", "exakt", "none:3", ""])
+def test_unknown_translations_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no translation"):
+        check_translation(name)
+
+
+def test_auto_takes_the_best_that_is_there() -> None:
+    assert choose_method("auto", draft=True, dictionary=True) == "draft"
+    assert choose_method("auto", draft=False, dictionary=True) == "hybrid"
+    assert choose_method("auto", draft=False, dictionary=False) == "prompt-lookup"
