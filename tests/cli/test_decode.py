@@ -26,8 +26,6 @@ from tokalign.runtime.assembly import LanguageModel
 from tokalign.runtime.models_mlx import ModelSession
 from tokalign.tables import Continuations
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
-
 VLLM_NAMES = {
     "mean_acceptance_length",
     "draft_acceptance_rate",

@@ -14,8 +14,6 @@ from random_models import write_model
 from tokalign.cli.replay import command
 from tokalign.errors import IncompatibleError, UsageError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
-
 KEYS = {
     "rounds",
     "accepted_per_round",
