@@ -108,6 +108,11 @@ class Drafting:
     dictionary: Continuations | None = None
     intersection: Callable[[], Intersection] = no_intersection
 
+    @property
+    def uses_model(self) -> bool:
+        """Whether the method drafts with a model, if there is one."""
+        return self.method in ("draft", "hybrid")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
@@ -147,7 +152,7 @@ class Decoder:
 
     def open_draft(self) -> ModelSession | None:
         """A session of the draft model, where one is used. Raises: CacheError."""
-        if self.draft is None or self.drafting.method not in ("draft", "hybrid"):
+        if self.draft is None or not self.drafting.uses_model:
             return None
         return ModelSession(self.draft.model, self.cache)
 
@@ -180,7 +185,7 @@ class Decoder:
 
     def _translated(self, prompt: Prompt, session: Session | None) -> Drafter | None:
         """The draft model as a drafter for one request."""
-        if session is None or self.draft is None:
+        if session is None or self.draft is None or not self.drafting.uses_model:
             return None
         translation = make_translation(
             self.drafting.translation,

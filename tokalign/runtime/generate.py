@@ -35,7 +35,7 @@ class Generation:
     """One request: iterate over its pieces; text, ids and statistics so far are there at any time.
 
     stop: texts the output ends before. max_tokens: None for as many as the context holds.
-    target_session, draft_session: to be used again; new ones otherwise.
+    target_session, draft_session, statistics: to go on with; new ones otherwise.
     Raises: as `Decoder.run`.
     """
 
@@ -48,6 +48,7 @@ class Generation:
         stop: Sequence[str] = (),
         target_session: ModelSession | None = None,
         draft_session: ModelSession | None = None,
+        statistics: Statistics | None = None,
     ) -> None:
         text = partial(
             TextStream,
@@ -67,7 +68,7 @@ class Generation:
         )
         self._text = text()
         self._shown: list[str] = []
-        self.statistics = Statistics()
+        self.statistics = statistics or Statistics()
 
     def __iter__(self) -> Iterator[Piece]:
         """One piece per token. What no token completes is the text of a last one, see `rest`."""

@@ -1,0 +1,163 @@
+"""Every drafter and translation against the target's plain output, id for id, in float32.
+
+    python benchmarks/lossless.py [--target MODEL] [--draft MODEL] [--prompts FILE] [--temp 0.7]
+
+By default the shared tiny models and prompts (../shared/data beside the project). One row per
+condition: prompts whose ids differ from plain decoding (none may), tokens per round, acceptance,
+draft passes, host time per round in ms, and seconds, which say nothing on a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from tokalign.build.intersect import intersect
+from tokalign.cli.texts import read_texts
+from tokalign.lookup import open_dictionary, open_intersection
+from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.statistics import Statistics
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared" / "data"
+HEADER = """\
+| condition | differing | tokens/round | accepted/round | acceptance | passes/round | host p50 \
+| host p99 | s |
+|---|---|---|---|---|---|---|---|---|"""
+_PATH = click.Path(path_type=Path, exists=True)
+CONDITIONS = (
+    ("dictionary", "none"),
+    ("prompt-lookup", "none"),
+    ("draft", "naive"),
+    ("draft", "context:5"),
+    ("draft", "intersection"),
+    ("hybrid", "intersection"),
+)
+
+
+@dataclass
+class Row:
+    """One condition over all prompts."""
+
+    name: str
+    statistics: Statistics
+    seconds: float = 0.0
+    differing: int = 0
+
+    def __str__(self) -> str:
+        found = self.statistics
+        return (
+            f"| {self.name} | {self.differing} | {found.tokens_per_round:.3f} "
+            f"| {found.accepted_per_round:.3f} | {found.draft_acceptance_rate:.3f} "
+            f"| {found.draft_passes_per_round:.2f} | {found.host_ms_per_round['p50']:.2f} "
+            f"| {found.host_ms_per_round['p99']:.2f} | {self.seconds:.0f} |"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A loaded pair; its sessions are used again from prompt to prompt."""
+
+    target: LanguageModel
+    draft: LanguageModel
+    target_session: ModelSession
+    draft_session: ModelSession
+    drafting: Drafting
+    tokens: int
+
+    @classmethod
+    def load(cls, target: Path, draft: Path, *, draft_tokens: int, tokens: int) -> Bench:
+        ours = LanguageModel.from_folder(target, dtype="float32")
+        theirs = LanguageModel.from_folder(draft, dtype="float32")
+        drafting = Drafting(
+            num_draft_tokens=draft_tokens,
+            dictionary=open_dictionary(ours.tokenizer, beside=target),
+            intersection=cache(
+                lambda: open_intersection(
+                    ours.tokenizer, theirs.tokenizer, otherwise=intersect, beside=target
+                )
+            ),
+        )
+        return cls(
+            target=ours,
+            draft=theirs,
+            target_session=ModelSession(ours.model),
+            draft_session=ModelSession(theirs.model),
+            drafting=drafting,
+            tokens=tokens,
+        )
+
+    def emit(
+        self, prompt: str, sampling: Sampling, row: Row, *, method: str, translation: str = "none"
+    ) -> list[int]:
+        """The ids of one generation; its figures go to `row`."""
+        decoder = Decoder(
+            target=self.target,
+            draft=self.draft,
+            drafting=replace(self.drafting, method=method, translation=translation),
+            sampler=sampling,
+        )
+        began = perf_counter()
+        generation = Generation(
+            decoder,
+            decoder.prompt(prompt),
+            max_tokens=self.tokens,
+            target_session=self.target_session,
+            draft_session=self.draft_session,
+            statistics=row.statistics,
+        )
+        for _ in generation:
+            pass
+        row.seconds += perf_counter() - began
+        return list(generation.context.emitted)
+
+
+@click.command()
+@click.option("--target", type=_PATH, default=SHARED / "models" / "target-bielik-tiny")
+@click.option("--draft", type=_PATH, default=SHARED / "models" / "draft-llama-tiny")
+@click.option("--prompts", type=_PATH, default=SHARED / "corpus" / "dev" / "prompts.txt")
+@click.option("--limit", type=int, default=30, show_default=True, help="Prompts.")
+@click.option("--tokens", type=int, default=128, show_default=True, help="Of each output.")
+@click.option("--num-draft-tokens", type=int, default=2, show_default=True)
+@click.option("--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def benchmark(
+    target: Path,
+    draft: Path,
+    prompts: Path,
+    limit: int,
+    tokens: int,
+    num_draft_tokens: int,
+    temp: float,
+    seed: int,
+) -> None:
+    """Decode every prompt plainly and under every condition; exit 1 if any id differs."""
+    bench = Bench.load(target, draft, draft_tokens=num_draft_tokens, tokens=tokens)
+    sampling = Sampling(temperature=temp, seed=seed)
+    texts = read_texts(prompts, limit=limit)
+    conditions = [c for c in CONDITIONS if bench.drafting.dictionary or c[0] != "dictionary"]
+    plain = Row("plain", Statistics())
+    rows = [Row(" ".join(condition), Statistics()) for condition in conditions]
+    for text in track(texts, console=Console(stderr=True)):
+        expected = bench.emit(text, sampling, plain, method="plain")
+        for row, (method, translation) in zip(rows, conditions, strict=True):
+            found = bench.emit(text, sampling, row, method=method, translation=translation)
+            row.differing += found != expected
+    click.echo(HEADER)
+    for row in (plain, *rows):
+        click.echo(str(row))
+    sys.exit(any(row.differing for row in rows))
+
+
+if __name__ == "__main__":
+    benchmark()
