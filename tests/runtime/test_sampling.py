@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
-from random_models import VOCABULARY, RandomDrafter, generate, random_model
+from random_models import VOCABULARY, RandomDrafter, generate
 
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.sampling import CallableSampler, Sampling, normalize
@@ -127,5 +127,4 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
 
     verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
     list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
-    assert order == ["pass", "pass", "read", "pass", "read", "pass", "read"]
-    assert random_model() is random_model()
+    assert order == ["pass", "pass", "read", "pass", "read", "read"]
