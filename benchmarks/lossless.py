@@ -19,9 +19,9 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.intersect import intersect
+from tokalign.build.alignment import align
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_dictionary, open_intersection
+from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.models_mlx import ModelSession
@@ -41,7 +41,8 @@ CONDITIONS = (
     ("draft", "naive"),
     ("draft", "context:5"),
     ("draft", "intersection"),
-    ("hybrid", "intersection"),
+    ("draft", "exact"),
+    ("hybrid", "exact"),
 )
 
 
@@ -82,9 +83,9 @@ class Bench:
         drafting = Drafting(
             num_draft_tokens=draft_tokens,
             dictionary=open_dictionary(ours.tokenizer, beside=target),
-            intersection=cache(
-                lambda: open_intersection(
-                    ours.tokenizer, theirs.tokenizer, otherwise=intersect, beside=target
+            alignment=cache(
+                lambda: open_alignment(
+                    ours.tokenizer, theirs.tokenizer, otherwise=align, beside=target
                 )
             ),
         )

@@ -15,6 +15,7 @@ import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.errors import BundleError
 from tokalign.vocab import DraftId, Roles, TargetId
 
 NO_TOKEN = -1
@@ -108,7 +109,7 @@ class HealingTrie:
         """
 
         def token(index: int) -> bytes:
-            return self._tokens[self._order[index]]
+            return self._tokens[int(self._order[index])]
 
         indices = range(len(self._order))
         first = bisect_right(indices, pending, key=token)
@@ -172,3 +173,34 @@ class MergeSites:
 def row_key(row: int) -> bytes:
     """A row number as the first three bytes of its keys."""
     return row.to_bytes(3, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """All tables of one (draft, target) pair.
+
+    merge_sites: None where they were not built; the boundary then asks the merges each time.
+    """
+
+    intersection: Intersection
+    healing: HealingTrie
+    merge_sites: MergeSites | None = None
+
+    def to_sections(self) -> dict[str, bytes]:
+        sites = self.merge_sites.to_sections() if self.merge_sites is not None else {}
+        return self.intersection.to_sections() | self.healing.to_sections() | sites
+
+    @classmethod
+    def from_sections(cls, sections: Mapping[str, Section], draft: Sequence[bytes]) -> Alignment:
+        """draft: the draft's tokens, id -> bytes. Raises: BundleError if a section is missing."""
+        try:
+            return cls(
+                Intersection.from_sections(sections),
+                HealingTrie.from_sections(sections, draft),
+                MergeSites.from_sections(sections),
+            )
+        except KeyError as error:
+            raise BundleError(
+                f"the alignment lacks the section {error}; rebuild it with: "
+                "tokalign build --alignment-only --draft DRAFT --target TARGET"
+            ) from error

@@ -18,10 +18,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tokalign.alignment_tables import Intersection
-from tokalign.build.intersect import intersect
+from tokalign.alignment_tables import Alignment
+from tokalign.build.alignment import align
 from tokalign.errors import UsageError
-from tokalign.lookup import open_dictionary, open_intersection
+from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.registry import resolve_tokenizer
 from tokalign.runtime.assembly import (
     Decoder,
@@ -29,7 +29,7 @@ from tokalign.runtime.assembly import (
     LanguageModel,
     Prompt,
     make_translation,
-    no_intersection,
+    no_alignment,
 )
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.context import Context
@@ -121,7 +121,7 @@ def stream_generate(
             translation=_choose_translation(translation, target, draft),
             num_draft_tokens=num_draft_tokens,
             dictionary=table,
-            intersection=_intersection(target, draft, alignment),
+            alignment=_alignment(target, draft, alignment),
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options or CacheOptions(),
@@ -289,13 +289,13 @@ def _choose_translation(
     return choose_translation(asked, target.tokenizer, draft.tokenizer)
 
 
-def _intersection(
+def _alignment(
     target: LanguageModel, draft: LanguageModel | None, file: Path | None
-) -> Callable[[], Intersection]:
+) -> Callable[[], Alignment]:
     if draft is None:
-        return no_intersection
+        return no_alignment
     ours, own = target.tokenizer, draft.tokenizer
-    return cache(lambda: open_intersection(ours, own, otherwise=intersect, file=file))
+    return cache(lambda: open_alignment(ours, own, otherwise=align, file=file))
 
 
 def _pass_ids(
@@ -314,5 +314,5 @@ def _pass_ids(
         choose_translation(translation, target, draft),
         Pair(target, draft),
         Prompt(target=context.ids[:]),
-        cache(lambda: open_intersection(target, draft, otherwise=intersect)),
+        cache(lambda: open_alignment(target, draft, otherwise=align)),
     )

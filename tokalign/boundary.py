@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokalign.alignment_tables import MergeSites
 from tokalign.incremental import IncrementalEncoder
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
@@ -22,13 +23,14 @@ class Boundary:
     Only the ids since the last settled piece matter (`incremental.py`): a few tokens.
     """
 
-    def __init__(self, target: Tokenizer[TargetId]) -> None:
+    def __init__(self, target: Tokenizer[TargetId], merge_sites: MergeSites | None = None) -> None:
+        self._merge_sites = merge_sites
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
         self._segment = IncrementalEncoder(target.bpe)
         self._seen = 0
         self._left: bytes = b""
-        self._left_ids: list[int] = []
+        self._left_ids: list[TargetId] = []
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call.
@@ -42,7 +44,7 @@ class Boundary:
             else:
                 self._segment = IncrementalEncoder(self._bpe)
         self._seen = len(ids)
-        canonical = self._segment.ids[self._segment.stable :]
+        canonical = [TargetId(i) for i in self._segment.ids[self._segment.stable :]]
         committed = list(ids[len(ids) - len(canonical) :])
         if canonical != committed:
             # The target spelled its text in a way of its own: all that counts is its last token.
@@ -50,8 +52,18 @@ class Boundary:
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
 
+    def absorbs(self, data: bytes) -> bool:
+        """Whether nothing canonical can go on with `data`, whatever comes behind it.
+
+        A stronger statement than that `encode` gives None: there, text behind `data` may still keep
+        the boundary. Without a table of merge sites the weaker one has to do. Cost: 1 µs.
+        """
+        if self._merge_sites is None:
+            return self.encode(data) is None
+        return bool(self._left_ids) and self._merge_sites.absorbs(self._left_ids[-1], data)
+
     def encode(self, data: bytes) -> list[TargetId] | None:
-        """The ids of `data` behind the committed ones; None if those would not stay.
+        """The ids of `data` behind the committed ones; None if those would not stay with it alone.
 
         Cost: 5-20 µs.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tokalign.alignment_tables import Intersection
+from tokalign.alignment_tables import Alignment
 from tokalign.bundle import Bundle, open_bundle, require_fingerprint
 from tokalign.catalogue import find_table
 from tokalign.errors import BundleError
@@ -16,7 +16,7 @@ from tokalign.vocab import DraftId, TargetId, Vocabulary
 Note = Callable[[str], None]
 """Told in one line what was found, or what is done instead."""
 
-Intersect = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Intersection]
+Align = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment]
 
 
 def open_dictionary(
@@ -46,19 +46,19 @@ def open_dictionary(
     return Continuations.from_sections(found[1].sections)
 
 
-def open_intersection(
+def open_alignment(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
     *,
-    otherwise: Intersect,
+    otherwise: Align,
     file: Path | None = None,
     beside: Path | None = None,
     note: Note = lambda _: None,
-) -> Intersection:
-    """The intersection of a pair: from `file`, else from a table found for it, else computed.
+) -> Alignment:
+    """The tables of a pair: from `file`, else those found for it, else computed.
 
-    otherwise: the builder, `build.intersect.intersect`.
-
+    otherwise: the builder, `build.alignment.align`; what it makes has no merge sites, so that
+    masking also passes over guesses that only later text could have saved.
     Raises: BundleError, FingerprintError, MissingAssetError for `file`.
     """
     if file is not None:
@@ -70,13 +70,13 @@ def open_intersection(
             name=str(file),
             remedy="tokalign build --alignment-only --draft DRAFT --target TARGET",
         )
-        return Intersection.from_sections(bundle.sections)
+        return Alignment.from_sections(bundle.sections, draft.vocabulary.tokens)
     found = find_table(
         "alignment", target=target.fingerprint, draft=draft.fingerprint, beside=beside
     )
     if found is not None:
         note(f"alignment -> {found[0]}")
-        return Intersection.from_sections(found[1].sections)
+        return Alignment.from_sections(found[1].sections, draft.vocabulary.tokens)
     note(
         "alignment -> computed now, as no table of this pair was found; "
         "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET"

@@ -46,7 +46,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "t.txt"
 
 
-@pytest.mark.parametrize("translation", ["naive", "context:3", "intersection"])
+@pytest.mark.parametrize("translation", ["naive", "context:3", "intersection", "exact"])
 def test_a_replay_counts_rounds(draft: Path, text: Path, translation: str, bielik: Any) -> None:
     found = replay(draft, "bielik", text, "--translation", translation, "--num-draft-tokens", "3")
     assert set(found) >= KEYS

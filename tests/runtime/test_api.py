@@ -39,7 +39,7 @@ def plain(pair: dict[str, Any], count: int) -> list[int]:
     return [token for token, _ in generate_step(prompt, pair["model"], max_tokens=count)]
 
 
-@pytest.mark.parametrize("translation", ["naive", "context:5", "intersection"])
+@pytest.mark.parametrize("translation", ["naive", "context:5", "intersection", "exact"])
 def test_stream_generate_gives_mlx_lms_output(pair: dict[str, Any], translation: str) -> None:
     options = {k: v for k, v in pair.items() if k != "folder"}
     responses = list(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tokalign.build.intersect import intersect
+from tokalign.build.alignment import align
 from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.sampling import Sampling
@@ -37,7 +37,7 @@ def emit(
         target=target,
         draft=draft,
         drafting=Drafting(
-            intersection=lambda: intersect(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
+            alignment=lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary),
             **how,
         ),
         sampler=sampling,
@@ -56,7 +56,8 @@ def emit(
         ("draft", "naive"),
         ("draft", "context:5"),
         ("draft", "intersection"),
-        ("hybrid", "intersection"),
+        ("draft", "exact"),
+        ("hybrid", "exact"),
     ],
 )
 def test_the_demo_pair_is_lossless(

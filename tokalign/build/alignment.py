@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from tokalign.alignment_tables import HealingTrie
+from tokalign.alignment_tables import Alignment, HealingTrie
 from tokalign.build.coverage import measure_coverage
 from tokalign.build.intersect import intersect
 from tokalign.build.merge_sites import find_merge_sites
 from tokalign.bundle import Bundle
 from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import DraftId, TargetId
+from tokalign.vocab import DraftId, TargetId, Vocabulary
+
+
+def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment:
+    """What follows from two vocabularies at once, without the merge sites. Cost: 0.5 s."""
+    return Alignment(intersect(draft, target), HealingTrie.of(draft.tokens))
 
 
 def build_alignment(
@@ -28,22 +33,20 @@ def build_alignment(
     lines: the text for the reported frequencies; the tables follow from the vocabularies alone.
     corpus: the stamp of that text. progress: target tokens done since the last call.
     """
-    intersection = intersect(draft.vocabulary, target.vocabulary)
-    merge_sites = find_merge_sites(target, progress=progress)
-    coverage = measure_coverage(draft, target, intersection, lines, merge_sites)
+    alignment = replace(
+        align(draft.vocabulary, target.vocabulary),
+        merge_sites=find_merge_sites(target, progress=progress),
+    )
+    coverage = measure_coverage(draft, target, alignment, lines)
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
         corpus=corpus or {},
         parameters={},
         statistics={
-            "intersection_pairs": intersection.pairs,
-            "merge_sites": len(merge_sites),
+            "intersection_pairs": alignment.intersection.pairs,
+            "merge_sites": len(alignment.merge_sites or ()),
             **asdict(coverage),
         },
-        sections=(
-            intersection.to_sections()
-            | merge_sites.to_sections()
-            | HealingTrie.of(draft.vocabulary.tokens).to_sections()
-        ),
+        sections=alignment.to_sections(),
     )

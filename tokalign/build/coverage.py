@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.alignment_tables import NO_TOKEN, Intersection, MergeSites
+from tokalign.alignment_tables import NO_TOKEN, Alignment, MergeSites
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 
@@ -46,9 +46,8 @@ class Coverage:
 def measure_coverage(
     draft: Tokenizer[DraftId],
     target: Tokenizer[TargetId],
-    intersection: Intersection,
+    alignment: Alignment,
     lines: Iterable[str],
-    merge_sites: MergeSites | None = None,
 ) -> Coverage:
     """Encode `lines` with both tokenizers and count. Cost: 1 s per megabyte."""
     drafted = np.zeros(len(draft.vocabulary), dtype=np.int64)
@@ -65,11 +64,11 @@ def measure_coverage(
             boundaries += len(target_ends)
             inside += len(target_ends - draft_ends)
 
-    draft_mapped = intersection.draft_to_target != NO_TOKEN
-    target_mapped = intersection.target_to_draft != NO_TOKEN
+    draft_mapped = alignment.intersection.draft_to_target != NO_TOKEN
+    target_mapped = alignment.intersection.target_to_draft != NO_TOKEN
     target_lengths = np.array([len(token) for token in target.vocabulary.tokens])
     target_bytes = int(targeted @ target_lengths)
-    sites = 0 if merge_sites is None else int(targeted @ _sites_per_token(merge_sites, targeted))
+    sites = int(targeted @ _sites_per_token(alignment.merge_sites, targeted))
     return Coverage(
         draft_tokens=int(drafted.sum()),
         target_tokens=int(targeted.sum()),
@@ -89,9 +88,11 @@ def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float:
     return round(float(part) / float(whole), 4) if whole else 0.0
 
 
-def _sites_per_token(merge_sites: MergeSites, counts: Counts) -> Counts:
-    """i64[target vocabulary]: how many merge sites each token that occurs has."""
+def _sites_per_token(merge_sites: MergeSites | None, counts: Counts) -> Counts:
+    """i64[target vocabulary]: how many merge sites each token that occurs has; 0 if unknown."""
     sites = np.zeros_like(counts)
+    if merge_sites is None:
+        return sites
     for token in np.flatnonzero(counts).tolist():
         sites[token] = len(merge_sites.after(TargetId(token)))
     return sites

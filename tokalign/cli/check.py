@@ -32,9 +32,9 @@ def command(
     draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
 ) -> None:
     """Compare two tokenizers on a text and say in plain words what to expect."""
+    from tokalign.build.alignment import align
     from tokalign.build.corpus import Corpus
     from tokalign.build.coverage import measure_coverage
-    from tokalign.build.intersect import intersect
     from tokalign.registry import resolve_tokenizer
 
     ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
@@ -42,12 +42,12 @@ def command(
     for line in (ours.description, theirs.description, f"text: {path.name}"):
         note(line, quiet=quiet)
     same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
-    intersection = intersect(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
+    alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
     coverage = measure_coverage(
-        ours.tokenizer, theirs.tokenizer, intersection, _lines(Corpus([path], field=field).lines())
+        ours.tokenizer, theirs.tokenizer, alignment, _lines(Corpus([path], field=field).lines())
     )
     result = {
-        "intersection_pairs": intersection.pairs,
+        "intersection_pairs": alignment.intersection.pairs,
         "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
         "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
         **_shown(coverage),

@@ -69,7 +69,7 @@ class Options:
 @click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
 @click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
 @click.option("--method", type=click.Choice(("auto", *METHODS)), default="auto", show_default=True)
-@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection.")
+@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
 @click.option("--num-draft-tokens", type=int, help="Default: 2 of a model, 8 to 10 of a table.")
 @click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
 @click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True)
@@ -172,16 +172,16 @@ def _translate_from(
     draft: LanguageModel, target: LanguageModel, folder: Path, options: Options
 ) -> dict[str, Any]:
     """The part of `Drafting` that depends on the pair."""
-    from tokalign.build.intersect import intersect
-    from tokalign.lookup import open_intersection
+    from tokalign.build.alignment import align
+    from tokalign.lookup import open_alignment
 
     return {
         "translation": choose_translation(options.translation, target.tokenizer, draft.tokenizer),
-        "intersection": cache(
-            lambda: open_intersection(
+        "alignment": cache(
+            lambda: open_alignment(
                 target.tokenizer,
                 draft.tokenizer,
-                otherwise=intersect,
+                otherwise=align,
                 file=options.alignment,
                 beside=folder,
                 note=options.note,

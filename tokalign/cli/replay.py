@@ -39,7 +39,7 @@ _KEYS = (
     help="Reference texts: one per line of .txt, one per object of .jsonl.",
 )
 @click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
-@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection.")
+@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
 @click.option(
     "--num-draft-tokens",
     type=int,
@@ -120,8 +120,8 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
-    from tokalign.build.intersect import intersect
-    from tokalign.lookup import open_intersection
+    from tokalign.build.alignment import align
+    from tokalign.lookup import open_alignment
     from tokalign.registry import resolve_model, resolve_tokenizer
     from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
@@ -136,11 +136,11 @@ def _replay(
     model = LanguageModel.from_folder(location.folder, dtype=dtype)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     chosen = choose_translation(translation, pair.target, pair.draft)
-    intersection = cache(
-        lambda: open_intersection(
+    tables = cache(
+        lambda: open_alignment(
             pair.target,
             pair.draft,
-            otherwise=intersect,
+            otherwise=align,
             file=alignment,
             beside=location.folder,
             note=lambda line: note(line, quiet=quiet),
@@ -152,7 +152,7 @@ def _replay(
             prompt = Prompt(target=ids[:prompt_tokens])
             drafter = NeuralDrafter(
                 session,
-                make_translation(chosen, pair, prompt, intersection),
+                make_translation(chosen, pair, prompt, tables),
                 num_draft_tokens=steps,
             )
             for event in replay(ids, drafter, prompt_tokens=prompt_tokens):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokalign.alignment_tables import Intersection
+from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
@@ -18,6 +18,7 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft_text import ChunkedText, DraftText
 from tokalign.runtime.events import Event
+from tokalign.runtime.exact import ExactTranslation
 from tokalign.runtime.interfaces import Drafter, Sampler, Session
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -89,16 +90,16 @@ class Prompt:
         return kind(pair.target, pair.draft, draft_prompt=opening)
 
 
-def no_intersection() -> Intersection:
+def no_alignment() -> Alignment:
     """Stands where no pair is given."""
-    raise UsageError("no alignment of the pair is given; pass `intersection`")
+    raise UsageError("no alignment of the pair is given; pass `alignment`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """How to draft. None stands for each drafter's own default; order: of a hybrid's sources.
 
-    intersection: gives the pair's table, if a translation needs it.
+    alignment: gives the pair's tables, if a translation needs them.
     """
 
     method: str = "plain"
@@ -106,7 +107,7 @@ class Drafting:
     num_draft_tokens: int | None = None
     order: Sequence[str] = HYBRID_ORDER
     dictionary: Continuations | None = None
-    intersection: Callable[[], Intersection] = no_intersection
+    alignment: Callable[[], Alignment] = no_alignment
 
     @property
     def uses_model(self) -> bool:
@@ -191,7 +192,7 @@ class Decoder:
             self.drafting.translation,
             Pair(self.target.tokenizer, self.draft.tokenizer),
             prompt,
-            self.drafting.intersection,
+            self.drafting.alignment,
         )
         steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
         return NeuralDrafter(session, translation, num_draft_tokens=steps)
@@ -219,7 +220,7 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
 
 
 def make_translation(
-    name: str, pair: Pair, prompt: Prompt, intersection: Callable[[], Intersection]
+    name: str, pair: Pair, prompt: Prompt, alignment: Callable[[], Alignment]
 ) -> Translation:
     """The translation `name` for one request. Raises: IncompatibleError if the pair bars it."""
     kind, _, window = name.partition(":")
@@ -229,4 +230,6 @@ def make_translation(
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
-    return TokenIntersection(pair, prompt.draft_text(pair), intersection())
+    if kind == "intersection":
+        return TokenIntersection(pair, prompt.draft_text(pair), alignment().intersection)
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment())

@@ -15,11 +15,12 @@ What competes is the next *target* token: ways that begin with the same one add 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp
 
-from tokalign.alignment_tables import HealingTrie, match_roles
+from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_text import DraftText
@@ -31,28 +32,32 @@ from tokalign.vocab import DraftId, TargetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverSearch:
-    """How wide to search. The defaults are what `benchmarks/alignment.py` found to suffice.
+    """How far to search; 0 or False switches a part off.
 
-    max_back: J, the most draft tokens taken back. width: ways considered at each of the J+1
-    positions. mask: pass over ways that the last committed id would absorb.
+    max_back: J, the most draft tokens taken back. width: ways considered at each position.
+    branches: ways explored one token further, in one batched pass. mask: pass over ways that the
+    last committed id would absorb.
     """
 
-    max_back: int = 4
+    max_back: int = 3
     width: int = 12
+    branches: int = 4
     mask: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A draft token to go on with.
+    """One or two draft tokens to go on with.
 
-    back: how many tokens of the draft's context it replaces. data: the bytes it adds to the
-    committed text; empty for a special token. logprob: of the whole cover, up to a constant.
+    back: how many tokens of the draft's context they replace. data: the bytes they add to the
+    committed text. ids: those bytes in target ids, none where only more text can tell them.
+    logprob: of the whole cover, up to a constant.
     """
 
     back: int
-    token: DraftId
+    tokens: tuple[DraftId, ...]
     data: bytes
+    ids: tuple[TargetId, ...]
     logprob: float
 
 
@@ -63,12 +68,12 @@ class ExactTranslation:
         self,
         pair: Pair,
         text: DraftText,
-        trie: HealingTrie,
+        alignment: Alignment,
         search: CoverSearch | None = None,
     ) -> None:
-        self._pair, self._text, self._trie = pair, text, trie
+        self._pair, self._text, self._trie = pair, text, alignment.healing
         self._search = search or CoverSearch()
-        self._boundary = Boundary(pair.target)
+        self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._tokens = pair.draft.vocabulary.tokens
         self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
 
@@ -76,91 +81,119 @@ class ExactTranslation:
         self._text.follow(context.ids)
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
-        way = self._choose(self._ways(ids, session), counts)
+        ways, left = list(self._first_ways(ids, session, counts)), steps - 1
+        if ways and left and self._search.branches:
+            explored = self._explore(ways, ids, session)
+            ways, left = (explored, left - 1) if explored is not None else (ways, left)
+        way = choose(ways)
         if way is None:
             return Translated((), counts)
         if way.back:
             counts["healed"] += 1
             counts["taken_back"] += way.back
-        if not way.data:
-            return Translated((self._roles[way.token],), counts)
-        start = [*ids[: len(ids) - way.back], way.token]
-        more = session.draft(start, steps - 1) if steps > 1 else []
-        return Translated(self._translate(way.data, more, counts), counts)
+        if not left or not way.data or self._ends(way):
+            return Translated(way.ids, counts)
+        start = [*ids[: len(ids) - way.back], *way.tokens]
+        return Translated(self._continue(way, session.draft(start, left), counts), counts)
 
-    def _ways(self, ids: list[DraftId], session: Session) -> list[Way]:
-        """Every way to go on that is worth a look, likeliest first."""
-        pending = self._pending()
-        allowed = [None, *(self._trie.extending(data) for data in pending)]
+    def _ends(self, way: Way) -> bool:
+        return not self._tokens[way.tokens[-1]]
+
+    # -- the ways to go on -------------------------------------------------------------------------
+
+    def _first_ways(
+        self, ids: list[DraftId], session: Session, counts: Counter[str]
+    ) -> Iterator[Way]:
+        """The likeliest ways from each position, those that would be absorbed left out."""
+        pending = [b"", *self._pending()]
+        allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
         lists = session.shortlist(ids, allowed, self._search.width)
-        ways = [
-            way
-            for back, (shortlist, kept) in enumerate(zip(lists, _kept(lists), strict=True))
-            for way in self._ways_at(back, pending[back - 1] if back else b"", shortlist, kept)
-        ]
-        return sorted(ways, key=lambda way: -way.logprob)
+        for back, (shortlist, kept) in enumerate(zip(lists, _kept(lists), strict=True)):
+            base = Way(back=back, tokens=(), data=b"", ids=(), logprob=kept)
+            yield from self._extend(base, shortlist, counts, without=len(pending[back]))
 
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
         segment = self._text.segment
         unstable = segment.ids[segment.stable :][::-1][: self._search.max_back]
-        tails = accumulate((self._tokens[i] for i in unstable), lambda tail, token: token + tail)
-        return list(tails)
+        return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
 
-    def _ways_at(self, back: int, pending: bytes, shortlist: Shortlist, kept: float) -> list[Way]:
-        ways = []
+    def _explore(self, ways: list[Way], ids: list[DraftId], session: Session) -> list[Way] | None:
+        """The ways with the likeliest of them replaced by all that may follow them."""
+        ways = sorted(ways, key=lambda way: -way.logprob)
+        open_ways = [way for way in ways if way.data][: self._search.branches]
+        if not open_ways:
+            return None
+        starts = [(way.back, way.tokens[-1]) for way in open_ways]
+        lists = session.explore(ids, starts, self._search.width)
+        if lists is None:
+            return None
+        further = [
+            longer
+            for way, shortlist in zip(open_ways, lists, strict=True)
+            for longer in self._extend(way, shortlist, Counter())
+        ]
+        return further + [way for way in ways if way not in open_ways]
+
+    def _extend(
+        self, way: Way, shortlist: Shortlist, counts: Counter[str], *, without: int = 0
+    ) -> Iterator[Way]:
+        """`way` with one more token: those of `shortlist` that can be translated.
+
+        without: how many bytes of the token the committed text has already.
+        """
         for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True):
-            data = token_bytes(self._tokens, token)
-            if data or (not back and token in self._roles):
-                ways.append(
-                    Way(
-                        back=back,
-                        token=DraftId(token),
-                        data=data[len(pending) :],
-                        logprob=kept + logprob,
-                    )
-                )
-        return ways
-
-    def _choose(self, ways: list[Way], counts: Counter[str]) -> Way | None:
-        """The likeliest way that begins with the likeliest next target token."""
-        mass: dict[TargetId, float] = defaultdict(float)
-        likeliest: dict[TargetId, Way] = {}
-        for way in ways:
-            first = self._first_token(way)
-            if first is None:
+            added = token_bytes(self._tokens, token)
+            data, _end = way.data + added[without:], ()
+            if not added:
+                special = self._roles.get(DraftId(token))
+                if special is None or way.back > len(way.tokens):
+                    continue
+                ids: Sequence[TargetId] | None = (*way.ids, special)
+            else:
+                ids = self._boundary.encode(data)
+            if ids is None and self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
                 continue
-            mass[first] += exp(way.logprob - ways[0].logprob)
-            likeliest.setdefault(first, way)
-        if not mass:
-            return None
-        return likeliest[max(mass, key=mass.__getitem__)]
+            yield Way(
+                back=way.back,
+                tokens=(*way.tokens, DraftId(token)),
+                data=data,
+                ids=tuple(ids or ()),
+                logprob=way.logprob + logprob,
+            )
 
-    def _first_token(self, way: Way) -> TargetId | None:
-        """The target token that `way` begins with; None if it would be absorbed."""
-        if not way.data:
-            return self._roles[way.token]
-        ids = self._boundary.encode(way.data)
-        if ids is None and not self._search.mask:
-            ids = [TargetId(-1)]
-        return ids[0] if ids else None
-
-    def _translate(
-        self, data: bytes, more: list[int], counts: Counter[str]
-    ) -> tuple[TargetId, ...]:
+    def _continue(self, way: Way, drafted: list[int], counts: Counter[str]) -> tuple[TargetId, ...]:
         """All that was drafted in target ids; less of it where the end would be absorbed."""
-        drafted, end = self._pair.split_end(more)
-        for length in range(len(drafted), -1, -1):
-            tail = self._pair.draft.vocabulary.bytes_of(drafted[:length])
-            ids = self._boundary.encode(data + tail)
+        more, end = self._pair.split_end(drafted)
+        for length in range(len(more), -1, -1):
+            tail = self._pair.draft.vocabulary.bytes_of(more[:length])
+            ids = self._boundary.encode(way.data + tail)
             if ids is not None:
-                return (*ids, *end) if length == len(drafted) else tuple(ids)
+                return (*ids, *end) if length == len(more) else tuple(ids)
             counts["absorbed"] += 1
         return ()
 
 
+def choose(ways: Sequence[Way]) -> Way | None:
+    """The likeliest way among those that begin with the likeliest next two target tokens.
+
+    The probability of a target token is that of all ways that begin with it, together.
+    """
+    begun: tuple[TargetId, ...] = ()
+    for depth in range(2):
+        mass: dict[TargetId, float] = defaultdict(float)
+        for way in ways:
+            if len(way.ids) > depth and way.ids[:depth] == begun:
+                mass[way.ids[depth]] += exp(way.logprob)
+        if not mass:
+            break
+        begun = (*begun, max(mass, key=mass.__getitem__))
+    found = (way for way in ways if way.ids and way.ids[: len(begun)] == begun)
+    return max(found, key=lambda way: way.logprob, default=None)
+
+
 def _kept(lists: list[Shortlist]) -> list[float]:
     """For each j the log-probability of the tokens kept behind the J-th position from the end."""
-    taken_back = list(accumulate((shortlist.kept for shortlist in lists), initial=0.0))[1:]
+    taken_back = list(accumulate(shortlist.kept for shortlist in lists))
     return [taken_back[-1] - taken for taken in taken_back]

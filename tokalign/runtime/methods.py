@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tokalign.vocab import DraftId, TargetId
 
 METHODS = ("plain", "dictionary", "prompt-lookup", "draft", "hybrid")
-TRANSLATIONS = ("none", "naive", "context:P", "intersection")
+TRANSLATIONS = ("none", "naive", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
 """Of a draft model; the default of mlx-lm's speculative_generate_step too."""
@@ -50,7 +50,7 @@ def choose_translation(
     """The translation asked for; by default `none` if both have the same tokenizer."""
     if asked is not None:
         return asked
-    return "none" if target.fingerprint == draft.fingerprint else "intersection"
+    return "none" if target.fingerprint == draft.fingerprint else "exact"
 
 
 def check_translation(name: str) -> str:
