@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 
@@ -40,6 +40,7 @@ def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -
             assert whole[: len(stable)] == stable
 
 
+@example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
 @given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
 @settings(max_examples=300, deadline=None)
 def test_truncating_equals_never_having_pushed(

@@ -50,6 +50,8 @@ class IncrementalEncoder:
         while self._starts and self._starts[-1][0] >= length:
             self._starts.pop()
             self._pieces.pop()
+        if self._starts:
+            self._pieces[-1] = as_text(bytes(self._text[self._starts[-1][0] :]))
         # A piece may have settled only because of bytes that are now gone.
         self._settled = min(self._settled, self._bpe.splitter.settled(self._pieces))
         self._reencode()
