@@ -103,3 +103,19 @@ def test_nothing_is_written_unless_everything_is_built(
     with pytest.raises(KeyboardInterrupt):
         build_tables(Corpus([write_corpus(tmp_path)]), builders)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_other_content_is_kept_when_it_is_replaced(
+    tmp_path: Path, tokenizers: tuple[Any, Any]
+) -> None:
+    corpus = Corpus([write_corpus(tmp_path)])
+    builders = builders_in(tmp_path / "out", *tokenizers)
+    first = build_tables(corpus, builders)
+    assert [table.previous for table in first.tables] == [None, None]
+    again = build_tables(corpus, builders)
+    assert [table.previous for table in again.tables] == [None, None]  # equal: nothing to keep
+    old = first.tables[0].path.read_bytes()
+    (tmp_path / "text.txt").write_text("Zupełnie inny tekst, zupełnie inny tekst.\n")
+    other = build_tables(Corpus([tmp_path / "text.txt"]), builders)
+    assert other.tables[0].previous is not None
+    assert other.tables[0].previous.read_bytes() == old

@@ -7,6 +7,7 @@ not at all: a build that is interrupted changes nothing.
 from __future__ import annotations
 
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from tokalign.build.alignment import build_alignment
 from tokalign.build.continuations import find_continuations
 from tokalign.build.corpus import Corpus
 from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
-from tokalign.bundle import Bundle, write_bundle
+from tokalign.bundle import Bundle, encode_bundle, write_bundle
 from tokalign.tables import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
@@ -38,12 +39,16 @@ _ENTRIES = {"dictionary": "entries", "alignment": "intersection_pairs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
-    """One table file: its size in bytes, and how many entries (contexts, pairs) it holds."""
+    """One table file: its size in bytes, and how many entries (contexts, pairs) it holds.
+
+    previous: where the table it replaced was kept, if that was another one.
+    """
 
     path: Path
     kind: str
     bytes: int
     entries: int
+    previous: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +154,25 @@ def build_pair(
 
 
 def _write(path: Path, bundle: Bundle) -> WrittenTable:
+    """Write a table; one of other content that stood there stays beside it as `*.previous`."""
+    previous = _set_aside(path, encode_bundle(bundle)) if path.is_file() else None
     write_bundle(path, bundle)
-    entries = int(bundle.statistics[_ENTRIES[bundle.kind]])
-    return WrittenTable(path=path, kind=bundle.kind, bytes=path.stat().st_size, entries=entries)
+    return WrittenTable(
+        path=path,
+        kind=bundle.kind,
+        bytes=path.stat().st_size,
+        entries=int(bundle.statistics[_ENTRIES[bundle.kind]]),
+        previous=previous,
+    )
+
+
+def _set_aside(path: Path, new: bytes) -> Path | None:
+    """Keep what is about to be replaced: a table of a larger corpus cannot be had back quickly."""
+    if path.read_bytes() == new:
+        return None
+    previous = path.with_name(path.name + ".previous")
+    shutil.copyfile(path, previous)
+    return previous
 
 
 def peak_memory() -> int:

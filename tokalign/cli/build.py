@@ -110,6 +110,9 @@ def command(
         corpus, builders, stage=lambda total, label: progress(total, label, quiet=quiet)
     )
     report.summarize()
+    for written in built.tables:
+        if written.previous is not None:
+            note(f"the table that stood there is kept as {written.previous}", quiet=quiet)
     if as_json:
         print_json(_as_json(built))
     else:
