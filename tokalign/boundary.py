@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tokalign.alignment_tables import MergeSites
 from tokalign.incremental import IncrementalEncoder
+from tokalign.pieces import WordSplitter
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
@@ -28,6 +29,7 @@ class Boundary:
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
         self._segment = IncrementalEncoder(target.bpe)
+        self._by_words = isinstance(target.splitter, WordSplitter)
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
@@ -65,10 +67,23 @@ class Boundary:
     def encode(self, data: bytes) -> list[TargetId] | None:
         """The ids of `data` behind the committed ones; None if those would not stay with it alone.
 
-        Cost: 5-20 µs.
+        Cost: 1 µs for words seen before, 10 µs for new ones.
         """
-        whole = self._bpe.encode(self._left + data)
+        if self._by_words and b" " not in data[1:]:
+            whole = self._encode_word(data)
+        else:
+            whole = self._bpe.encode(self._left + data)
         kept = len(self._left_ids)
         if whole[:kept] != self._left_ids:
             return None
         return [TargetId(i) for i in whole[kept:]]
+
+    def _encode_word(self, data: bytes) -> list[int]:
+        """The committed ids and `data`, which is a word or goes on with one: one piece at most.
+
+        What splitting would find out again for every guess of a round.
+        """
+        left = self._left
+        if data[:1] == b" " and left and left[-1:] != b" ":
+            return [*self._left_ids, *self._bpe.encode_piece(data)]
+        return list(self._bpe.encode_piece(left + data)) if left or data else []

@@ -120,7 +120,8 @@ class ExactTranslation:
 
     def _explore(self, ways: list[Way], ids: list[DraftId], session: Session) -> list[Way] | None:
         """The ways with the likeliest of them replaced by all that may follow them."""
-        ways = sorted(ways, key=lambda way: -way.logprob)
+        # A way without ids is one that the boundary nearly rules out: it comes after all others.
+        ways = sorted(ways, key=lambda way: (not way.ids, -way.logprob))
         open_ways = [way for way in ways if way.data][: self._search.branches]
         if not open_ways:
             return None
