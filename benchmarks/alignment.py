@@ -37,10 +37,10 @@ from tokalign.runtime.translate import Pair, Translation
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {
-    "canonical context only": CoverSearch(max_back=0, branches=0, mask=False),
-    "+ healing, no mask": CoverSearch(branches=0, mask=False),
-    "+ mask, no healing": CoverSearch(max_back=0, branches=0),
-    "+ healing + mask": CoverSearch(branches=0),
+    "canonical context only": CoverSearch(max_back=0, look_ahead=False, mask=False),
+    "+ healing, no mask": CoverSearch(look_ahead=False, mask=False),
+    "+ mask, no healing": CoverSearch(max_back=0, look_ahead=False),
+    "+ healing + mask": CoverSearch(look_ahead=False),
     "exact (+ two tokens ahead)": CoverSearch(),
 }
 HEADER = """\

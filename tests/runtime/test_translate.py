@@ -53,12 +53,6 @@ class Oracle:
         self.passes += 1
         return [self._next(ids[: len(ids) - back], among) for back, among in enumerate(allowed)]
 
-    def explore(
-        self, ids: Sequence[int], starts: Sequence[tuple[int, int]], count: int
-    ) -> list[Shortlist]:
-        self.passes += 1
-        return [self._next([*ids[: len(ids) - back], token], None) for back, token in starts]
-
     def _next(self, ids: Sequence[int], among: Any) -> Shortlist:
         """The text's own token behind `ids`, if one begins there."""
         held = self._draft.vocabulary.bytes_of(ids)

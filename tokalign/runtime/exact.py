@@ -9,16 +9,18 @@ Three things together, each useless without the others (`docs/lossless.md`):
 * *Merge sites masked*: a continuation that would be absorbed by the last committed id contradicts
   the target's own boundary and is passed over.
 
-What competes is the next *target* token: ways that begin with the same one add up.
+What competes is the next *target* token: ways that begin with the same one add up, and the choice
+is made when the likeliest way is known one draft token further. Two waits for the device per round
+with two draft tokens, three with more.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import exp
+from math import exp, log
 
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
@@ -35,13 +37,13 @@ class CoverSearch:
     """How far to search; 0 or False switches a part off.
 
     max_back: J, the most draft tokens taken back. width: ways considered at each position.
-    branches: ways explored one token further, in one batched pass. mask: pass over ways that the
+    look_ahead: choose after the second draft token, not the first. mask: pass over ways that the
     last committed id would absorb.
     """
 
     max_back: int = 3
-    width: int = 12
-    branches: int = 4
+    width: int = 16
+    look_ahead: bool = True
     mask: bool = True
 
 
@@ -82,16 +84,15 @@ class ExactTranslation:
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
         ways, left = list(self._first_ways(ids, session, counts)), steps - 1
-        if ways and left and self._search.branches:
-            explored = self._explore(ways, ids, session)
-            ways, left = (explored, left - 1) if explored is not None else (ways, left)
+        if left and self._search.look_ahead:
+            ways, left = self._look_ahead(ways, ids, session), left - 1
         way = choose(ways)
         if way is None:
             return Translated((), counts)
         if way.back:
             counts["healed"] += 1
             counts["taken_back"] += way.back
-        if not left or not way.data or self._ends(way):
+        if not left or self._ends(way):
             return Translated(way.ids, counts)
         start = [*ids[: len(ids) - way.back], *way.tokens]
         return Translated(self._continue(way, session.draft(start, left), counts), counts)
@@ -118,23 +119,22 @@ class ExactTranslation:
         unstable = segment.ids[segment.stable :][::-1][: self._search.max_back]
         return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
 
-    def _explore(self, ways: list[Way], ids: list[DraftId], session: Session) -> list[Way] | None:
-        """The ways with the likeliest of them replaced by all that may follow them."""
-        # A way without ids is one that the boundary nearly rules out: it comes after all others.
-        ways = sorted(ways, key=lambda way: (not way.ids, -way.logprob))
-        open_ways = [way for way in ways if way.data][: self._search.branches]
-        if not open_ways:
-            return None
-        starts = [(way.back, way.tokens[-1]) for way in open_ways]
-        lists = session.explore(ids, starts, self._search.width)
-        if lists is None:
-            return None
-        further = [
-            longer
-            for way, shortlist in zip(open_ways, lists, strict=True)
-            for longer in self._extend(way, shortlist, Counter())
-        ]
-        return further + [way for way in ways if way not in open_ways]
+    def _look_ahead(self, ways: list[Way], ids: list[DraftId], session: Session) -> list[Way]:
+        """`ways` with the best of them replaced by all that may follow it, one token further.
+
+        What the shortlist leaves out keeps the rest of its probability, as far as it is known what
+        it begins with; else a way would lose for having been looked at.
+        """
+        best = choose(ways) or max(ways, key=lambda way: way.logprob, default=None)
+        if best is None or self._ends(best):
+            return ways
+        start = [*ids[: len(ids) - best.back], best.tokens[-1]]
+        shortlist = session.shortlist(start, [None], self._search.width)[0]
+        unlisted = 1 - sum(map(exp, shortlist.logprobs))
+        others = [way for way in ways if way is not best]
+        if best.ids and unlisted > 0:
+            others.append(replace(best, logprob=best.logprob + log(unlisted)))
+        return [*self._extend(best, shortlist, Counter()), *others]
 
     def _extend(
         self, way: Way, shortlist: Shortlist, counts: Counter[str], *, without: int = 0

@@ -90,16 +90,6 @@ class Session(Protocol):
         """
         ...
 
-    def explore(
-        self, ids: Sequence[int], starts: Sequence[tuple[int, int]], count: int
-    ) -> list[Shortlist] | None:
-        """What may follow `ids` with some taken back and one id added, for several such starts.
-
-        starts: (how many ids are taken back, the id added). One pass over them all as a batch, one
-        wait. None where the cache is of a kind that cannot be branched.
-        """
-        ...
-
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """f32[vocabulary]: 0 where an id is allowed, -inf where not; ids beyond it are not."""
         ...

@@ -15,10 +15,8 @@ from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 from mlx_lm.generate import maybe_quantize_kv_cache, wired_limit
 from mlx_lm.models.cache import (
-    KVCache,
     can_trim_prompt_cache,
     make_prompt_cache,
     trim_prompt_cache,
@@ -32,9 +30,6 @@ from tokalign.runtime.proposal import Array
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
-
-_BRANCHING = (KVCache,)
-"""Kinds of cache whose state is keys and values by position, so that it can be copied in part."""
 
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
@@ -174,32 +169,6 @@ class ModelSession:
             for back, (best, values) in enumerate(lists)
         ]
 
-    def explore(
-        self, ids: Sequence[int], starts: Sequence[tuple[int, int]], count: int
-    ) -> list[Shortlist] | None:
-        """See `interfaces.Session`.
-
-        Each start is a row of a batch, on a copy of the cache of its own: for every start the cache
-        is read and written once.
-        """
-        if not all(type(c) in _BRANCHING for c in self._cache):
-            return None
-        began = perf_counter()
-        kept = len(ids) - max(back for back, _ in starts)
-        rows = [[*ids[kept : len(ids) - back], token] for back, token in starts]
-        width = max(map(len, rows))
-        batch = mx.array([row + [0] * (width - len(row)) for row in rows], dtype=mx.uint32)
-        cache = [_branch(c, kept, len(rows)) for c in self._cache]
-        # What stands behind a shorter row is padding that nothing before it attends to.
-        logits = self._model(batch, cache=cache).astype(mx.float32)
-        logits = mx.stack([logits[i, len(row) - 1] for i, row in enumerate(rows)])
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        lists = [_best(row, None, count) for row in logprobs]
-        mx.eval(lists)
-        self.passes += 1
-        self.seconds += perf_counter() - began
-        return [_shortlist(best, values) for best, values in lists]
-
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """See `interfaces.Session`."""
         return mx.array(np.where(allowed, 0, -np.inf).astype(np.float32))
@@ -272,17 +241,6 @@ def common_prefix(left: list[int], right: list[int]) -> int:
 
 def _shortlist(ids: Array, logprobs: Array, kept: float = 0.0) -> Shortlist:
     return Shortlist(ids=ids.tolist(), logprobs=logprobs.tolist(), kept=kept)
-
-
-def _branch(cache: Any, length: int, rows: int) -> Any:
-    """A copy of the first `length` positions of a layer's cache, once for each row of a batch."""
-
-    def copies(state: Array) -> Array:
-        return mx.repeat(state[..., :length, :], rows, axis=0)
-
-    keys, values, _ = cache.state
-    state = (tree_map(copies, keys), tree_map(copies, values), length)
-    return type(cache).from_state(state)
 
 
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
