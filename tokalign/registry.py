@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.tokenizer_files import Supplement
+from tokalign.tokenizer_spec import Supplement
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import Id
 

@@ -17,7 +17,8 @@ import regex
 
 from tokalign.bpe import BytePairEncoding, Merges
 from tokalign.pieces import NoSplitter, RegexSplitter, Splitter, WordSplitter, has_inner_space
-from tokalign.tokenizer_files import Supplement, TokenizerSpec, byte_alphabet, read_tokenizer_file
+from tokalign.tokenizer_files import read_tokenizer_file
+from tokalign.tokenizer_spec import Supplement, TokenizerSpec, byte_alphabet
 from tokalign.vocab import Id, Vocabulary
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from polish import SENTENCES
 
 from tokalign.alignment_tables import MergeSites
 from tokalign.build.merge_sites import find_merge_sites
-from tokalign.tokenizer_files import TokenizerSpec
+from tokalign.tokenizer_spec import TokenizerSpec
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import Roles, TargetId
 
