@@ -1,4 +1,4 @@
-"""A BPE tokenizer free of any file's spelling: `tokenizer_files` reads it, the rest works with it."""
+"""A BPE tokenizer free of any file's spelling: read by `tokenizer_files`, used by all the rest."""
 
 from __future__ import annotations
 
