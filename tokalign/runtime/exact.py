@@ -84,9 +84,10 @@ class ExactTranslation:
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
         ways, left = list(self._first_ways(ids, session, counts)), steps - 1
-        if left and self._search.look_ahead:
+        looked = bool(left) and self._search.look_ahead
+        if looked:
             ways, left = self._look_ahead(ways, ids, session), left - 1
-        way = choose(ways)
+        way = choose(ways, depth=2 if looked else 1)
         if way is None:
             return Translated((), counts)
         if way.back:
@@ -125,7 +126,7 @@ class ExactTranslation:
         What the shortlist leaves out keeps the rest of its probability, as far as it is known what
         it begins with; else a way would lose for having been looked at.
         """
-        best = choose(ways) or max(ways, key=lambda way: way.logprob, default=None)
+        best = choose(ways, depth=1) or max(ways, key=lambda way: way.logprob, default=None)
         if best is None or self._ends(best):
             return ways
         start = [*ids[: len(ids) - best.back], best.tokens[-1]]
@@ -176,17 +177,19 @@ class ExactTranslation:
         return ()
 
 
-def choose(ways: Sequence[Way]) -> Way | None:
-    """The likeliest way among those that begin with the likeliest next two target tokens.
+def choose(ways: Sequence[Way], *, depth: int) -> Way | None:
+    """The likeliest way among those that begin with the likeliest next `depth` target tokens.
 
-    The probability of a target token is that of all ways that begin with it, together.
+    The probability of a target token is that of all ways that begin with it, together. A second
+    token is asked for only when all ways are known that far: a way that reaches it early would win
+    over likelier ones that have not got there.
     """
     begun: tuple[TargetId, ...] = ()
-    for depth in range(2):
+    for at in range(depth):
         mass: dict[TargetId, float] = defaultdict(float)
         for way in ways:
-            if len(way.ids) > depth and way.ids[:depth] == begun:
-                mass[way.ids[depth]] += exp(way.logprob)
+            if len(way.ids) > at and way.ids[:at] == begun:
+                mass[way.ids[at]] += exp(way.logprob)
         if not mass:
             break
         begun = (*begun, max(mass, key=mass.__getitem__))
