@@ -80,6 +80,13 @@ def test_a_quantized_cache_is_rewound_too() -> None:
     assert all(isinstance(c, QuantizedKVCache) for c in session._cache)
 
 
+def test_a_cache_that_cannot_be_quantized_so_is_refused_in_one_line() -> None:
+    options = CacheOptions(kv_bits=8, kv_group_size=128, quantized_kv_start=0)
+    session = ModelSession(random_model(), options)
+    with pytest.raises(CacheError, match="--kv-group-size"):
+        session.logits([1, 2, 3])
+
+
 def test_settling_leaves_the_cache_at_a_prefix() -> None:
     cache = [KVCache() for _ in random_model().layers]
     session = ModelSession(random_model(), cache=cache)

@@ -219,16 +219,27 @@ class ModelSession:
 
     def _forward(self, tokens: Array) -> Array:
         logits = self._model(tokens[None], cache=self._cache)[0]
-        options = self._options
-        maybe_quantize_kv_cache(
-            self._cache,
-            quantized_kv_start=options.quantized_kv_start,
-            kv_group_size=options.kv_group_size,
-            kv_bits=options.kv_bits,
-        )
+        self._quantize_cache()
         if self.passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
         return logits
+
+    def _quantize_cache(self) -> None:
+        options = self._options
+        try:
+            maybe_quantize_kv_cache(
+                self._cache,
+                quantized_kv_start=options.quantized_kv_start,
+                kv_group_size=options.kv_group_size,
+                kv_bits=options.kv_bits,
+            )
+        except (ValueError, NotImplementedError) as error:
+            reason = str(error).partition(". ")[0] or type(error).__name__
+            raise CacheError(
+                f"a cache of this model cannot be quantized to {options.kv_bits} bits in groups of "
+                f"{options.kv_group_size} ({reason}); choose another --kv-group-size, or leave "
+                "--kv-bits out"
+            ) from error
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:
