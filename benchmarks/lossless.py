@@ -132,6 +132,7 @@ class Bench:
 @click.option("--num-draft-tokens", type=int, default=2, show_default=True)
 @click.option("--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--only", multiple=True, help="Conditions such as 'draft exact'; all by default.")
 def benchmark(
     target: Path,
     draft: Path,
@@ -141,12 +142,18 @@ def benchmark(
     num_draft_tokens: int,
     temp: float,
     seed: int,
+    only: tuple[str, ...],
 ) -> None:
     """Decode every prompt plainly and under every condition; exit 1 if any id differs."""
     bench = Bench.load(target, draft, draft_tokens=num_draft_tokens, tokens=tokens)
     sampling = Sampling(temperature=temp, seed=seed)
     texts = read_texts(prompts, limit=limit)
-    conditions = [c for c in CONDITIONS if bench.drafting.dictionary or c[0] != "dictionary"]
+    conditions = [
+        condition
+        for condition in CONDITIONS
+        if (bench.drafting.dictionary or condition[0] != "dictionary")
+        and (not only or " ".join(condition) in only)
+    ]
     plain = Row("plain", Statistics())
     rows = [Row(" ".join(condition), Statistics()) for condition in conditions]
     for text in track(texts, console=Console(stderr=True)):

@@ -68,6 +68,22 @@ def test_a_mask_leaves_only_what_it_allows() -> None:
 def test_a_full_context_drafts_nothing() -> None:
     session = ModelSession(random_model())
     assert session.draft([1] * (session.context_length - 1), 2) == []
+    assert session.shortlist([1] * session.context_length, [None], 3) == []
+
+
+def test_a_shortlist_is_the_top_of_each_row() -> None:
+    """Against plain logits: which ids, their log-probabilities, and that of the id that stands."""
+    session, other, ids = ModelSession(random_model()), ModelSession(random_model()), [5, 9, 2, 7]
+    among = np.array([3, 8, 11, 40], dtype=np.uint32)
+    last, back = session.shortlist(ids, [None, among], 3)
+    rows = np.array(other.logits(ids, last=2)).astype(np.float64)
+    logprobs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
+    assert sorted(last.ids) == sorted(np.argsort(logprobs[1])[-3:].tolist())
+    assert sorted(back.ids) == sorted(among[np.argsort(logprobs[0][among])[-3:]].tolist())
+    for found, row in ((last, logprobs[1]), (back, logprobs[0])):
+        assert np.allclose(found.logprobs, row[found.ids], atol=1e-4)
+    assert back.kept == pytest.approx(logprobs[0][7], abs=1e-4)
+    assert last.kept == 0
 
 
 def test_a_quantized_cache_is_rewound_too() -> None:

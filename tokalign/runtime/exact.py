@@ -9,18 +9,17 @@ Three things together, each useless without the others (`docs/lossless.md`):
 * *Merge sites masked*: a continuation that would be absorbed by the last committed id contradicts
   the target's own boundary and is passed over.
 
-What competes is the next *target* token: ways that begin with the same one add up, and the choice
-is made when the likeliest way is known one draft token further. Two waits for the device per round
-with two draft tokens, three with more.
+What competes is the next *target* token: ways that begin with the same one add up. The host waits
+for the device twice a round: for the ways, and for what follows the chosen one.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from math import exp, log
+from math import exp
 
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
@@ -37,27 +36,25 @@ class CoverSearch:
     """How far to search; 0 or False switches a part off.
 
     max_back: J, the most draft tokens taken back. width: ways considered at each position.
-    look_ahead: choose after the second draft token, not the first. mask: pass over ways that the
-    last committed id would absorb.
+    mask: pass over ways that the last committed id would absorb.
     """
 
     max_back: int = 3
     width: int = 16
-    look_ahead: bool = True
     mask: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One or two draft tokens to go on with.
+    """A draft token to go on with.
 
-    back: how many tokens of the draft's context they replace. data: the bytes they add to the
+    back: how many tokens of the draft's context it replaces. data: the bytes it adds to the
     committed text. ids: those bytes in target ids, none where only more text can tell them.
     logprob: of the whole cover, up to a constant.
     """
 
     back: int
-    tokens: tuple[DraftId, ...]
+    token: DraftId
     data: bytes
     ids: tuple[TargetId, ...]
     logprob: float
@@ -83,87 +80,52 @@ class ExactTranslation:
         self._text.follow(context.ids)
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
-        ways, left = list(self._first_ways(ids, session, counts)), steps - 1
-        looked = bool(left) and self._search.look_ahead
-        if looked:
-            ways, left = self._look_ahead(ways, ids, session), left - 1
-        way = choose(ways, depth=2 if looked else 1)
+        way = choose(list(self._ways(ids, session, counts)))
         if way is None:
             return Translated((), counts)
         if way.back:
             counts["healed"] += 1
             counts["taken_back"] += way.back
-        if not left or self._ends(way):
+        if steps == 1 or not way.data:
             return Translated(way.ids, counts)
-        start = [*ids[: len(ids) - way.back], *way.tokens]
-        return Translated(self._continue(way, session.draft(start, left), counts), counts)
+        drafted = session.draft([*ids[: len(ids) - way.back], way.token], steps - 1)
+        return Translated(self._continue(way, drafted, counts), counts)
 
-    def _ends(self, way: Way) -> bool:
-        return not self._tokens[way.tokens[-1]]
-
-    # -- the ways to go on -------------------------------------------------------------------------
-
-    def _first_ways(
-        self, ids: list[DraftId], session: Session, counts: Counter[str]
-    ) -> Iterator[Way]:
+    def _ways(self, ids: list[DraftId], session: Session, counts: Counter[str]) -> Iterator[Way]:
         """The likeliest ways from each position, those that would be absorbed left out."""
         pending = [b"", *self._pending()]
         allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
         lists = session.shortlist(ids, allowed, self._search.width)
         for back, (shortlist, kept) in enumerate(zip(lists, _kept(lists), strict=True)):
-            base = Way(back=back, tokens=(), data=b"", ids=(), logprob=kept)
-            yield from self._extend(base, shortlist, counts, without=len(pending[back]))
+            for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True):
+                data = token_bytes(self._tokens, token)[len(pending[back]) :]
+                translated = self._translate(DraftId(token), data)
+                if translated is None:
+                    counts["masked"] += 1
+                elif data or translated:
+                    yield Way(
+                        back=back,
+                        token=DraftId(token),
+                        data=data,
+                        ids=translated,
+                        logprob=kept + logprob,
+                    )
+
+    def _translate(self, token: DraftId, data: bytes) -> tuple[TargetId, ...] | None:
+        """The target ids of a way; none if they are not known yet, None if it would be absorbed."""
+        if not data:
+            special = self._roles.get(token)
+            return () if special is None else (special,)
+        ids = self._boundary.encode(data)
+        if ids is None and self._search.mask and self._boundary.absorbs(data):
+            return None
+        return tuple(ids or ())
 
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
         segment = self._text.segment
         unstable = segment.ids[segment.stable :][::-1][: self._search.max_back]
         return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
-
-    def _look_ahead(self, ways: list[Way], ids: list[DraftId], session: Session) -> list[Way]:
-        """`ways` with the best of them replaced by all that may follow it, one token further.
-
-        What the shortlist leaves out keeps the rest of its probability, as far as it is known what
-        it begins with; else a way would lose for having been looked at.
-        """
-        best = choose(ways, depth=1) or max(ways, key=lambda way: way.logprob, default=None)
-        if best is None or self._ends(best):
-            return ways
-        start = [*ids[: len(ids) - best.back], best.tokens[-1]]
-        shortlist = session.shortlist(start, [None], self._search.width)[0]
-        unlisted = 1 - sum(map(exp, shortlist.logprobs))
-        others = [way for way in ways if way is not best]
-        if best.ids and unlisted > 0:
-            others.append(replace(best, logprob=best.logprob + log(unlisted)))
-        return [*self._extend(best, shortlist, Counter()), *others]
-
-    def _extend(
-        self, way: Way, shortlist: Shortlist, counts: Counter[str], *, without: int = 0
-    ) -> Iterator[Way]:
-        """`way` with one more token: those of `shortlist` that can be translated.
-
-        without: how many bytes of the token the committed text has already.
-        """
-        for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True):
-            added = token_bytes(self._tokens, token)
-            data, _end = way.data + added[without:], ()
-            if not added:
-                special = self._roles.get(DraftId(token))
-                if special is None or way.back > len(way.tokens):
-                    continue
-                ids: Sequence[TargetId] | None = (*way.ids, special)
-            else:
-                ids = self._boundary.encode(data)
-            if ids is None and self._search.mask and self._boundary.absorbs(data):
-                counts["masked"] += 1
-                continue
-            yield Way(
-                back=way.back,
-                tokens=(*way.tokens, DraftId(token)),
-                data=data,
-                ids=tuple(ids or ()),
-                logprob=way.logprob + logprob,
-            )
 
     def _continue(self, way: Way, drafted: list[int], counts: Counter[str]) -> tuple[TargetId, ...]:
         """All that was drafted in target ids; less of it where the end would be absorbed."""
@@ -177,24 +139,19 @@ class ExactTranslation:
         return ()
 
 
-def choose(ways: Sequence[Way], *, depth: int) -> Way | None:
-    """The likeliest way among those that begin with the likeliest next `depth` target tokens.
+def choose(ways: Sequence[Way]) -> Way | None:
+    """The likeliest way that begins with the likeliest next target token.
 
-    The probability of a target token is that of all ways that begin with it, together. A second
-    token is asked for only when all ways are known that far: a way that reaches it early would win
-    over likelier ones that have not got there.
+    The probability of a target token is that of all ways that begin with it, together.
     """
-    begun: tuple[TargetId, ...] = ()
-    for at in range(depth):
-        mass: dict[TargetId, float] = defaultdict(float)
-        for way in ways:
-            if len(way.ids) > at and way.ids[:at] == begun:
-                mass[way.ids[at]] += exp(way.logprob)
-        if not mass:
-            break
-        begun = (*begun, max(mass, key=mass.__getitem__))
-    found = (way for way in ways if way.ids and way.ids[: len(begun)] == begun)
-    return max(found, key=lambda way: way.logprob, default=None)
+    mass: dict[TargetId, float] = defaultdict(float)
+    for way in ways:
+        if way.ids:
+            mass[way.ids[0]] += exp(way.logprob)
+    if not mass:
+        return None
+    first = max(mass, key=mass.__getitem__)
+    return max((w for w in ways if w.ids[:1] == (first,)), key=lambda way: way.logprob)
 
 
 def _kept(lists: list[Shortlist]) -> list[float]:

@@ -87,6 +87,7 @@ class Session(Protocol):
         """What may follow `ids`, and `ids` without its last one, two, ... ids; one pass, one wait.
 
         allowed: element j says which ids may follow with j ids taken back; None for all of them.
+        Empty where the context is full.
         """
         ...
 

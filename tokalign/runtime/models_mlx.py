@@ -154,6 +154,8 @@ class ModelSession:
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
     ) -> list[Shortlist]:
         """See `interfaces.Session`."""
+        if len(ids) >= self.context_length:
+            return []
         rows = self.logits(ids, last=len(allowed)).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         lists = [
