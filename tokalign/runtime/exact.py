@@ -33,15 +33,14 @@ from tokalign.vocab import DraftId, TargetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverSearch:
-    """How far to search; 0 or False switches a part off.
+    """How far to search.
 
-    max_back: J, the most draft tokens taken back. width: ways considered at each position.
-    mask: pass over ways that the last committed id would absorb.
+    max_back: J, the most draft tokens taken back; 0 is no healing. width: ways considered at each
+    position.
     """
 
     max_back: int = 3
     width: int = 16
-    mask: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ class ExactTranslation:
             special = self._roles.get(token)
             return () if special is None else (special,)
         ids = self._boundary.encode(data)
-        if ids is None and self._search.mask and self._boundary.absorbs(data):
+        if ids is None and self._boundary.absorbs(data):
             return None
         return tuple(ids or ())
 
