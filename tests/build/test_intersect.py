@@ -6,6 +6,7 @@ from typing import Any
 
 from tokalign.alignment_tables import NO_TOKEN, Intersection, match_roles
 from tokalign.build.intersect import intersect
+from tokalign.tokenizer_spec import byte_alphabet
 from tokalign.tokenizers import Tokenizer
 
 
@@ -44,6 +45,23 @@ def test_polish_letters_are_matched_by_bytes_not_by_spelling(
         assert draft_id is not None
         assert llama.vocabulary.tokens[draft_id] == letter.encode()
         assert found.target_of(draft_id) == target_id
+
+
+def test_matching_strings_finds_fewer_pairs_and_wrong_ones(
+    llama: Tokenizer[Any], bielik: Tokenizer[Any]
+) -> None:
+    """What the README says of the published intersections, counted."""
+    alphabet = byte_alphabet()
+    ours = {"".join(alphabet[b] for b in t): t for t in llama.spec.tokens if t}
+    matched = [
+        (token, ours[spelled])
+        for i, token in enumerate(bielik.spec.tokens)
+        if token and i not in bielik.spec.fallback
+        if (spelled := token.decode().replace(" ", "Ġ")) in ours
+    ]
+    assert len(matched) == 24_836
+    assert sum(token != found for token, found in matched) == 147
+    assert ours["ą"] == b"\x05"
 
 
 def test_a_table_survives_its_sections(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:

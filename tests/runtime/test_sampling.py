@@ -12,7 +12,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from random_models import VOCABULARY, RandomDrafter, generate
 
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.sampling import CallableSampler, Sampling, normalize
+from tokalign.runtime.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.verify import TargetVerifier
 
 
@@ -50,7 +50,7 @@ def test_samples_have_the_models_distribution() -> None:
 def test_the_filters_are_mlx_lms(options: dict[str, Any]) -> None:
     """Whatever mlx-lm's sampler draws, ours allows; and ours draws nothing it rules out."""
     logits = rows(1)
-    logprobs = normalize(logits)
+    logprobs = logprobs_of(logits, (), position=0, ids=())
     allowed = set(
         np.flatnonzero(np.array(Sampling(temperature=1, **options).filter(logprobs)[0]) > -np.inf)
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 
 @click.command("emulate")
@@ -19,15 +20,8 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
     help="A .dictionary.tok file.",
 )
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
-@click.option(
-    "--text",
-    "text_file",
-    metavar="FILE",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Reference texts: one per line of .txt, one per object of .jsonl.",
-)
-@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@text_option
+@field_option
 @click.option(
     "--max-draft",
     type=click.IntRange(min=1),
@@ -35,7 +29,7 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
     show_default=True,
     help="Most tokens proposed in a step.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
+@limit_option
 @json_option
 @quiet_option
 def command(
@@ -54,7 +48,6 @@ def command(
     A step is one pass of the target. speedup counts tokens per step, as if verifying cost nothing;
     speedup = 1 + coverage x mean_accepted_length, exactly.
     """
-    from tokalign.cli.texts import read_texts
     from tokalign.lookup import open_dictionary
     from tokalign.registry import resolve_tokenizer
     from tokalign.runtime.draft.dictionary import DictionaryDrafter

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import check_draft_tokens, check_translation, choose_translation
 
 if TYPE_CHECKING:
@@ -30,15 +31,8 @@ _KEYS = (
     "--draft-model", "--draft", "draft", metavar="NAME", required=True, help="The draft model."
 )
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
-@click.option(
-    "--text",
-    "text_file",
-    metavar="FILE",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Reference texts: one per line of .txt, one per object of .jsonl.",
-)
-@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@text_option
+@field_option
 @click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
 @click.option(
     "--num-draft-tokens",
@@ -54,7 +48,7 @@ _KEYS = (
     show_default=True,
     help="Target tokens of each text that are given.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
+@limit_option
 @click.option("--alignment", metavar="FILE", type=click.Path(path_type=Path), help="The table.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @json_option
@@ -76,7 +70,6 @@ def command(
 ) -> None:
     """Have a draft model guess how reference texts go on; hardware plays no part in the figures."""
     check_draft_tokens(num_draft_tokens)
-    from tokalign.cli.texts import read_texts
 
     if translation is not None:
         check_translation(translation)

@@ -7,7 +7,23 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import click
+
 from tokalign.errors import CorpusError
+
+text_option = click.option(
+    "--text",
+    "text_file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Reference texts: one per line of .txt, one per object of .jsonl.",
+)
+field_option = click.option(
+    "--field", default="text", show_default=True, help="Where .jsonl has its text."
+)
+limit_option = click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
+"""What `emulate` and `replay` have in common."""
 
 
 def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:

@@ -51,13 +51,8 @@ class DraftText:
         self._seen = len(covered)
 
     @property
-    def head(self) -> Sequence[DraftId]:
-        """Ids up to the last special token; nothing changes them any more."""
-        return self._head
-
-    @property
     def segment(self) -> IncrementalEncoder:
-        """The open segment behind `head`: text, ids, how many of them are stable."""
+        """The segment behind the last special token: text, ids, how many of them are stable."""
         return self._segment
 
     @property

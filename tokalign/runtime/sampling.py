@@ -42,9 +42,7 @@ class Sampling:
         self, logits: Array, *, position: int, ids: Sequence[int] = ()
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
-        if self.processors:
-            logits = apply_processors(self.processors, logits, position=position, ids=ids)
-        logprobs = normalize(logits)
+        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), logprobs
         filtered = self.filter(logprobs) * (1 / self.temperature)
@@ -84,14 +82,19 @@ class CallableSampler:
         self, logits: Array, *, position: int, ids: Sequence[int] = ()
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
-        if self.processors:
-            logits = apply_processors(self.processors, logits, position=position, ids=ids)
-        logprobs = normalize(logits)
+        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.sampler(logprobs), logprobs
 
 
-def normalize(logits: Array) -> Array:
-    """Log-probabilities. Choices are made on these, as mlx-lm does: rounding may tie two logits."""
+def logprobs_of(
+    logits: Array, processors: Sequence[LogitsProcessor], *, position: int, ids: Sequence[int]
+) -> Array:
+    """Log-probabilities of the processed logits, row i standing at `position + i`.
+
+    Choices are made on these, as mlx-lm does: rounding may tie two logits.
+    """
+    if processors:
+        logits = apply_processors(processors, logits, position=position, ids=ids)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
