@@ -16,11 +16,25 @@ TARGET = "target"
 """The source of a token that no drafter proposed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How one source thinks the target goes on.
+
+    probabilities: for each id, that it is right if those before it are; calibrated, that is, as
+    often true as it says.
+    """
+
+    ids: tuple[TargetId, ...]
+    probabilities: tuple[float, ...]
+    source: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A guess at how the target goes on; empty where a drafter has none.
 
-    sources: for each id the drafter it comes from.
+    sources: for each id the drafter it comes from. probabilities: as in `Guess`, as far as they
+    are known; fewer than `ids` otherwise.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
@@ -28,6 +42,7 @@ class Proposal:
 
     ids: tuple[TargetId, ...] = ()
     sources: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0
