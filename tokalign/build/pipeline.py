@@ -10,8 +10,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,13 +19,11 @@ from tokalign.build.alignment import build_alignment
 from tokalign.build.continuations import find_continuations
 from tokalign.build.corpus import Corpus
 from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
+from tokalign.build.stages import Stage, silent
 from tokalign.bundle import Bundle, encode_bundle, write_bundle
 from tokalign.tables import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
-
-Stage = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
-"""Opens a step of `total` units under a label; gives what is called with the units done."""
 
 Builder = Callable[[Corpus, Stage], Bundle]
 
@@ -60,12 +57,6 @@ class BuildReport:
     lines_skipped: int
     seconds: float
     peak_memory: int
-
-
-@contextmanager
-def silent(_total: int, _label: str) -> Iterator[Callable[[int], None]]:
-    """The stage that shows nothing."""
-    yield lambda _: None
 
 
 def build_tables(
