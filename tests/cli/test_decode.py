@@ -22,6 +22,7 @@ from tokalign.errors import (
     TokalignError,
     UsageError,
 )
+from tokalign.rounds import SavedRun
 from tokalign.runtime.assembly import LanguageModel
 from tokalign.runtime.models_mlx import ModelSession
 from tokalign.tables import Continuations
@@ -141,11 +142,42 @@ def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
     assert "tokens/s" not in result.stdout
 
 
-def test_accepted_tokens_are_green(models: dict[str, str]) -> None:
+GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[4;35m", "\x1b[36m"
+
+
+def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12"]
+    same = run(*arguments, "--draft", models["target"], "--color")
+    assert GREEN in same.stdout
+    assert CYAN in same.stdout  # behind a proposal accepted to its end
+    assert MAGENTA not in same.stdout
+    other = run(*arguments, "--draft", models["draft"], "--translation", "naive", "--color")
+    assert MAGENTA in other.stdout
+    assert "\x1b[" not in run(*arguments, "--method", "plain", "--color").stdout
+    assert same.stderr.count("rejected and corrected") == 1
+
+
+def test_colours_are_for_terminals_and_those_who_want_them(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
-    assert "\x1b[32m" in run(*arguments, "--color").stdout
-    assert "\x1b" not in run(*arguments, "--no-color").stdout
-    assert "\x1b" not in run(*arguments).stdout
+    assert "\x1b[" not in (plain := run(*arguments)).output
+    assert "rejected and corrected" not in plain.stderr
+    assert "\x1b[" not in run(*arguments, "--no-color").output
+    assert "\x1b[" not in run(*arguments, "--color", "--quiet").stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert GREEN in run(*arguments).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in run(*arguments).output
+
+
+def test_the_trace_is_the_run(models: dict[str, str]) -> None:
+    found = decode(models, "--draft", models["draft"], "--translation", "exact")
+    run = SavedRun.from_json(found, name="run")
+    assert [i for one in run.rounds for i in one.emitted] == found["token_ids"]
+    assert len(run.rounds) == found["rounds"]
+    assert sum(one.accepted for one in run.rounds) == found["num_accepted_draft_tokens"]
+    assert sum(len(one.proposed) for one in run.rounds) == found["num_draft_tokens"]
 
 
 def test_a_stop_string_ends_the_text(models: dict[str, str]) -> None:

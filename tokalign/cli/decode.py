@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
+from tokalign.rounds import Outcome
 from tokalign.runtime.methods import (
     METHODS,
     check_draft_tokens,
@@ -28,7 +29,19 @@ if TYPE_CHECKING:
     from tokalign.runtime.sampling import Sampling
 
 _PATH = click.Path(path_type=Path)
-_GREEN, _PLAIN = "\x1b[32m", "\x1b[0m"
+_RESET = "\x1b[0m"
+_STYLES = {  # underlined too, so that green and magenta are not told apart by colour alone
+    Outcome.ACCEPTED: "\x1b[32m",
+    Outcome.CORRECTED: "\x1b[4;35m",
+    Outcome.BONUS: "\x1b[36m",
+    Outcome.UNDRAFTED: "",
+}
+_LEGEND = {
+    Outcome.ACCEPTED: "accepted draft",
+    Outcome.CORRECTED: "rejected and corrected",
+    Outcome.BONUS: "bonus",
+    Outcome.UNDRAFTED: "no draft",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +101,7 @@ class Options:
 @click.option("--kv-group-size", type=int, default=64, show_default=True)
 @click.option("--quantized-kv-start", type=int, default=5000, show_default=True)
 @click.option("--prefill-step-size", type=click.IntRange(min=1), default=2048, show_default=True)
-@click.option("--color/--no-color", default=None, help="Accepted tokens in green.")
+@click.option("--color/--no-color", default=None, help="How each token came about.")
 @json_option
 @quiet_option
 def command(**given: Any) -> None:
@@ -236,25 +249,29 @@ def _read_prompt(options: Options, decoder: Decoder) -> Prompt:
 
 
 def _show_text(generation: Generation, options: Options) -> None:
-    """Print the text as it comes, accepted tokens in green; with --json only run."""
+    """Print the text as it comes, each token in the style of its outcome; with --json only run."""
     color = colours_wanted() if options.color is None else options.color
-    for text, from_draft in generation.texts():
+    if color and not options.as_json:
+        options.note(", ".join(_styled(text, outcome) for outcome, text in _LEGEND.items()))
+    for text, outcome in generation.texts():
         if not options.as_json and text:
-            green = color and from_draft
-            sys.stdout.write(f"{_GREEN}{text}{_PLAIN}" if green else text)
+            sys.stdout.write(_styled(text, outcome) if color else text)
             sys.stdout.flush()
     if not options.as_json:
         sys.stdout.write("\n")
 
 
+def _styled(text: str, outcome: Outcome) -> str:
+    style = _STYLES[outcome]
+    return f"{style}{text}{_RESET}" if style else text
+
+
 def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
-    summary = generation.summary()
-    if interrupted:
-        summary["finish_reason"] = "interrupted"
+    ended = {"finish_reason": "interrupted"} if interrupted else {}
     if options.as_json:
-        print_json(summary)
+        print_json(generation.saved_run().to_json() | ended)
     elif not options.quiet:
-        print("\n" + _as_text(summary), file=sys.stderr)
+        print("\n" + _as_text(generation.summary() | ended), file=sys.stderr)
 
 
 def _as_text(summary: Mapping[str, Any]) -> str:

@@ -18,7 +18,28 @@ quiet_option = click.option("--quiet", is_flag=True, help="No progress and no no
 
 def print_json(result: Mapping[str, Any]) -> None:
     """One JSON object on stdout, keys in the order given."""
-    click.echo(json.dumps(result, ensure_ascii=False, indent=2))
+    click.echo(as_json(result))
+
+
+def as_json(value: Any, *, indent: str = "") -> str:
+    """JSON with a line per key, and per element of a list of objects; the rest of it in a row.
+
+    An object inside stays on one line where that has at most 240 columns.
+    """
+    flat = json.dumps(value, ensure_ascii=False)
+    inner = indent + "  "
+    if isinstance(value, Mapping) and value and (not indent or len(indent + flat) > 240):
+        names = (json.dumps(str(key), ensure_ascii=False) for key in value)
+        values = (as_json(item, indent=inner) for item in value.values())
+        lines = [f"{name}: {item}" for name, item in zip(names, values, strict=True)]
+        return _block("{", lines, "}", indent)
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        return _block("[", [as_json(item, indent=inner) for item in value], "]", indent)
+    return flat
+
+
+def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str:
+    return f"{opening}\n{indent}  " + f",\n{indent}  ".join(lines) + f"\n{indent}{closing}"
 
 
 def note(message: str, *, quiet: bool = False) -> None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tokalign.rounds import Outcome, SavedRun, tokens_of
 from tokalign.runtime.assembly import Decoder, Prompt
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.models_mlx import ModelSession, peak_memory, wired
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
+from tokalign.runtime.trace import Trace
 from tokalign.vocab import TargetId
 
 
@@ -27,8 +29,12 @@ class Piece:
     token: TargetId
     text: str
     source: str
-    from_draft: bool
+    outcome: Outcome
     logprobs: Any = None
+
+    @property
+    def from_draft(self) -> bool:
+        return self.outcome is Outcome.ACCEPTED
 
 
 class Generation:
@@ -69,20 +75,24 @@ class Generation:
         self._text = text()
         self._shown: list[str] = []
         self.statistics = statistics or Statistics()
+        self.trace = Trace()
 
     def __iter__(self) -> Iterator[Piece]:
         """One piece per token. What no token completes is the text of a last one, see `rest`."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
+                self.trace.observe(event)
                 if isinstance(event, Emitted):
                     yield from self._pieces(event)
 
-    def texts(self) -> Iterator[tuple[str, bool]]:
-        """The text as it can be printed, and whether the token behind it was drafted."""
+    def texts(self) -> Iterator[tuple[str, Outcome]]:
+        """The text as it can be printed, and how the token behind it came about."""
+        outcome = Outcome.UNDRAFTED
         for piece in self:
-            yield piece.text, piece.from_draft
-        yield self.rest(), False
+            outcome = piece.outcome
+            yield piece.text, outcome
+        yield self.rest(), outcome
 
     def rest(self) -> str:
         """Text that was held back when the output ended."""
@@ -102,13 +112,25 @@ class Generation:
             "seed": self._decoder.seed,
         }
 
+    def saved_run(self) -> SavedRun:
+        """`summary` and every round so far, to be written to a file."""
+        vocabulary = self._decoder.target.tokenizer.vocabulary
+        tokens, specials = tokens_of(self.trace.rounds, vocabulary.tokens, vocabulary.specials)
+        return SavedRun(
+            rounds=tuple(self.trace.rounds),
+            token_bytes=tokens,
+            special_tokens=specials,
+            figures=self.summary(),
+        )
+
     def _pieces(self, event: Emitted) -> Iterator[Piece]:
+        one = self.trace.rounds[-1]
         for index, (token, source) in enumerate(zip(event.ids, event.sources, strict=True)):
             self._shown.append(self._text.push(token))
             yield Piece(
                 token=token,
                 text=self._shown[-1],
                 source=source,
-                from_draft=index < event.accepted,
+                outcome=one.outcome(index),
                 logprobs=None if event.logprobs is None else event.logprobs[index],
             )

@@ -1,0 +1,75 @@
+"""Rounds: what is saved is read back, outcomes add up, and what is no run is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.errors import UsageError
+from tokalign.rounds import Outcome, Round, SavedRun, tokens_of
+
+ids = st.integers(0, 40)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    """A round as the loop makes it: the accepted head, then the target's own unless cut off."""
+    proposed = draw(st.lists(ids, max_size=5))
+    accepted = draw(st.integers(0, len(proposed)))
+    own = draw(st.lists(ids, min_size=0 if accepted else 1, max_size=1))
+    return Round(
+        limit=draw(st.integers(0, 9)),
+        proposed=tuple(proposed),
+        sources=tuple(draw(st.sampled_from(["draft", "dictionary"])) for _ in proposed),
+        probabilities=tuple(0.5 for _ in proposed),
+        accepted=accepted,
+        emitted=(*proposed[:accepted], *own),
+        draft_passes=len(proposed),
+        seconds=0.25,
+        model_seconds=0.125,
+    )
+
+
+@given(st.lists(rounds(), max_size=6))
+def test_what_is_saved_is_read_back(log: list[Round]) -> None:
+    vocabulary = [b"" if i % 7 == 0 else bytes([i, 0xC4]) for i in range(30)]
+    tokens, specials = tokens_of(log, vocabulary, {0: "<s>", 7: "</s>"})
+    run = SavedRun(
+        rounds=tuple(log), token_bytes=tokens, special_tokens=specials, figures={"text": "ż"}
+    )
+    assert SavedRun.from_json(json.loads(json.dumps(run.to_json())), name="x") == run
+    assert {*tokens, *specials} == {i for one in log for i in one.proposed + one.emitted}
+
+
+@given(rounds())
+def test_outcomes_add_up(one: Round) -> None:
+    found = Counter(one.outcome(index) for index in range(len(one.emitted)))
+    assert found[Outcome.ACCEPTED] == one.accepted
+    own = len(one.emitted) - one.accepted
+    assert found[Outcome.CORRECTED] + found[Outcome.BONUS] + found[Outcome.UNDRAFTED] == own
+    assert not found[Outcome.UNDRAFTED] or not one.proposed
+    assert not found[Outcome.CORRECTED] or one.accepted < len(one.proposed)
+
+
+GOOD = Round(limit=3, proposed=(1,), sources=("draft",), accepted=0, emitted=(2,)).to_json()
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        [],
+        3,
+        {"text": "without a trace"},
+        {"trace": [{}], "token_bytes": {}, "special_tokens": {}},
+        {"trace": [GOOD], "token_bytes": {"1": "zz"}, "special_tokens": {}},
+        {"trace": [GOOD | {"sources": []}], "token_bytes": {}, "special_tokens": {}},
+        {"trace": [GOOD | {"accepted": 2}], "token_bytes": {}, "special_tokens": {}},
+    ],
+)
+def test_what_is_no_run_is_refused(saved: object) -> None:
+    with pytest.raises(UsageError, match=r"run\.json.*tokalign decode"):
+        SavedRun.from_json(saved, name="run.json")
