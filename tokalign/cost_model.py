@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, pi, sqrt, tan
 from statistics import NormalDist, fmean
 
@@ -144,7 +145,7 @@ def acceptance_buckets(
     """Mean speed-up by acceptance; 0 where a bucket is empty."""
     pairs = list(zip(acceptance, speedup, strict=True))
     buckets = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         last = high == edges[-1]
         inside = [y for x, y in pairs if low <= x < high or (last and x == high)]
         buckets.append(Bucket(low, high, len(inside), fmean(inside) if inside else 0.0))

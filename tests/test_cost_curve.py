@@ -1,0 +1,172 @@
+"""Curves keep what they hold, know when they are stale, and are found again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.cost_curve import (
+    ContextCosts,
+    CostCurve,
+    Machine,
+    Timing,
+    read_curve,
+    shipped_names,
+)
+from tokalign.curve_store import cache_folder, curve_path, find_curve, store_curve
+from tokalign.errors import UsageError
+
+MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, seconds * 0.5, seconds * 2)
+
+
+def a_curve(machine: Machine | None = MACHINE) -> CostCurve:
+    near = {m: timing(0.01 * m) for m in (1, 2, 4)}
+    far = {m: timing(0.02 * m) for m in (1, 2, 4)}
+    return CostCurve(
+        name="mine",
+        source="measured",
+        machine=machine,
+        host=0.0003,
+        contexts=(
+            ContextCosts(tokens=100, rows=near, draft_pass=timing(0.001)),
+            ContextCosts(tokens=300, rows=far, draft_pass=timing(0.003)),
+        ),
+    )
+
+
+TIMES = st.floats(1e-6, 10).map(lambda t: round(t, 7)).map(timing)
+
+
+@given(st.dictionaries(st.integers(2, 33), TIMES), TIMES, st.none() | TIMES)
+def test_json_keeps_everything(
+    rows: dict[int, Timing], plain: Timing, draft_pass: Timing | None
+) -> None:
+    costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass)
+    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE)
+    saved = json.loads(json.dumps(curve.to_json()))
+    again = CostCurve.from_json(saved, name="it")
+    assert again.to_json() == curve.to_json()
+    assert again.machine == MACHINE
+    assert again.rows_at(7)[0] == pytest.approx(plain.median, abs=1e-7)
+
+
+def test_rows_and_contexts_in_between_are_interpolated() -> None:
+    curve = a_curve()
+    assert curve.rows_at(100) == pytest.approx((0.01, 0.02, 0.03, 0.04))
+    assert curve.rows_at(200) == pytest.approx((0.015, 0.03, 0.045, 0.06))
+    assert curve.rows_at(5000) == curve.rows_at(300)
+    assert curve.rows_at(0) == curve.rows_at(100)
+    assert curve.draft_pass_at(150) == pytest.approx(0.0015)
+    assert curve.without_draft().draft_pass_at(150) is None
+
+
+def test_a_timing_is_a_median_and_its_quartiles() -> None:
+    assert Timing.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Timing(3.0, 2.0, 4.0)
+    assert Timing.of([1.0]) == Timing(1.0, 1.0, 1.0)
+
+
+def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
+    assert {"flat", "m1-max", "m2", "m2-pro", "m2-ultra", "24-percent-per-row"} <= set(
+        shipped_names()
+    )
+    for name in shipped_names():
+        curve = read_curve(name)
+        assert len(curve.source) > 40
+        assert len(curve.rows_at(0)) > 12
+
+
+def test_shipped_curves_say_what_was_published() -> None:
+    ultra = read_curve("m2-ultra").rows_at(0)
+    assert ultra[15] / ultra[14] > 1.8  # the step from 15 to 16 rows
+    per_row = read_curve("24-percent-per-row").rows_at(0)
+    assert per_row[:3] == pytest.approx((1.0, 1.24, 1.48))
+    study = read_curve("m2-pro")
+    draft_pass = study.draft_pass_at(0)
+    assert draft_pass is not None
+    for k in (2, 4, 6):  # the formula's denominator
+        assert study.rows_at(0)[k] + k * draft_pass == pytest.approx(
+            (k + 1) * 0.071 + 1 + 0.19 * k**2
+        )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        [],
+        {"format": "tokalign-cost-curve", "version": 2},
+        {**a_curve().to_json(), "contexts": []},
+        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"2": 0.1}}]},
+        {**a_curve().to_json(), "contexts": [{"tokens": 1, "rows": {"1": 0.0}}]},
+    ],
+)
+def test_what_is_no_curve_is_refused_in_one_line(broken: object) -> None:
+    with pytest.raises(UsageError, match="not a cost curve") as found:
+        CostCurve.from_json(broken, name="it.json")
+    assert "\n" not in str(found.value)
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="m2-ultra"):
+        read_curve(str(tmp_path / "none.json"))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_stored_curve_is_found_until_something_changes(store: Path) -> None:
+    assert find_curve(MACHINE) is None
+    path = store_curve(a_curve())
+    assert path == curve_path(MACHINE)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert find_curve(MACHINE) == a_curve()
+    assert find_curve(replace(MACHINE, mlx="0.33.0")) is None
+    assert find_curve(replace(MACHINE, target="cc")) is None
+    assert find_curve(replace(MACHINE, device="Apple M10")) is None
+
+
+def test_the_target_alone_stands_in_for_a_pair(store: Path) -> None:
+    store_curve(a_curve())
+    found = find_curve(replace(MACHINE, draft="another"))
+    assert found is not None
+    assert found.rows_at(0) == a_curve().rows_at(0)
+    assert found.draft_pass_at(0) is None
+
+
+def test_a_damaged_file_is_measured_again(store: Path) -> None:
+    path = store_curve(a_curve())
+    path.write_text(path.read_text()[:-40])
+    assert find_curve(MACHINE) is None
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="TOKALIGN_CACHE"):
+        store_curve(a_curve())
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKALIGN_CACHE", raising=False)
+    monkeypatch.setenv("HOME", "/home/ala")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_folder() == Path("/home/ala/Library/Caches/tokalign")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == Path("/home/ala/.cache/tokalign")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/c")
+    assert cache_folder() == Path("/var/c/tokalign")

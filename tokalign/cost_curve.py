@@ -1,0 +1,215 @@
+"""What a pass costs on one machine: a measured staircase, as a value and as JSON.
+
+A curve says how long the target takes over m rows, m = 1, 2, ..., behind contexts of a few lengths,
+and how long a pass of the draft model takes. It is measured by `runtime/calibrate.py`, shipped
+(`tokalign/curves/`), or written by hand; the decode loop and `tokalign project` only read it.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tokalign.errors import UsageError
+
+FORMAT, VERSION = "tokalign-cost-curve", 1
+SHIPPED = Path(__file__).with_name("curves")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: the median of some repetitions, and the quarter below and above it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        """Of at least one repetition."""
+        ordered = sorted(seconds)
+        quarter = len(ordered) // 4
+        return cls(ordered[len(ordered) // 2], ordered[quarter], ordered[-1 - quarter])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCosts:
+    """Costs behind a context of `tokens` ids.
+
+    rows: C(m) by the number of rows m, not necessarily of every m. draft_pass: None if there is no
+    draft model, or its time is not known.
+    """
+
+    tokens: int
+    rows: Mapping[int, Timing]
+    draft_pass: Timing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a measured curve holds for; a change of any of it makes the curve stale.
+
+    target, draft: fingerprints of the shapes and number formats of the weights (quantization
+    included), which is what a pass costs; draft is empty without a draft model.
+    """
+
+    device: str
+    mlx: str
+    target: str
+    draft: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostCurve:
+    """Costs of passes on one machine.
+
+    source: where the figures come from, with everything that is assumed about them.
+    unit: "seconds", or "plain passes" where only ratios are known. host: of a round besides the
+    models. machine: None for a curve that was not measured by `tokalign calibrate`.
+    """
+
+    name: str
+    source: str
+    contexts: tuple[ContextCosts, ...]
+    unit: str = "seconds"
+    host: float = 0.0
+    machine: Machine | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.contexts or any(1 not in costs.rows for costs in self.contexts):
+            raise ValueError("the time of a pass over one row is missing")
+        if any(timing.median <= 0 for costs in self.contexts for timing in costs.rows.values()):
+            raise ValueError("a pass takes no time")
+
+    def rows_at(self, context: int) -> tuple[float, ...]:
+        """C(1), C(2), ... behind `context` ids, up to the most rows that were measured.
+
+        Rows and contexts in between are interpolated; outside the contexts the nearest one counts.
+        """
+        known = [_every_row(costs.rows) for costs in self.contexts]
+        most = min(map(len, known))
+        lengths = [costs.tokens for costs in self.contexts]
+        return tuple(
+            _interpolate(lengths, [rows[m] for rows in known], context) for m in range(most)
+        )
+
+    def draft_pass_at(self, context: int) -> float | None:
+        """Time of a pass of the draft model, interpolated likewise."""
+        known = [(c.tokens, c.draft_pass.median) for c in self.contexts if c.draft_pass]
+        if not known:
+            return None
+        lengths, times = zip(*known, strict=True)
+        return _interpolate(lengths, times, context)
+
+    def without_draft(self) -> Self:
+        """The target's costs alone."""
+        contexts = tuple(replace(costs, draft_pass=None) for costs in self.contexts)
+        machine = self.machine and replace(self.machine, draft="")
+        return replace(self, contexts=contexts, machine=machine)
+
+    def is_stale(self, machine: Machine) -> bool:
+        """Whether it was measured on, or for, something else."""
+        return self.machine != machine
+
+    def to_json(self) -> dict[str, Any]:
+        """One object; times as [median, low, high], to a hundred nanoseconds."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "source": self.source,
+            "machine": self.machine and asdict(self.machine),
+            "unit": self.unit,
+            "host": round(self.host, 7),
+            "contexts": [_context_to_json(costs) for costs in self.contexts],
+            "notes": dict(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, saved: Any, *, name: str) -> Self:
+        """Raises: UsageError, with `name`, for anything that is not a curve of this version."""
+        try:
+            if (saved["format"], saved["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"it is of {saved['format']} version {saved['version']}")
+            return cls(
+                name=saved["name"],
+                source=saved["source"],
+                machine=saved.get("machine") and Machine(**saved["machine"]),
+                unit=saved.get("unit", "seconds"),
+                host=float(saved.get("host", 0.0)),
+                contexts=tuple(_context_from_json(one) for one in saved["contexts"]),
+                notes=saved.get("notes", {}),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"{name} is not a cost curve of version {VERSION} ({type(error).__name__}: "
+                f"{error}); measure one with: tokalign calibrate --target TARGET"
+            ) from error
+
+
+def shipped_names() -> list[str]:
+    """Names that `read_curve` knows besides paths."""
+    return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+def read_curve(name: str) -> CostCurve:
+    """A shipped curve by its name, or one from a file. Raises: UsageError."""
+    shipped = SHIPPED / f"{name}.json"
+    path = shipped if name in shipped_names() else Path(name).expanduser()
+    try:
+        saved = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise UsageError(
+            f"{name} is not a cost curve ({reason}); give a file that `tokalign calibrate "
+            f"--output` wrote, or one of: {', '.join(shipped_names())}"
+        ) from error
+    return CostCurve.from_json(saved, name=name)
+
+
+def _every_row(rows: Mapping[int, Timing]) -> list[float]:
+    """C(1), C(2), ... with those in between interpolated."""
+    measured = sorted(rows)
+    times = [rows[m].median for m in measured]
+    return [_interpolate(measured, times, m) for m in range(1, measured[-1] + 1)]
+
+
+def _interpolate(places: Sequence[float], values: Sequence[float], at: float) -> float:
+    """On the straight line between the neighbours; the nearest value outside."""
+    right = bisect_left(places, at)
+    if right == 0 or right == len(places):
+        return values[min(right, len(values) - 1)]
+    left = right - 1
+    share = (at - places[left]) / (places[right] - places[left])
+    return values[left] + share * (values[right] - values[left])
+
+
+def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
+    rows = {str(m): _timing_to_json(timing) for m, timing in sorted(costs.rows.items())}
+    draft = costs.draft_pass and _timing_to_json(costs.draft_pass)
+    return {"tokens": costs.tokens, "draft_pass": draft, "rows": rows}
+
+
+def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
+    """A time may be a number instead of [median, low, high]."""
+    draft = saved.get("draft_pass")
+    return ContextCosts(
+        tokens=int(saved["tokens"]),
+        rows={int(m): _timing_from_json(timing) for m, timing in saved["rows"].items()},
+        draft_pass=None if draft is None else _timing_from_json(draft),
+    )
+
+
+def _timing_to_json(timing: Timing) -> list[float]:
+    return [round(value, 7) for value in (timing.median, timing.low, timing.high)]
+
+
+def _timing_from_json(saved: float | Sequence[float]) -> Timing:
+    values = [saved] * 3 if isinstance(saved, int | float) else saved
+    median, low, high = map(float, values)
+    return Timing(median, low, high)

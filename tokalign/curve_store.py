@@ -1,0 +1,81 @@
+"""Where measured cost curves are kept: one file per target and draft in the user's cache folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from tokalign.cost_curve import CostCurve, Machine
+from tokalign.errors import UsageError
+
+
+def cache_folder() -> Path:
+    """$TOKALIGN_CACHE; else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
+    if chosen := os.environ.get("TOKALIGN_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "tokalign"
+    base = os.environ.get("XDG_CACHE_HOME")  # an empty or relative one counts as unset
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "tokalign"
+
+
+def curve_path(machine: Machine) -> Path:
+    """The file of a pair of models on a device; another version of mlx has the same file."""
+    key = sha256("\n".join((machine.device, machine.target, machine.draft)).encode())
+    return cache_folder() / "curves" / f"{key.hexdigest()[:20]}.json"
+
+
+def find_curve(machine: Machine) -> CostCurve | None:
+    """The stored curve, None where there is none that still holds.
+
+    A curve of the target alone, or with another draft model, stands in for one of the pair: what
+    the target's passes cost does not depend on the draft.
+    """
+    own = _read(curve_path(machine))
+    if own is not None and not own.is_stale(machine):
+        return own
+    for path in sorted(curve_path(machine).parent.glob("*.json")):
+        other = _read(path)
+        if other is not None and other.machine is not None and _same_target(other.machine, machine):
+            return other.without_draft()
+    return None
+
+
+def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
+    """Write a measured curve to `path`, or to its place in the cache; whole or not at all.
+
+    Raises: UsageError where it cannot be written; ValueError for one that was not measured.
+    """
+    if path is None:
+        if curve.machine is None:
+            raise ValueError("only a measured curve has a place in the cache")
+        path = curve_path(curve.machine)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(curve.to_json(), ensure_ascii=False) + "\n", "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UsageError(
+            f"cannot write {path} ({error.strerror}); set TOKALIGN_CACHE to a folder of yours"
+        ) from error
+    return path
+
+
+def _same_target(one: Machine, other: Machine) -> bool:
+    return (one.device, one.mlx, one.target) == (other.device, other.mlx, other.target)
+
+
+def _read(path: Path) -> CostCurve | None:
+    """A damaged or outdated file is as good as none: it will be measured again."""
+    try:
+        return CostCurve.from_json(json.loads(path.read_text("utf-8")), name=str(path))
+    except (OSError, ValueError, UsageError):
+        return None
