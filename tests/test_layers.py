@@ -44,6 +44,11 @@ def test_the_domain_imports_no_layer_above_it() -> None:
         assert not importers(f"tokalign.{layer}") & domain
 
 
+def test_reports_are_made_of_values() -> None:
+    for layer in ("build", "runtime", "cli"):
+        assert importers(f"tokalign.{layer}", PACKAGE / "report") == set()
+
+
 def test_mlx_is_known_in_one_place_of_the_runtime() -> None:
     knows = importers("mlx") | importers("mlx_lm")
     assert all(path.startswith("runtime/") for path in knows)
