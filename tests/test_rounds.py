@@ -45,6 +45,19 @@ def test_what_is_saved_is_read_back(log: list[Round]) -> None:
     assert {*tokens, *specials} == {i for one in log for i in one.proposed + one.emitted}
 
 
+def test_an_accepted_path_through_a_tree() -> None:
+    """1 or 7 first; behind the 1 a 2 or an 8, behind the 8 a 9."""
+    tree = {"limit": 9, "proposed": (1, 2, 7, 8, 9), "parents": (-1, 0, -1, 0, 3)}
+    one = Round(**tree, sources=("a", "a", "b", "b", "b"), accepted=2, emitted=(1, 8, 5))
+    assert one.path == [0, 3]
+    assert [one.proposed[i] for i in one.rejected] == [9]
+    assert one.outcome(2) is Outcome.CORRECTED
+    whole = Round(**tree, sources=("a",) * 5, accepted=3, emitted=(1, 8, 9, 5))
+    assert whole.outcome(3) is Outcome.BONUS
+    none = Round(**tree, sources=("a",) * 5, accepted=0, emitted=(5,))
+    assert [none.proposed[i] for i in none.rejected] == [1, 7]
+
+
 @given(rounds())
 def test_outcomes_add_up(one: Round) -> None:
     found = Counter(one.outcome(index) for index in range(len(one.emitted)))
@@ -67,7 +80,7 @@ GOOD = Round(limit=3, proposed=(1,), sources=("draft",), accepted=0, emitted=(2,
         {"trace": [{}], "token_bytes": {}, "special_tokens": {}},
         {"trace": [GOOD], "token_bytes": {"1": "zz"}, "special_tokens": {}},
         {"trace": [GOOD | {"sources": []}], "token_bytes": {}, "special_tokens": {}},
-        {"trace": [GOOD | {"accepted": 2}], "token_bytes": {}, "special_tokens": {}},
+        {"trace": [GOOD | {"accepted": 1}], "token_bytes": {}, "special_tokens": {}},
     ],
 )
 def test_what_is_no_run_is_refused(saved: object) -> None:

@@ -33,13 +33,15 @@ class Round:
     """One pass of the target.
 
     limit: how many ids the drafter was asked for at most. sources: one per proposed id.
-    probabilities: as in a `Proposal`, fewer than `proposed` where they are not known.
+    parents, probabilities: as in a `Proposal`; parents are empty for a chain.
+    accepted: how many of the emitted ids were proposed; what follows them is the target's own.
     seconds: of the whole round, `model_seconds` of it in passes of either model.
     """
 
     limit: int
     proposed: tuple[int, ...]
     sources: tuple[str, ...]
+    parents: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
     accepted: int
     emitted: tuple[int, ...]
@@ -47,13 +49,34 @@ class Round:
     seconds: float = 0.0
     model_seconds: float = 0.0
 
+    @property
+    def path(self) -> list[int]:
+        """Which of the proposed ids were accepted: their indices, in the order of the text."""
+        path: list[int] = []
+        for index, (token, parent) in enumerate(zip(self.proposed, self._parents, strict=True)):
+            if len(path) == self.accepted:
+                break
+            if parent == (path[-1] if path else -1) and token == self.emitted[len(path)]:
+                path.append(index)
+        return path
+
+    @property
+    def rejected(self) -> list[int]:
+        """Which of the proposed ids stood where the target's own one stands now: their indices."""
+        last = (self.path or [-1])[-1]
+        return [index for index, parent in enumerate(self._parents) if parent == last]
+
     def outcome(self, index: int) -> Outcome:
         """How the emitted token at `index` came about."""
         if index < self.accepted:
             return Outcome.ACCEPTED
         if not self.proposed:
             return Outcome.UNDRAFTED
-        return Outcome.BONUS if self.accepted == len(self.proposed) else Outcome.CORRECTED
+        return Outcome.CORRECTED if self.rejected else Outcome.BONUS
+
+    @property
+    def _parents(self) -> Sequence[int]:
+        return self.parents or range(-1, len(self.proposed) - 1)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields; seconds to a microsecond, probabilities to four places."""
@@ -66,13 +89,13 @@ class Round:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
         """Raises: KeyError, TypeError or ValueError for anything that is not a round."""
-        lists = ("proposed", "sources", "probabilities", "emitted")
+        lists = ("proposed", "sources", "parents", "probabilities", "emitted")
         values = {field.name: saved[field.name] for field in fields(cls)}
         found = cls(**values | {name: tuple(values[name]) for name in lists})
         if len(found.sources) != len(found.proposed):
             raise ValueError("a source is needed for each proposed id")
-        if not 0 <= found.accepted <= min(len(found.proposed), len(found.emitted)):
-            raise ValueError("more ids are accepted than proposed or emitted")
+        if len(found.path) != found.accepted:
+            raise ValueError("what was accepted was not proposed")
         return found
 
 
