@@ -6,6 +6,7 @@ is interrupted, so a fold has to be right after every event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -40,7 +41,7 @@ class Emitted:
 
     The first `accepted` ids were proposed; `sources` says by whom, `"target"` for its own.
     seconds: the verifier's time, model_seconds of it in the target's pass.
-    logprobs: f[rows, vocabulary], lazy; None when no model was asked.
+    logprobs: for each id f[vocabulary], lazy; None when no model was asked.
     """
 
     ids: tuple[TargetId, ...]
@@ -48,7 +49,7 @@ class Emitted:
     accepted: int
     seconds: float
     model_seconds: float
-    logprobs: Array | None = None
+    logprobs: Sequence[Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,15 @@ class Session(Protocol):
         """Logits f[last, vocabulary] of the last `last` positions of `ids`."""
         ...
 
+    @property
+    def can_branch(self) -> bool:
+        """Whether `tree` is possible with this model and its cache."""
+        ...
+
+    def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
+        """Logits f[1 + proposed, vocabulary] behind `ids` and behind each id of a tree."""
+        ...
+
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] behind one more token i[1], which may still be computing."""
         ...

@@ -40,11 +40,11 @@ def decode(
         verdict = verifier.verify(context, proposal)
         ids, reason = limits.cut(verdict.ids)
         context.extend(ids)
-        accepted = min(verdict.accepted, len(ids))
+        path = proposal.path_of(ids[: verdict.accepted])
         yield Emitted(
             ids=ids,
-            sources=proposal.sources[:accepted] + (TARGET,) * (len(ids) - accepted),
-            accepted=accepted,
+            sources=(*(proposal.sources[i] for i in path), *[TARGET] * (len(ids) - len(path))),
+            accepted=len(path),
             seconds=clock() - began,
             model_seconds=verdict.model_seconds,
             logprobs=verdict.logprobs,

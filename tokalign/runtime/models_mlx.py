@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.proposal import Array, Proposal
+from tokalign.runtime.tree_attention import can_branch, find_ropes, tree_rows
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
@@ -88,6 +89,7 @@ class ModelSession:
         self._options = options or CacheOptions()
         self._cache: list[Any] = make_prompt_cache(model) if cache is None else cache
         self._held: list[int] = []  # the ids in the cache
+        self._ropes = find_ropes(model)
         self._unread: list[Array] = []  # ids behind them that the host has not seen yet
         self.passes = 0
         self.seconds = 0.0
@@ -112,6 +114,30 @@ class ModelSession:
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
         logits = self._forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
+        self.passes += 1
+        self.seconds += perf_counter() - began
+        return logits
+
+    @property
+    def can_branch(self) -> bool:
+        """See `interfaces.Session`."""
+        return can_branch(self._ropes, self._cache)
+
+    def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
+        """See `interfaces.Session`."""
+        began = perf_counter()
+        self._learn_unread()
+        chain, beside = proposal.ids[: proposal.chain_length], proposal.ids[proposal.chain_length :]
+        behind = list(ids)
+        kept = min(common_prefix(behind, self._held), len(behind) - 1)
+        self._trim(len(self._held) - kept)
+        if len(behind) - kept > _SINGLE_PASS:
+            kept = self._prefill(behind, kept, len(behind) - 1)
+        tokens = [*behind[kept:], *chain, *beside]
+        with tree_rows(self._ropes, self._cache, len(tokens), proposal):
+            logits = self._forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(proposal.ids) :]
+        self._trim(len(beside))
+        self._held = [*behind, *chain]
         self.passes += 1
         self.seconds += perf_counter() - began
         return logits

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, TypeAlias
 
 from tokalign.vocab import TargetId
@@ -33,8 +32,12 @@ class Guess:
 class Proposal:
     """A guess at how the target goes on; empty where a drafter has none.
 
+    It is a chain of ids, each behind the one before it, or a tree that also says what else might
+    come in the place of some: verified in one pass, one row per id.
     sources: for each id the drafter it comes from. probabilities: as in `Guess`, as far as they
     are known; fewer than `ids` otherwise.
+    parents: for each id the index of the one it stands behind, -1 for the committed text; parents
+    before children, the likeliest chain first. Empty for a chain.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
@@ -43,6 +46,7 @@ class Proposal:
     ids: tuple[TargetId, ...] = ()
     sources: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
+    parents: tuple[int, ...] = ()
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0
@@ -51,22 +55,55 @@ class Proposal:
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.sources):
             raise ValueError(f"{len(self.ids)} ids with {len(self.sources)} sources")
+        if self.parents and len(self.parents) != len(self.ids):
+            raise ValueError(f"{len(self.ids)} ids with {len(self.parents)} parents")
+
+    @property
+    def chain_length(self) -> int:
+        """How many leading ids stand each behind the one before it."""
+        return next((i for i, p in enumerate(self.parents) if p != i - 1), len(self.ids))
+
+    def path_to(self, index: int) -> list[int]:
+        """Indices from the first id to the one at `index`, that one included; none for -1."""
+        if not self.parents:
+            return list(range(index + 1))
+        path = []
+        while index >= 0:
+            path.append(index)
+            index = self.parents[index]
+        return path[::-1]
+
+    def follow(self, chosen: Sequence[int]) -> list[int]:
+        """The indices that a target agrees with, from the first on.
+
+        chosen: the target's choice behind the committed text, then behind each id of the proposal
+        (more or fewer are allowed: only those on the way are looked at).
+        """
+        return self._walk(lambda behind, _: chosen[behind + 1])
+
+    def path_of(self, ids: Sequence[int]) -> list[int]:
+        """The indices along which `ids` runs through the proposal, as far as it does."""
+        return self._walk(lambda _, depth: ids[depth] if depth < len(ids) else None)
+
+    def _walk(self, choose: Callable[[int, int], int | None]) -> list[int]:
+        """Go from id to id, by what is chosen behind the id at an index (-1 at first) and depth."""
+        path: list[int] = []
+        parents = self.parents or range(-1, len(self.ids) - 1)
+        for index, (token, parent) in enumerate(zip(self.ids, parents, strict=True)):
+            behind = path[-1] if path else -1
+            if parent == behind and token == choose(behind, len(path)):
+                path.append(index)
+        return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the target says: the accepted head of the proposal, then one id of its own.
+    """What the target says: the accepted path through the proposal, then one id of its own.
 
-    logprobs: f[rows, vocabulary], lazy, row i belongs to `ids[i]`; None when no model was asked.
+    logprobs: for each id f[vocabulary], lazy; None when no model was asked.
     """
 
     ids: tuple[TargetId, ...]
     accepted: int
-    logprobs: Array | None = None
+    logprobs: Sequence[Array] | None = None
     model_seconds: float = 0.0
-
-
-def matching(proposed: tuple[TargetId, ...], chosen: list[TargetId]) -> int:
-    """How many leading ids agree."""
-    pairs = zip(proposed, chosen, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

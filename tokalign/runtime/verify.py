@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeAlias
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Sampler, Session
-from tokalign.runtime.proposal import Array, Proposal, Verdict, matching
+from tokalign.runtime.proposal import Array, Proposal, Verdict
 from tokalign.vocab import TargetId
+
+Choices: TypeAlias = tuple[list[Array], Sequence[Array]]
+"""The target's choices, in arrays of one or more rows; log-probabilities f[vocabulary] by row."""
 
 
 class TargetVerifier:
@@ -16,36 +19,52 @@ class TargetVerifier:
 
     One pass over the last committed id and the proposal gives the target's choice behind each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
+    Of a tree, at most one path agrees: what is chosen at a place does not depend on the row.
     """
 
     def __init__(self, session: Session, sampler: Sampler) -> None:
         self._session = session
         self._sampler = sampler
-        self._ahead: tuple[int, Array, Array] | None = None
+        self._ahead: tuple[int, Choices] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         began = self._session.seconds
         chosen, logprobs = self._choose(context, proposal)
         if proposal.run_ahead and not proposal.ids and not self._sampler.needs_history:
-            self._run_ahead(context, chosen)
-        ids = cast(list[TargetId], self._session.read(chosen))
-        accepted = matching(proposal.ids, ids)
+            self._run_ahead(context, chosen[0])
+        choices = [TargetId(i) for rows in chosen for i in self._session.read(rows)]
+        path = proposal.follow(choices)
+        rows = [0, *(index + 1 for index in path)]
         return Verdict(
-            ids=tuple(ids[: accepted + 1]),
-            accepted=accepted,
-            logprobs=logprobs,
+            ids=tuple(choices[row] for row in rows),
+            accepted=len(path),
+            logprobs=[logprobs[row] for row in rows],
             model_seconds=self._session.seconds - began,
         )
 
-    def _choose(self, context: Context, proposal: Proposal) -> tuple[Array, Array]:
+    def _choose(self, context: Context, proposal: Proposal) -> Choices:
         """The target's choice behind the context and behind each proposed id."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and not proposal.ids and ahead[0] == len(context.ids):
-            return ahead[1:]
+            return ahead[1]
+        if proposal.chain_length < len(proposal.ids):
+            return self._choose_in_tree(context, proposal)
         ids = [*context.ids, *proposal.ids]
         logits = self._session.logits(ids, last=len(proposal.ids) + 1)
         chosen, logprobs = self._sampler.choose(logits, position=len(context.ids), ids=ids)
         self._session.start(chosen, logprobs)
+        return [chosen], logprobs
+
+    def _choose_in_tree(self, context: Context, proposal: Proposal) -> Choices:
+        logits = self._session.tree(context.ids, proposal)
+        chosen, logprobs = [], []
+        for row in range(1 + len(proposal.ids)):
+            path = proposal.path_to(row - 1)
+            ids = [*context.ids, *(proposal.ids[i] for i in path)]
+            choice = self._sampler.choose(logits[row : row + 1], position=len(ids), ids=ids)
+            chosen.append(choice[0])
+            logprobs.append(choice[1][0])
+        self._session.start(*chosen, *logprobs)
         return chosen, logprobs
 
     def _run_ahead(self, context: Context, chosen: Array) -> None:
@@ -54,9 +73,9 @@ class TargetVerifier:
         What mlx-lm's `generate_step` does. One pass is wasted at the end of a generation.
         """
         position = len(context.ids) + 1
-        following = self._sampler.choose(self._session.feed(chosen), position=position)
-        self._session.start(*following)
-        self._ahead = (position, *following)
+        following, logprobs = self._sampler.choose(self._session.feed(chosen), position=position)
+        self._session.start(following, logprobs)
+        self._ahead = position, ([following], logprobs)
 
 
 class ReplayVerifier:
@@ -69,7 +88,7 @@ class ReplayVerifier:
         """Raises IndexError where the reference is at its end: bound `max_tokens` by its length."""
         at = len(context.ids)
         ids = self._reference[at : at + len(proposal.ids) + 1]
-        accepted = matching(proposal.ids, ids)
+        accepted = len(proposal.path_of(ids))
         if accepted == len(ids):
             raise IndexError("the reference text is at its end")
         return Verdict(ids=tuple(ids[: accepted + 1]), accepted=accepted)

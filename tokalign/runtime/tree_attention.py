@@ -1,0 +1,107 @@
+"""One pass over a tree of guesses: rows at places of their own, each seeing only its ancestors.
+
+An mlx-lm model takes rows one behind the other. Two things make a tree of them: the mask that the
+cache hands to attention, and rotary positions. Both are put in for the length of one pass, so no
+model's source is touched. `mx.fast.rope` takes an offset per batch item and not per row, so the
+rows are moved to the batch axis around it.
+Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models import rope_utils
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
+from tokalign.runtime.proposal import Array, Proposal
+
+_ROPES = (
+    nn.RoPE,
+    *(
+        kind
+        for kind in vars(rope_utils).values()
+        if isinstance(kind, type) and issubclass(kind, nn.Module)
+    ),
+)
+
+Place = tuple[Any, str]
+"""A module and the name under which it holds a rotary embedding."""
+
+
+class RowRope(nn.Module):  # type: ignore[misc]
+    """A rotary embedding whose rows stand at `positions` i[rows], whatever the offset says."""
+
+    def __init__(self, inner: Any, positions: Array) -> None:
+        super().__init__()
+        self.inner, self.positions = inner, positions
+
+    def __call__(self, rows: Array, offset: int = 0) -> Array:
+        """rows: f[1, heads, rows, head dimension]."""
+        turned = self.inner(rows.swapaxes(0, 2), offset=self.positions)
+        return turned.swapaxes(0, 2)
+
+
+def find_ropes(model: Any) -> list[Place]:
+    """Where a model keeps its rotary embeddings; empty for a model that places its rows otherwise.
+
+    One per layer is expected: a model with fewer does something that is not known here.
+    """
+    if not isinstance(model, nn.Module):
+        return []
+    places = [
+        (module, name)
+        for _, module in model.named_modules()
+        for name, child in module.items()
+        if isinstance(child, _ROPES)
+    ]
+    return places if len(places) == len(model.layers) else []
+
+
+def can_branch(places: Sequence[Place], cache: Sequence[Any]) -> bool:
+    """Whether a pass over a tree is possible with this model and cache."""
+    return bool(places) and all(type(c) in (KVCache, QuantizedKVCache) for c in cache)
+
+
+@contextmanager
+def tree_rows(
+    places: Sequence[Place], cache: Sequence[Any], rows: int, proposal: Proposal
+) -> Iterator[None]:
+    """Within it, a pass over `rows` ids, whose last ones are the proposal's, goes over the tree."""
+    offset = int(cache[0].offset)
+    positions, mask = lay_out(offset, rows, proposal)
+    at, allowed = mx.array(positions), mx.array(mask)
+    ropes = [module[name] for module, name in places]
+    try:
+        for (module, name), rope in zip(places, ropes, strict=True):
+            module[name] = RowRope(rope, at)
+        for layer in cache:
+            layer.make_mask = lambda *_, **__: allowed
+        yield
+    finally:
+        for (module, name), rope in zip(places, ropes, strict=True):
+            module[name] = rope
+        for layer in cache:
+            vars(layer).pop("make_mask", None)
+
+
+def lay_out(offset: int, rows: int, proposal: Proposal) -> tuple[list[int], Any]:
+    """Positions [rows] and mask bool[rows, offset + rows] of a pass behind `offset` cached rows.
+
+    Example: behind 7 rows, the last committed id and the tree a-b, c: positions 7, 8, 9, 8, and c
+    sees neither a nor b.
+    """
+    first = rows - len(proposal.ids)
+    positions = list(range(offset, offset + rows))
+    mask = np.tri(rows, offset + rows, offset, dtype=bool)
+    for index in range(proposal.chain_length, len(proposal.ids)):
+        path = proposal.path_to(index)
+        positions[first + index] = offset + first + len(path) - 1
+        mask[first + index, offset + first :] = False
+        mask[first + index, [offset + first + i for i in path]] = True
+    return positions, mask
