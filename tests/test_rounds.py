@@ -8,30 +8,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from saved_runs import rounds
 
 from tokalign.errors import UsageError
 from tokalign.rounds import Outcome, Round, SavedRun, tokens_of
-
-ids = st.integers(0, 40)
-
-
-@st.composite
-def rounds(draw: st.DrawFn) -> Round:
-    """A round as the loop makes it: the accepted head, then the target's own unless cut off."""
-    proposed = draw(st.lists(ids, max_size=5))
-    accepted = draw(st.integers(0, len(proposed)))
-    own = draw(st.lists(ids, min_size=0 if accepted else 1, max_size=1))
-    return Round(
-        limit=draw(st.integers(0, 9)),
-        proposed=tuple(proposed),
-        sources=tuple(draw(st.sampled_from(["draft", "dictionary"])) for _ in proposed),
-        probabilities=tuple(0.5 for _ in proposed),
-        accepted=accepted,
-        emitted=(*proposed[:accepted], *own),
-        draft_passes=len(proposed),
-        seconds=0.25,
-        model_seconds=0.125,
-    )
 
 
 @given(st.lists(rounds(), max_size=6))

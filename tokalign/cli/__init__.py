@@ -19,6 +19,7 @@ _COMMANDS = {
     "emulate": "Measure a dictionary on a text, as DictSpec's emulator does.",
     "inspect": "Show what is in a table file.",
     "replay": "Measure a draft model on a reference text that plays the target.",
+    "report": "Show how each token of a run came about, as a page.",
     "verify": "Check a table file byte for byte.",
 }
 

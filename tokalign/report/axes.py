@@ -18,8 +18,8 @@ def plain(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share: 0.25 is 25 %."""
-    return f"{value * 100:.6g} %"
+    """A share: 0.25 is 25%."""
+    return f"{value * 100:.6g}%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,11 @@ class Bar:
 
 def columns(values: Mapping[str, float], *, x: str, y: Axis, title: str, style: int = 1) -> Html:
     """A histogram: an upright bar per name with its value above it. x: what the names are."""
-    left, right, top, bottom = 64.0, _WIDTH - 16, 44.0, 220.0
+    left, right, top, bottom = 64.0, _WIDTH - 16, 60.0, 236.0
     scale = replace(y, low=0).scale(values.values(), (bottom, top), 4)
     step = (right - left) / max(len(values), 1)
     width = min(step * 0.7, 64)
-    drawn = [label(y.label, left - 7, top - 18, kind="name"), rows(scale, left, right)]
+    drawn = [label(y.label, left - 7, top - 32, kind="name"), rows(scale, left, right)]
     for place, (name, value) in enumerate(values.items()):
         middle, height = left + (place + 0.5) * step, bottom - scale(value)
         drawn.append(box(style, middle - width / 2, scale(value), width, height))

@@ -49,7 +49,14 @@ def table(
     ]
     content = tag("thead", tag("tr", *top)), tag("tbody", *body)
     title = [tag("caption", caption)] if caption else []
-    return tag("div", tag("table", *title, *content), class_="scroll", tabindex="0", role="region")
+    return tag(
+        "div",
+        tag("table", *title, *content),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption or head[0],
+    )
 
 
 def _attribute(key: str, value: str | float | bool | None) -> str:

@@ -56,13 +56,13 @@ STYLE = """
   --paper: #fff; --ink: #1c2128; --quiet: #5d6673; --rule: #d9dee5; --soft: #f4f6f8;
   --c1: #0b6bb0; --c2: #c65102; --c3: #007d5c; --c4: #a8447f; --c5: #8a6d00; --c6: #2c8fb8;
   --c7: #6a51a3; --c8: #5d6673;
-  --accepted: #cdeed6; --accepted-rule: #14803c; --corrected: #fde3cf; --corrected-rule: #b54708;
+  --accepted: #cdeed6; --accepted-rule: #14803c; --corrected: #fdf0e3; --corrected-rule: #b54708;
   --bonus: #d7e8fb; --bonus-rule: #175cd3; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #14181d; --ink: #e6e9ee; --quiet: #9aa5b3; --rule: #343b45; --soft: #1d232a;
   --c1: #63b3ed; --c2: #f28e45; --c3: #3fbf95; --c4: #e08fc0; --c5: #d9b93b; --c6: #7fd3f7;
   --c7: #b3a0e8; --c8: #9aa5b3;
-  --accepted: #12402a; --accepted-rule: #4ade80; --corrected: #4f2a12; --corrected-rule: #fb923c;
+  --accepted: #12402a; --accepted-rule: #4ade80; --corrected: #35251a; --corrected-rule: #fb923c;
   --bonus: #173459; --bonus-rule: #79b8ff; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
@@ -110,7 +110,26 @@ svg.plot text.quiet { font-style: italic; }
 .line.s1 { stroke: var(--c1); } .line.s2 { stroke: var(--c2); } .line.s3 { stroke: var(--c3); }
 .line.s4 { stroke: var(--c4); } .line.s5 { stroke: var(--c5); } .line.s6 { stroke: var(--c6); }
 .line.s7 { stroke: var(--c7); } .line.s8 { stroke: var(--c8); }
-details { margin-top: 1rem; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .35rem 1.5rem; margin: 1rem 0;
+  padding: 0; font-size: .9rem; }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 1.06rem; line-height: 2;
+  max-width: 46rem; padding: .75rem 0; border: solid var(--rule); border-width: 1px 0; }
+.t { position: relative; padding: .1em 0; unicode-bidi: isolate; border-radius: 2px; }
+.t.accepted { background: var(--accepted); }
+.t.corrected { background: var(--corrected); border-bottom: 2px dashed var(--corrected-rule); }
+.t.bonus { background: var(--bonus); border-bottom: 3px double var(--bonus-rule); }
+.t .break, .t i { color: var(--quiet); font-size: .8em; }
+.t .bytes { font: .62em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  border: 1px solid var(--quiet); border-radius: 3px; padding: 0 .25em; margin: 0 .1em; }
+.t[data-note]:hover { outline: 1.5px solid var(--ink); }
+.t[data-note]:hover::after { content: attr(data-note); position: absolute; z-index: 1; left: 0;
+  top: 1.75em; width: max-content; max-width: 22rem; padding: .3rem .6rem; border-radius: 4px;
+  background: var(--ink); color: var(--paper); font-size: .82rem; line-height: 1.4;
+  white-space: normal; pointer-events: none; }
+@media (max-width: 60rem) { .t[data-note]:hover::after { position: fixed; left: 1rem; right: 1rem;
+  top: auto; bottom: 1rem; width: auto; max-width: none; } }
+details { margin-top: 2.5rem; }
+details td:last-child { white-space: normal; min-width: 18rem; }
 summary { cursor: pointer; font-weight: 600; }
 @media print { main { padding: 0; max-width: none; } .scroll { overflow: visible; } }
 """

@@ -7,7 +7,7 @@ difference. Points with a coordinate that is no number are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from tokalign.report.axes import Axis, Frame
@@ -88,12 +88,15 @@ def staircase(
     series: Sequence[Series], *, x: Axis, y: Axis, title: str, level: Level | None = None
 ) -> Html:
     """A value per whole number (time by rows of a pass): treads of width 1 around each."""
-    chart = _Chart.around(series, x, y)
+    treads = [
+        replace(one, points=[(at, py) for px, py in one.finite() for at in (px - 0.5, px + 0.5)])
+        for one in series
+    ]
+    chart = _Chart.around(treads, x, y)
     drawn = [chart.frame.draw(), *chart.level(level)]
-    for style, one in _styled(series):
-        treads = [(at, py) for px, py in one.finite() for at in (px - 0.5, px + 0.5)]
-        drawn += chart.path(f"line s{style}", treads)
-    return chart.finish(title, [*drawn, *chart.names(series)])
+    for style, one in _styled(treads):
+        drawn += chart.path(f"line s{style}", one.finite())
+    return chart.finish(title, [*drawn, *chart.names(treads)])
 
 
 @dataclass(frozen=True, slots=True)

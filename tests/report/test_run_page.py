@@ -1,0 +1,139 @@
+"""The page of a run: every token once, in order; totals are the statistics; text is only text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markup import Document, assert_self_contained
+from saved_runs import rounds, run_of
+
+from tokalign.report.run import run_page
+from tokalign.report.tokens import shown_tokens
+from tokalign.rounds import Outcome, Round, SavedRun
+from tokalign.runtime.events import Emitted, Proposed
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.statistics import Statistics
+from tokalign.vocab import TargetId
+
+
+def plain_round(*emitted: int) -> Round:
+    return Round(limit=1, proposed=(), sources=(), accepted=0, emitted=emitted)
+
+
+def run_of_bytes(pieces: list[bytes]) -> SavedRun:
+    """A run that emits these tokens, one a round."""
+    tokens = {i: piece for i, piece in enumerate(pieces) if piece}
+    return run_of([plain_round(i) for i in tokens], tokens)
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    ends = sorted({min(place, len(data)) for place in at} | {0, len(data)})
+    return [data[a:b] for a, b in pairwise(ends)]
+
+
+@given(
+    st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"])), st.lists(st.integers(0, 60))
+)
+def test_characters_cut_anywhere_come_out_whole(text: str, at: list[int]) -> None:
+    shown = list(shown_tokens(run_of_bytes(cut(text.encode(), at))))
+    assert "".join(token.text for token in shown) == text
+
+
+def test_half_a_character_is_shown_as_bytes_and_whole_where_it_ends() -> None:
+    shown = list(shown_tokens(run_of_bytes([b"a\xf0\x9f", b"\x90", b"\x9f!"])))
+    assert [(token.text, token.started) for token in shown] == [
+        ("a", b"\xf0\x9f"),
+        ("", b"\x90"),
+        ("🐟!", b""),
+    ]
+
+
+def test_a_special_token_ends_a_character_for_good() -> None:
+    run = run_of([plain_round(1, 9, 2)], {1: b"\xc5", 2: b"\xbc"})
+    assert [token.text for token in shown_tokens(run)] == ["", "<9>", "\ufffd"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"<script>alert(1)</script>", b'"><b>', b"&amp;", b"\x00\x1b[31m"]
+)
+def test_text_is_only_text(data: bytes) -> None:
+    made = run_page(run_of_bytes([data]))
+    assert_self_contained(made)
+    document = Document(made)
+    assert not [tag for tag, _ in document.elements if tag == "b"]
+    assert not set(made) & {"\x00", "\x1b"}
+    if b"\x1b" not in data:
+        assert data.decode() in document.pieces
+
+
+tokens = {i: f" t{i}".encode() for i in range(35)}
+
+
+@given(st.lists(rounds(), max_size=8))
+def test_every_token_appears_once_in_order(log: list[Round]) -> None:
+    run = run_of(log, tokens)
+    document = Document(run_page(run))
+    assert_self_contained(run_page(run))
+    shown = [a for a in document.of_class("t") if "data-note" in a]
+    expected = [one.outcome(i) for one in log for i in range(len(one.emitted))]
+    assert [(a["class"] or "").split()[1] for a in shown] == [str(o) for o in expected]
+    whole = "".join(token.text for token in shown_tokens(run))
+    assert whole in document.text.replace("↵", "")
+
+
+def statistics_of(log: list[Round]) -> Statistics:
+    """The same rounds through the fold that `decode` prints."""
+    found = Statistics()
+    for one in log:
+        ids = tuple(map(TargetId, one.proposed))
+        found.observe(Proposed(Proposal(ids=ids, sources=one.sources), one.limit, 0.0))
+        sources = [one.sources[i] for i in one.path]
+        own = len(one.emitted) - one.accepted
+        found.observe(
+            Emitted(
+                ids=tuple(map(TargetId, one.emitted)),
+                sources=(*sources, *["target"] * own),
+                accepted=one.accepted,
+                seconds=0.0,
+                model_seconds=0.0,
+            )
+        )
+    return found
+
+
+@given(st.lists(rounds(), min_size=1, max_size=8))
+def test_totals_are_the_statistics(log: list[Round]) -> None:
+    found, pieces = statistics_of(log), Document(run_page(run_of(log, tokens))).pieces
+    assert f"{found.tokens_per_round:.2f}" in pieces
+    assert f"{found.draft_acceptance_rate:.1%}" in pieces
+    for source, counts in found.per_source.items():
+        if source != "target":
+            at = pieces.index(source, pieces.index("source"))
+            assert pieces[at + 1 : at + 3] == [f"{counts['proposed']:,}", f"{counts['accepted']:,}"]
+    for outcome, count in Counter(
+        token.outcome for token in shown_tokens(run_of(log, tokens))
+    ).items():
+        if outcome is not Outcome.ACCEPTED:
+            names = {"corrected": "rejected and corrected", "undrafted": "no draft"}
+            at = pieces.index(names.get(outcome, outcome), pieces.index("the target's own"))
+            assert pieces[at + 1] == f"{count:,}"
+
+
+def test_what_was_rejected_is_said_where_it_was_corrected() -> None:
+    one = Round(
+        limit=3,
+        proposed=(1, 2),
+        sources=("draft", "dictionary"),
+        probabilities=(0.75,),
+        accepted=1,
+        emitted=(1, 3),
+    )
+    notes = [a["data-note"] for a in Document(run_page(run_of([one], tokens))).of_class("t")[4:]]
+    assert notes == [
+        "accepted, from draft (p = 0.75) · round 1",
+        "instead of “ t2” from dictionary · round 1",
+    ]

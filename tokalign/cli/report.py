@@ -1,0 +1,49 @@
+"""`tokalign report`: one HTML page that shows how each token of a run came about."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.cli.output import note, quiet_option, write_text
+from tokalign.errors import UsageError
+
+
+@click.command("report")
+@click.argument("file", metavar="FILE.html", type=click.Path(path_type=Path))
+@click.option(
+    "--run",
+    metavar="RUN.json",
+    default="-",
+    help="What `tokalign decode --json` printed; - (the default) reads it from stdin.",
+)
+@click.option("--title", default="How this text was decoded", show_default=True)
+@quiet_option
+def command(*, file: Path, run: str, title: str, quiet: bool) -> None:
+    """Show a run as one self-contained page: accepted, corrected, bonus and undrafted tokens.
+
+    tokalign decode --target T --draft D -p "..." --json | tokalign report FILE.html
+    """
+    from tokalign.report.run import run_page
+    from tokalign.rounds import SavedRun
+
+    saved = SavedRun.from_json(_read(run), name="stdin" if run == "-" else run)
+    write_text(file, run_page(saved, title=title))
+    note(f"{file}: {len(saved.rounds):,} rounds", quiet=quiet)
+
+
+def _read(run: str) -> Any:
+    """The JSON in a file. Raises: UsageError."""
+    try:
+        return json.loads(sys.stdin.read() if run == "-" else Path(run).read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{run} cannot be read ({error.strerror}); give --run RUN.json") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{'stdin' if run == '-' else run} is not JSON ({error}); save a run with: "
+            "tokalign decode ... --json > RUN.json"
+        ) from error

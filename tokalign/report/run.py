@@ -1,0 +1,172 @@
+"""The page of one run: its text token by token, and what every source gave.
+
+As in the appendix of the DictSpec paper, with the rejected proposals too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from tokalign.report.axes import Axis
+from tokalign.report.bars import columns
+from tokalign.report.html import Html, table, tag
+from tokalign.report.page import details, figures, page, section
+from tokalign.report.plots import Series, staircase
+from tokalign.report.tokens import ShownToken, quoted, shown_tokens
+from tokalign.rounds import Outcome, SavedRun
+
+_OUTCOMES = {
+    Outcome.ACCEPTED: "accepted draft",
+    Outcome.CORRECTED: "rejected and corrected",
+    Outcome.BONUS: "bonus",
+    Outcome.UNDRAFTED: "no draft",
+}
+
+
+def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
+    """One self-contained HTML document. Cost: a few microseconds per token."""
+    tokens = list(shown_tokens(run))
+    return page(
+        title,
+        figures(_figures(run, tokens)),
+        section("Text", _legend(tokens), _text(tokens), note=_HOW_TO_READ),
+        section("Sources", _sources(run), _own(tokens)),
+        section("Accepted tokens per proposal", _histogram(run)),
+        section("Tokens per round", _progress(run)),
+        details("Every round", _rounds(run)),
+        introduction=_introduction(run.figures),
+    )
+
+
+_HOW_TO_READ = (
+    "The target chose every token; colour and underline say whether it had been proposed. Point at "
+    "a token to see by whom, or what was rejected in its place. Bytes that begin a character which "
+    "a later token completes stand in a box."
+)
+
+
+def _introduction(known: Mapping[str, object]) -> str:
+    parts = {
+        "Method": known.get("method"),
+        "translation": known.get("translation"),
+        "seed": known.get("seed"),
+    }
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
+    proposed = sum(len(one.proposed) for one in run.rounds)
+    accepted = sum(one.accepted for one in run.rounds)
+    shown = {
+        "tokens": f"{len(tokens):,}",
+        "rounds": f"{len(run.rounds):,}",
+        "tokens per round": f"{_ratio(len(tokens), len(run.rounds)):.2f}",
+        "of the proposed accepted": f"{_ratio(accepted, proposed):.1%}",
+    }
+    speed = run.figures.get("tokens_per_second")
+    if isinstance(speed, float | int) and speed > 0:
+        shown["tokens per second"] = f"{speed:.1f}"
+    return shown
+
+
+def _legend(tokens: list[ShownToken]) -> Html:
+    counts = Counter(token.outcome for token in tokens)
+    return tag(
+        "ul",
+        *(
+            tag("li", tag("span", name, class_=f"t {outcome}"), f" {counts[outcome]:,}")
+            for outcome, name in _OUTCOMES.items()
+        ),
+        class_="legend",
+    )
+
+
+def _text(tokens: list[ShownToken]) -> Html:
+    return tag("div", *map(_token, tokens), class_="text")
+
+
+def _token(token: ShownToken) -> Html:
+    """A token in the style of its outcome; a line break gets a mark, which carries the style."""
+    lines = token.text.split("\n")
+    content = [tag("i", lines[0]) if token.special else lines[0]]
+    for line in lines[1:]:
+        content += [tag("span", "↵", class_="break", aria_hidden="true"), "\n", line]
+    if token.started:
+        content.append(tag("span", token.started.hex(" ").upper(), class_="bytes"))
+    note = f"{token.note} · round {token.round}"
+    return tag("span", *content, class_=f"t {token.outcome}", data_note=note)
+
+
+def _sources(run: SavedRun) -> Html:
+    proposed = Counter(source for one in run.rounds for source in one.sources)
+    accepted = Counter(one.sources[index] for one in run.rounds for index in one.path)
+    emitted = sum(len(one.emitted) for one in run.rounds)
+    rows = [
+        (
+            source,
+            f"{count:,}",
+            f"{accepted[source]:,}",
+            f"{_ratio(accepted[source], count):.1%}",
+            f"{_ratio(accepted[source], emitted):.1%}",
+        )
+        for source, count in sorted(proposed.items())
+    ]
+    return table(("source", "proposed", "accepted", "acceptance", "of the text"), rows)
+
+
+def _own(tokens: list[ShownToken]) -> Html:
+    """What the target wrote itself, and why."""
+    counts = Counter(token.outcome for token in tokens)
+    own = [outcome for outcome in _OUTCOMES if outcome is not Outcome.ACCEPTED]
+    rows = [
+        (_OUTCOMES[outcome], f"{counts[outcome]:,}", f"{_ratio(counts[outcome], len(tokens)):.1%}")
+        for outcome in own
+    ]
+    return table(("the target's own", "tokens", "of the text"), rows)
+
+
+def _histogram(run: SavedRun) -> Html:
+    found = Counter(one.accepted for one in run.rounds if one.proposed)
+    values = {str(n): float(found[n]) for n in range(max(found, default=0) + 1)}
+    return columns(
+        values,
+        x="tokens accepted of a proposal",
+        y=Axis(label="rounds with a proposal"),
+        title="How many rounds had how many proposed tokens accepted",
+    )
+
+
+def _progress(run: SavedRun) -> Html:
+    totals = list(enumerate(accumulate(len(one.emitted) for one in run.rounds), start=1))
+    plain = [(number, number) for number, _ in totals]
+    return staircase(
+        [Series(name="this run", points=totals), Series(name="plain decoding", points=plain)],
+        x=Axis(label="rounds", low=0),
+        y=Axis(label="tokens so far", low=0),
+        title=f"{totals[-1][1] if totals else 0} tokens after {len(totals)} rounds",
+    )
+
+
+def _rounds(run: SavedRun) -> Html:
+    """The same without colours: the accessible form of the text."""
+    head = ("round", "ms", "accepted", "outcome", "source", "emitted", "proposed")
+    return table(head, _round_rows(run), text_columns=len(head))
+
+
+def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
+    for number, one in enumerate(run.rounds, start=1):
+        yield (
+            str(number),
+            f"{one.seconds * 1e3:.1f}",
+            str(one.accepted),
+            _OUTCOMES[one.outcome(len(one.emitted) - 1)],
+            ", ".join(dict.fromkeys(one.sources)),
+            quoted(run, one.emitted),
+            quoted(run, one.proposed),
+        )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,86 @@
+"""A saved run as tokens to be shown: text, outcome, and in words how each came about."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tokalign.rounds import Outcome, Round, SavedRun
+
+_PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
+_VISIBLE = str.maketrans(
+    _PICTURES | {0x7F: "\u2421"} | {code: f"\\x{code:x}" for code in range(0x80, 0xA0)}
+)
+"""Control characters, which HTML does not allow, as pictures or escapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownToken:
+    """One emitted token of the round number `round`, the first being 1.
+
+    text: the characters that its bytes complete, or a special token's spelling. started: its last
+    bytes, where they begin a character that a later token completes. note: how it came about.
+    """
+
+    text: str
+    started: bytes
+    special: bool
+    outcome: Outcome
+    round: int
+    note: str
+
+
+def shown_tokens(run: SavedRun) -> Iterator[ShownToken]:
+    """Every emitted token once, in order."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for number, one in enumerate(run.rounds, start=1):
+        for index, token in enumerate(one.emitted):
+            data = run.token_bytes.get(token)
+            if data is None:  # what was left of a character will not be completed
+                decoder.reset()
+            text = spelling(run, token) if data is None else decoder.decode(data)
+            waiting = len(decoder.getstate()[0])
+            yield ShownToken(
+                text=text.translate(_VISIBLE),
+                started=(data or b"")[-waiting:] if waiting else b"",
+                special=data is None,
+                outcome=one.outcome(index),
+                round=number,
+                note=_note(run, one, index),
+            )
+
+
+def spelling(run: SavedRun, token: int) -> str:
+    """A token on its own; bytes that are no character as \\xNN."""
+    data = run.token_bytes.get(token)
+    if data is None:
+        return run.special_tokens.get(token) or f"<id {token}>"
+    return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
+
+
+def quoted(run: SavedRun, tokens: Iterable[int]) -> str:
+    """Tokens on one line, each in quotation marks, so that spaces show."""
+    spelled = (spelling(run, token).replace("\n", "↵").replace("\t", "⇥") for token in tokens)
+    return " ".join(f"“{text}”" for text in spelled)
+
+
+def _note(run: SavedRun, one: Round, index: int) -> str:
+    match one.outcome(index):
+        case Outcome.ACCEPTED:
+            return f"accepted, from {_origin(one, one.path[index])}"
+        case Outcome.CORRECTED:
+            rejected = (
+                f"{quoted(run, [one.proposed[i]])} from {_origin(one, i)}" for i in one.rejected
+            )
+            return "instead of " + ", ".join(rejected)
+        case Outcome.BONUS:
+            return f"bonus, behind {one.accepted} accepted"
+        case Outcome.UNDRAFTED:
+            return "no draft"
+
+
+def _origin(one: Round, index: int) -> str:
+    """Who proposed the id at an index, and how sure it was."""
+    known = index < len(one.probabilities)
+    return one.sources[index] + (f" (p = {one.probabilities[index]:.2f})" if known else "")
