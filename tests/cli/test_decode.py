@@ -103,10 +103,15 @@ def test_every_method_gives_mlx_lms_output(models: dict[str, str], tmp_path: Pat
             "auto with a draft": ["--draft", models["draft"]],
             "auto with a table": ["--dictionary", table],
             "dictionary": ["--method", "dictionary", "--dictionary", table],
+            "copy": ["--method", "copy"],
             "prompt-lookup": ["--method", "prompt-lookup"],
             "naive": ["--draft", models["draft"], "--translation", "naive"],
             "context:4": ["--draft", models["draft"], "--translation", "context:4"],
             "hybrid": ["--method", "hybrid", "--draft", models["draft"], "--dictionary", table],
+            "hybrid-fixed": [
+                *("--method", "hybrid-fixed", "--order", "copy,dictionary,draft"),
+                *("--draft", models["draft"], "--dictionary", table),
+            ],
             "same": ["--draft", models["target"], "--num-draft-tokens", "4"],
         }.items()
     }
@@ -115,7 +120,8 @@ def test_every_method_gives_mlx_lms_output(models: dict[str, str], tmp_path: Pat
 
 
 def test_the_keys_are_the_documented_ones(models: dict[str, str]) -> None:
-    found = decode(models, "--draft", models["target"], "--num-draft-tokens", "3")
+    asked = ["--draft", models["target"], "--method", "draft", "--num-draft-tokens", "3"]
+    found = decode(models, *asked)
     assert set(found) >= KEYS
     assert found["method"] == "draft"
     assert found["translation"] == "none"
@@ -138,7 +144,7 @@ def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
     assert "tokens/s" in result.stderr
-    assert "method auto -> prompt lookup" in result.stderr
+    assert "method auto -> hybrid of context copy; no dictionary" in result.stderr
     assert "tokens/s" not in result.stdout
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.draft.hybrid import FirstOf
+from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.proposal import Proposal

@@ -52,12 +52,14 @@ def emit(
 @pytest.mark.parametrize(
     ("method", "translation"),
     [
+        ("copy", "none"),
         ("prompt-lookup", "none"),
         ("draft", "naive"),
         ("draft", "context:5"),
         ("draft", "intersection"),
         ("draft", "exact"),
         ("hybrid", "exact"),
+        ("hybrid-fixed", "exact"),
     ],
 )
 def test_the_demo_pair_is_lossless(

@@ -15,11 +15,15 @@ import click
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
 from tokalign.rounds import Outcome
 from tokalign.runtime.methods import (
+    HYBRID_ORDER,
     METHODS,
+    MODEL_METHODS,
+    TABLE_METHODS,
     check_draft_tokens,
     check_translation,
     choose_method,
     choose_translation,
+    read_order,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ class Options:
     target: str
     draft: str | None
     method: str
+    order: str
     translation: str | None
     num_draft_tokens: int | None
     temp: float
@@ -82,8 +87,15 @@ class Options:
 @click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
 @click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
 @click.option("--method", type=click.Choice(("auto", *METHODS)), default="auto", show_default=True)
+@click.option(
+    "--order",
+    metavar="NAMES",
+    default=",".join(HYBRID_ORDER),
+    show_default=True,
+    help="Of hybrid-fixed.",
+)
 @click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
-@click.option("--num-draft-tokens", type=int, help="Default: 2 of a model, 8 to 10 of a table.")
+@click.option("--num-draft-tokens", type=int, help="Default: 2 of a model, 8 to 16 of the others.")
 @click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
 @click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
@@ -129,6 +141,7 @@ def command(**given: Any) -> None:
 def _check(options: Options) -> None:
     """Refuse what can be refused before anything is loaded."""
     check_draft_tokens(options.num_draft_tokens)
+    read_order(options.order)
     if options.translation is not None:
         check_translation(options.translation)
     if options.method == "draft":
@@ -145,22 +158,23 @@ def _load(options: Options) -> Decoder:
     options.note(location.description)
     target = LanguageModel.from_folder(location.folder, dtype=options.dtype)
     dictionary = None
-    if options.method in ("auto", "dictionary", "hybrid"):
+    if options.method in ("auto", *TABLE_METHODS):
         dictionary = open_dictionary(
             target.tokenizer, file=options.dictionary, beside=location.folder, note=options.note
         )
     method = choose_method(
         options.method, draft=options.draft is not None, dictionary=dictionary is not None
     )
-    draft = _load_draft(options) if method in ("draft", "hybrid") else None
+    draft = _load_draft(options) if method in MODEL_METHODS else None
     drafting = Drafting(
         method=method,
         num_draft_tokens=options.num_draft_tokens,
+        order=read_order(options.order),
         dictionary=dictionary,
     )
     if draft is not None:
         drafting = replace(drafting, **_translate_from(draft, target, location.folder, options))
-    _explain(options, drafting)
+    _explain(options, drafting, with_model=draft is not None)
     return Decoder(
         target=target,
         draft=draft,
@@ -203,17 +217,20 @@ def _translate_from(
     }
 
 
-def _explain(options: Options, drafting: Drafting) -> None:
+def _explain(options: Options, drafting: Drafting, *, with_model: bool) -> None:
     """Say once what `auto` stands for here, and what it goes without."""
     if options.method != "auto":
         return
-    means = {
-        "draft": f"draft model, translation {drafting.translation}",
-        "hybrid": "dictionary, then prompt lookup; a draft model (--draft) was not given",
-        "prompt-lookup": "prompt lookup; no dictionary fits this tokenizer (tokalign build) and a "
-        "draft model (--draft) was not given",
-    }
-    options.note(f"method auto -> {means[drafting.method]}")
+    sources, missing = ["context copy"], []
+    if drafting.dictionary is not None:
+        sources.append("dictionary")
+    else:
+        missing.append("no dictionary fits this tokenizer (tokalign build)")
+    if with_model:
+        sources.append(f"draft model, translation {drafting.translation}")
+    else:
+        missing.append("a draft model (--draft) was not given")
+    options.note("; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing]))
 
 
 def _sampling(options: Options) -> Sampling:

@@ -11,18 +11,24 @@ from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.asking import AskedWhereItPays
+from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.dictionary import SOURCE as DICTIONARY
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.draft.hybrid import FirstOf
+from tokalign.runtime.draft.fixed_order import FirstOf
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
+from tokalign.runtime.draft.sources import PublishedTable, Source, TableSource
 from tokalign.runtime.draft_text import ChunkedText, DraftText
 from tokalign.runtime.events import Event
 from tokalign.runtime.exact import ExactTranslation
+from tokalign.runtime.gain import Costs
 from tokalign.runtime.interfaces import Drafter, Sampler, Session
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, HYBRID_ORDER
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, HYBRID_ORDER, MODEL_METHODS
 from tokalign.runtime.models_mlx import CacheOptions, ModelSession, load_weights
 from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.translate import (
@@ -38,7 +44,14 @@ from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 
 if TYPE_CHECKING:
+    from tokalign.suffix_automaton import SuffixAutomaton
     from tokalign.tables import Continuations
+
+ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
+"""Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
+
+_MOST_PROPOSED = 16
+"""By those who weigh what a row costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +110,10 @@ def no_alignment() -> Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """How to draft. None stands for each drafter's own default; order: of a hybrid's sources.
+    """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
 
-    alignment: gives the pair's tables, if a translation needs them.
+    alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
+    outputs: earlier outputs of the same session, to copy from.
     """
 
     method: str = "plain"
@@ -108,11 +122,13 @@ class Drafting:
     order: Sequence[str] = HYBRID_ORDER
     dictionary: Continuations | None = None
     alignment: Callable[[], Alignment] = no_alignment
+    costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
+    outputs: SuffixAutomaton | None = None
 
     @property
     def uses_model(self) -> bool:
         """Whether the method drafts with a model, if there is one."""
-        return self.method in ("draft", "hybrid")
+        return self.method in MODEL_METHODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,18 +221,46 @@ def _configured_ends(config: Mapping[str, Any]) -> frozenset[int]:
 
 
 def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    """The drafter a method stands for; a hybrid takes what there is, in the order given."""
-    if drafting.method == "plain":
-        return NoDrafter()
-    at_most = drafting.num_draft_tokens
-    sources: dict[str, Drafter] = {"prompt-lookup": PromptLookupDrafter(max_tokens=at_most or 10)}
+    """The drafter a method stands for, for one request; a hybrid takes what there is."""
+    match drafting.method:
+        case "plain":
+            return NoDrafter()
+        case "hybrid":
+            return _by_gain(drafting, neural)
+        case "hybrid-fixed":
+            known = [_make_single(name, drafting, neural) for name in drafting.order]
+            return FirstOf([drafter for drafter in known if drafter is not None])
+    found = _make_single(drafting.method, drafting, neural)
+    assert found is not None, f"{drafting.method} was chosen without what it needs"
+    return found
+
+
+def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
+    sources: list[Source] = [ContextCopy()]
     if drafting.dictionary is not None:
-        sources["dictionary"] = DictionaryDrafter(drafting.dictionary, max_tokens=at_most or 8)
-    if neural is not None:
-        sources["draft"] = neural
-    wanted = drafting.order if drafting.method == "hybrid" else [drafting.method]
-    found = [sources[name] for name in wanted if name in sources]
-    return found[0] if len(found) == 1 else FirstOf(found)
+        sources.append(TableSource(PublishedTable(drafting.dictionary, DICTIONARY)))
+    if drafting.outputs is not None:
+        sources.append(SessionCopy(drafting.outputs))
+    most = drafting.num_draft_tokens or _MOST_PROPOSED
+    hybrid = Hybrid(sources, costs=drafting.costs, max_tokens=most)
+    if neural is None:
+        return hybrid
+    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+
+
+def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
+    """One source on its own; None where it lacks what it needs."""
+    most = drafting.num_draft_tokens
+    match name:
+        case "draft":
+            return neural
+        case "copy":
+            return Hybrid([ContextCopy()], costs=drafting.costs, max_tokens=most or _MOST_PROPOSED)
+        case "prompt-lookup":
+            return PromptLookupDrafter(max_tokens=most or 10)
+    if drafting.dictionary is None:
+        return None
+    return DictionaryDrafter(drafting.dictionary, max_tokens=most or 8)
 
 
 def make_translation(

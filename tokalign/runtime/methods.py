@@ -10,24 +10,33 @@ if TYPE_CHECKING:
     from tokalign.tokenizers import Tokenizer
     from tokalign.vocab import DraftId, TargetId
 
-METHODS = ("plain", "dictionary", "prompt-lookup", "draft", "hybrid")
+METHODS = ("plain", "dictionary", "copy", "prompt-lookup", "draft", "hybrid", "hybrid-fixed")
+MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
+"""They draft with a model; the hybrids do without if there is none."""
+
+TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
+"""They use a dictionary; the hybrids do without if there is none."""
+
 TRANSLATIONS = ("none", "naive", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
 """Of a draft model; the default of mlx-lm's speculative_generate_step too."""
 
+ORDERED = ("dictionary", "copy", "prompt-lookup", "draft")
+"""What `hybrid-fixed` may ask."""
+
 HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
-"""A hybrid asks its sources in this order; what costs nothing comes first."""
+"""`hybrid-fixed` asks in this order; what costs nothing comes first, as in DictSpec's hybrid."""
 
 
 def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
     """The method that `asked` stands for, given whether there is a draft model and a dictionary.
 
-    `auto`: the draft model; else dictionary and prompt lookup; else prompt lookup alone.
+    `auto` is the hybrid of what there is, ranked by gain.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs.
     """
     if asked == "auto":
-        return "draft" if draft else "hybrid" if dictionary else "prompt-lookup"
+        return "hybrid"
     if asked == "draft" and not draft:
         raise UsageError("--method draft needs a draft model; give --draft NAME")
     if asked == "dictionary" and not dictionary:
@@ -36,6 +45,14 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
             "tokalign build --dictionary-only --target TARGET CORPUS"
         )
     return asked
+
+
+def read_order(order: str) -> tuple[str, ...]:
+    """The sources of `hybrid-fixed`, separated by commas. Raises: UsageError for unknown ones."""
+    names = tuple(name.strip() for name in order.split(","))
+    if unknown := [name for name in names if name not in ORDERED]:
+        raise UsageError(f"there is no source {unknown[0]!r}; choose of {', '.join(ORDERED)}")
+    return names
 
 
 def check_draft_tokens(count: int | None) -> None:

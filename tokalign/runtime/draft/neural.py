@@ -26,10 +26,13 @@ class NeuralDrafter:
             return Proposal()
         passes, seconds = self._session.passes, self._session.seconds
         translated = self._translation.draft(context, self._session, steps)
-        ids = translated.ids[:limit]
+        chain, beside = translated.ids[:limit], translated.beside
+        ids = (*chain, *(token for token, _ in beside))
         return Proposal(
             ids=ids,
             sources=(SOURCE,) * len(ids),
+            probabilities=translated.probabilities,
+            parents=(*range(-1, len(chain) - 1), *[-1] * len(beside)) if beside else (),
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=self._session.seconds - seconds,

@@ -1,0 +1,170 @@
+"""Copying what followed an earlier occurrence of the text's end, by a suffix automaton.
+
+Both the latest and the first earlier occurrence of the longest repeated end are followed. How far
+a copy is right depends on how long the match is, and just as much on whether the two occurrences
+went on alike; the token at depth i of a copy continues a match that is i tokens longer. `PRIORS`
+says how often that was right in Polish prose; what each match would have predicted is checked at
+every token of the context as it grows, prompt included, and shifts all of them (`Trust`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice, takewhile
+from typing import cast
+
+from tokalign.runtime.calibration import Trust
+from tokalign.runtime.proposal import Guess
+from tokalign.suffix_automaton import Occurrence, Place, SuffixAutomaton
+from tokalign.vocab import TargetId
+
+SOURCE = "copy"
+SESSION = "session"
+
+SEPARATOR = -1
+"""What no copy goes across."""
+
+ONLY, AGREED, LATEST, FIRST = range(4)
+
+PRIORS = {
+    ONLY: (0.17, 0.38, 0.46, 0.51, 0.57, 0.64, 0.70, 0.71, 0.74, 0.76, 0.78, 0.80, 0.85, 0.90),
+    AGREED: (0.48, 0.72, 0.74, 0.77, 0.82, 0.87, 0.90, 0.91, 0.93, 0.95),
+    LATEST: (0.08, 0.19, 0.22),
+    FIRST: (0.05, 0.12, 0.14),
+}
+"""By match length, the last for all beyond: how often the next token was right, where the end
+occurred once before; where its first and latest occurrence went on alike; and where they did not.
+Counted on 600,000 tokens, passages of 1,500 tokens from each training corpus of the shared data."""
+
+_RATE = 0.1
+
+
+class ContextCopy:
+    """Guesses from prompt and output. One object per request, so nothing leaks into another.
+
+    Cost: 3-6 µs per token of context, 3-8 µs per call of `guesses`.
+    """
+
+    def __init__(self) -> None:
+        self._automaton = SuffixAutomaton()
+        self._reliability = CopyReliability()
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        automaton = self._automaton
+        for token in ids[len(automaton) :]:
+            self._reliability.learn(automaton.ids, automaton.longest_repeat(), token)
+            automaton.append(token)
+
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
+        occurrence = self._behind(ahead) if ahead else self._automaton.longest_repeat()
+        if occurrence is None:
+            return []
+        return self._reliability.guesses(self._automaton.ids, ahead, occurrence, limit, SOURCE)
+
+    def _behind(self, ahead: Sequence[TargetId]) -> Occurrence | None:
+        """Where the longest end of the text with `ahead` occurred, the text's own end included."""
+        place = self._automaton.end()
+        for token in ahead:
+            place = self._automaton.advance(place, token)
+        return self._automaton.occurrence(place) if place.length else None
+
+
+class CopyReliability:
+    """How often a copy is right: the prior, shifted by what has been seen."""
+
+    def __init__(self) -> None:
+        self._trust = Trust(rate=_RATE)
+
+    def probability(self, kind: int, length: int) -> float:
+        """That the token behind a match of `length` (1 or more) ids is right."""
+        prior = PRIORS[kind]
+        return self._trust.calibrated(prior[min(length, len(prior)) - 1], None)
+
+    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None:
+        """Check what the match would have predicted."""
+        if occurrence is None:
+            return
+        length, first, latest = occurrence
+        following = text[latest]
+        kind = ONLY if first == latest else AGREED if text[first] == following else LATEST
+        said = self.probability(kind, length)
+        self._trust.learn(said, None, right=following == token)
+
+    def guesses(
+        self,
+        text: Sequence[int],
+        ahead: Sequence[TargetId],
+        occurrence: Occurrence,
+        limit: int,
+        source: str,
+    ) -> list[Guess]:
+        """What followed the latest occurrence, and the first where it differs; `limit` ids each."""
+        length, first, latest = occurrence
+        chains = [_copied(text, latest, ahead, limit)]
+        if first == latest:
+            kinds = [[ONLY] * len(chains[0])]
+        else:
+            chains.append(_copied(text, first, ahead, limit))
+            kinds = [*_kinds(*chains)]
+        return [
+            Guess(
+                chain,
+                tuple(self.probability(kind, length + i) for i, kind in enumerate(kind_of)),
+                source,
+            )
+            for chain, kind_of in zip(chains, kinds, strict=True)
+            if chain and (kind_of[-1] != AGREED or chain is chains[0])
+        ]
+
+
+def _copied(
+    text: Sequence[int], start: int, ahead: Sequence[TargetId], limit: int
+) -> tuple[TargetId, ...]:
+    """What stands behind `start`; at the end of the text it goes on with its own beginning.
+
+    Example: behind "x a b a b", from the first "b" on: a b a b a b ...
+    """
+    chain: Iterator[int] = iter(text[start : start + limit])
+    if start + limit > len(text):
+        chain = islice(cycle([*text[start:], *ahead]), limit)
+    return cast("tuple[TargetId, ...]", tuple(takewhile(lambda i: i != SEPARATOR, chain)))
+
+
+def _kinds(latest: Sequence[TargetId], first: Sequence[TargetId]) -> Iterator[list[int]]:
+    """For each id of both chains: agreed, then where they part, then each on its own."""
+    same = 0
+    for one, other in zip(latest, first, strict=False):
+        if one != other:
+            break
+        same += 1
+    for kind, chain in ((LATEST, latest), (FIRST, first)):
+        yield ([AGREED] * same + [kind] + [ONLY] * len(chain))[: len(chain)]
+
+
+class SessionCopy:
+    """Guesses from earlier outputs of the same session: read along in their automaton."""
+
+    def __init__(self, outputs: SuffixAutomaton) -> None:
+        self._automaton = outputs
+        self._reliability = CopyReliability()
+        self._place = Place(0, 0)
+        self._seen = 0
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        automaton = self._automaton
+        for token in ids[self._seen :]:
+            self._reliability.learn(automaton.ids, self._occurrence(self._place), token)
+            self._place = automaton.advance(self._place, token)
+        self._seen = len(ids)
+
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
+        place = self._place
+        for token in ahead:
+            place = self._automaton.advance(place, token)
+        occurrence = self._occurrence(place)
+        if occurrence is None:
+            return []
+        return self._reliability.guesses(self._automaton.ids, (), occurrence, limit, SESSION)
+
+    def _occurrence(self, place: Place) -> Occurrence | None:
+        return self._automaton.occurrence(place) if place.length else None

@@ -1,0 +1,45 @@
+"""Several drafters behind one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.proposal import Proposal
+
+
+class FirstOf:
+    """The proposal of the first drafter that has one: a hybrid in a fixed order, for comparison.
+
+    Source: DictSpec's hybrid (dictionary first, then prompt lookup).
+    """
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self._drafters = tuple(drafters)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        asked = []
+        for drafter in self._drafters:
+            asked.append(drafter.propose(context, limit))
+            if asked[-1].ids:
+                break
+        return _with_all_costs(asked)
+
+
+def _with_all_costs(asked: Sequence[Proposal]) -> Proposal:
+    """The last proposal, with what asking the ones before it has cost."""
+    if not asked:
+        return Proposal()
+    counts: Counter[str] = Counter()
+    for proposal in asked:
+        counts.update(proposal.counts)
+    return replace(
+        asked[-1],
+        draft_passes=sum(proposal.draft_passes for proposal in asked),
+        model_seconds=sum(proposal.model_seconds for proposal in asked),
+        counts=counts,
+        run_ahead=all(proposal.run_ahead for proposal in asked),
+    )
