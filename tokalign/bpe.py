@@ -21,12 +21,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tokalign.pieces import Splitter, as_bytes, as_text
-
-NEVER = 1 << 60
-"""A rank later than that of any merge."""
-
-Spine = tuple[tuple[int, int, int], ...]
-"""(id, rank of the merge that made it, rank of the merge that used it up), whole token first."""
+from tokalign.spines import NEVER, Spine, Stay, crosses
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +40,12 @@ class Merges:
 
 
 class Merged(NamedTuple):
-    """What merging arrived at; the rank of the last merge (-1: none) and the pair it joined."""
+    """What merging arrived at; rank and pair of the last merge; the highest rank of all (or -1)."""
 
     ids: list[int]
     rank: int
     pair: tuple[int, int] | None
+    moment: int
 
 
 class BytePairEncoding:
@@ -82,6 +78,7 @@ class BytePairEncoding:
         self._whole = whole
         self._bytewise = frozenset(byte_ids) if by_characters else frozenset()
         self.encode_piece = lru_cache(maxsize=1 << 16)(self._encode_piece)
+        self.derivation = lru_cache(maxsize=1 << 16)(self._derivation)
         self.right_spine = lru_cache(maxsize=1 << 16)(self._right_spine)
         self.left_spine = lru_cache(maxsize=1 << 16)(self._left_spine)
 
@@ -128,7 +125,7 @@ class BytePairEncoding:
             if (found := ranks.get(left << 32 | right)) is not None
         ]
         heapify(queue)
-        last_rank = -1
+        last_rank = moment = -1
         last_pair: tuple[int, int] | None = None
         while queue:
             rank, i, pair = heappop(queue)
@@ -136,6 +133,7 @@ class BytePairEncoding:
             if j >= size or token[i] << 32 | token[j] != pair:
                 continue  # one side was merged away since this entry was queued
             last_rank, last_pair = rank, (token[i], token[j])
+            moment = max(moment, rank)
             token[i], token[j] = ranks[pair][1], -1
             k = after[i] = after[j]
             if k < size:
@@ -148,18 +146,18 @@ class BytePairEncoding:
                 pair = token[h] << 32 | token[i]
                 if (found := ranks.get(pair)) is not None:
                     heappush(queue, (found[0], h, pair))
-        return Merged([t for t in token if t >= 0], last_rank, last_pair)
+        return Merged([t for t in token if t >= 0], last_rank, last_pair, moment)
 
     # -- validity ------------------------------------------------------------------------------
 
-    def derivation(self, token: int) -> tuple[int, tuple[int, int] | None]:
-        """Rank and pair of the last merge that makes `token` out of its own bytes.
+    def _derivation(self, token: int) -> Merged:
+        """How the merges make `token` out of its own bytes.
 
-        (-1, None) for a base symbol, and for a token that the merges never make (it can only stand
-        as a whole piece, and nothing inside it is ever merged across its edge).
+        The pair is None for a base symbol, and for a token that the merges never make (it can only
+        stand as a whole piece, and nothing inside it is ever merged across its edge).
         """
         merged = self.merge(self.base_symbols(self.tokens[token]))
-        return (merged.rank, merged.pair) if merged.ids == [token] else (-1, None)
+        return merged if merged.ids == [token] else Merged([token], -1, None, -1)
 
     def _right_spine(self, token: int) -> Spine:
         return self._spine(token, 1)
@@ -168,13 +166,17 @@ class BytePairEncoding:
         return self._spine(token, 0)
 
     def _spine(self, token: int, side: int) -> Spine:
-        spine, used = [], NEVER
-        while True:
-            made, pair = self.derivation(token)
-            spine.append((token, made, used))
-            if pair is None:
-                return tuple(spine)
-            token, used = pair[side], made
+        derived = self.derivation(token)
+        spine = [Stay(token, derived.moment, NEVER, NEVER)]
+        while derived.pair is not None:
+            inner, sibling = self.derivation(derived.pair[side]), derived.pair[1 - side]
+            waited = self.derivation(sibling).moment
+            # Of two moments that are equal the left half's comes first.
+            waits = waited > inner.moment if side else waited >= inner.moment
+            hold = max(derived.rank, waited) if waits else derived.rank
+            spine.append(Stay(derived.pair[side], inner.moment, derived.moment, hold))
+            derived = inner
+        return tuple(spine)
 
     def may_follow(self, left: int, right: int) -> bool:
         """Whether `right` can stand after `left` within a piece: no merge crosses between them.
@@ -183,20 +185,17 @@ class BytePairEncoding:
         right spine and of `right`'s left spine. The pair is canonical iff no two that stand there
         together are merged before one of them is used up by its own token.
         Special tokens stand apart: everything may follow them, and they may follow everything.
-        Cost: about 2 µs once both spines are known. Source: rust-gems bpe README, corollary IIIa.
+        Cost: about 2 µs once both spines are known. Source: rust-gems bpe README, corollary IIIa,
+        for merges in any order (`docs/lossless.md`); there a token's rank is its id.
         """
         if not self.tokens[left] or not self.tokens[right]:
             return True
         ranks = self.merges.ranks
-        for a, a_made, a_used in self.right_spine(left):
-            for b, b_made, b_used in self.left_spine(right):
-                found = ranks.get(a << 32 | b)
-                if found is not None:
-                    # A merge waits until both sides exist. Of two merges of equal rank the left
-                    # one goes first: that is the one inside `left`, or else the crossing one.
-                    moment = max(found[0], a_made, b_made)
-                    if moment < a_used and moment <= b_used:
-                        return False
+        for a in self.right_spine(left):
+            for b in self.left_spine(right):
+                found = ranks.get(a.id << 32 | b.id)
+                if found is not None and crosses(found[0], a, b):
+                    return False
         return True
 
     def is_canonical_piece(self, ids: Sequence[int]) -> bool:
@@ -216,9 +215,10 @@ class BytePairEncoding:
 
     def reachable(self, token: int) -> bool:
         """Whether the merges make `token` from its own bytes (base symbols included)."""
-        made, _ = self.derivation(token)
         return (
-            made >= 0 or self.base_symbols(self.tokens[token]) == [token] or token in self._bytewise
+            self.derivation(token).pair is not None
+            or self.base_symbols(self.tokens[token]) == [token]
+            or token in self._bytewise
         )
 
     def _spells_no_symbol(self, ids: Sequence[int]) -> bool:

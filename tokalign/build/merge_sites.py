@@ -60,7 +60,7 @@ class _Followers:
         # For each token b, the tokens that have b on their left spine, with the rank that ends b.
         starting_with: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for token in tokens.tolist():
-            for b, _, used in bpe.left_spine(token):
+            for b, _, used, _ in bpe.left_spine(token):
                 starting_with[b].append((used, token))
         self._earliest = {
             a: _earliest_crossing(crossings, starting_with)
@@ -70,7 +70,7 @@ class _Followers:
     def _signature(self, token: int) -> Signature:
         """What decides which tokens are forbidden behind `token`; many tokens share one."""
         cuts = []
-        for a, _, used in self._bpe.right_spine(token):
+        for a, _, used, _ in self._bpe.right_spine(token):
             found = self._earliest.get(a)
             if found is not None:
                 cut = int(np.searchsorted(found[0], used, side="left"))
