@@ -28,6 +28,7 @@ def _round(proposed: Proposed, emitted: Emitted) -> Round:
         limit=proposed.limit,
         proposed=proposal.ids,
         sources=proposal.sources,
+        parents=proposal.parents,
         probabilities=proposal.probabilities,
         accepted=emitted.accepted,
         emitted=emitted.ids,
