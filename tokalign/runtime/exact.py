@@ -9,54 +9,33 @@ Three things together, each useless without the others (`docs/lossless.md`):
 * *Merge sites masked*: a continuation that would be absorbed by the last committed id contradicts
   the target's own boundary and is passed over.
 
-What competes is the next *target* token: ways that begin with the same one add up. The host waits
-for the device twice a round: for the ways, and for what follows the chosen one.
+The draft model goes on behind the likeliest next target token. The next ones are proposed beside
+it, as leaves of a tree: where a draft model is wrong, its second or third guess often is not.
+The host waits for the device twice a round: for the ways, and for what follows the chosen one.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
 from itertools import accumulate
 from math import exp
 
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
+from tokalign.runtime.cover_search import (
+    Cover,
+    CoverSearch,
+    Outlook,
+    Way,
+    find_covers,
+    look_out,
+)
 from tokalign.runtime.draft_text import DraftText
-from tokalign.runtime.interfaces import Session, Shortlist
+from tokalign.runtime.interfaces import Session
 from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translate import Pair, Translated
 from tokalign.vocab import DraftId, TargetId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoverSearch:
-    """How far to search.
-
-    max_back: J, the most draft tokens taken back; 0 is no healing. width: ways considered at each
-    position.
-    """
-
-    max_back: int = 3
-    width: int = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A draft token to go on with.
-
-    back: how many tokens of the draft's context it replaces. data: the bytes it adds to the
-    committed text. ids: those bytes in target ids, none where only more text can tell them.
-    logprob: of the whole cover, up to a constant.
-    """
-
-    back: int
-    token: DraftId
-    data: bytes
-    ids: tuple[TargetId, ...]
-    logprob: float
 
 
 class ExactTranslation:
@@ -79,41 +58,54 @@ class ExactTranslation:
         self._text.follow(context.ids)
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
-        way = choose(list(self._ways(ids, session, counts)))
-        if way is None:
+        outlook = self._look_out(ids, session, counts)
+        if outlook is None:
             return Translated((), counts)
-        if way.back:
+        (_, back, token), data, chain = outlook.way
+        if back:
             counts["healed"] += 1
-            counts["taken_back"] += way.back
-        if steps == 1 or not way.data:
-            return Translated(way.ids, counts)
-        drafted = session.draft([*ids[: len(ids) - way.back], way.token], steps - 1)
-        return Translated(self._continue(way, drafted, counts), counts)
+            counts["taken_back"] += back
+        if steps > 1 and data:
+            drafted = session.draft([*ids[: len(ids) - back], token], steps - 1)
+            chain = self._continue(data, drafted, counts)
+        return self._propose(chain, outlook, counts)
 
-    def _ways(self, ids: list[DraftId], session: Session, counts: Counter[str]) -> Iterator[Way]:
-        """The likeliest ways from each position, those that would be absorbed left out."""
+    def _propose(
+        self, chain: tuple[TargetId, ...], outlook: Outlook, counts: Counter[str]
+    ) -> Translated:
+        """A chain, and beside its first id the other likely ones."""
+        search, probability = self._search, dict(outlook.first)
+        beside = [(t, p) for t, p in outlook.first if p >= search.worth and t not in chain[:1]]
+        return Translated(
+            chain,
+            counts,
+            probabilities=tuple(probability[t] for t in chain[:1] if t in probability),
+            beside=tuple(beside[: search.alternatives]),
+        )
+
+    def _look_out(
+        self, ids: list[DraftId], session: Session, counts: Counter[str]
+    ) -> Outlook | None:
+        """One pass of the draft model, and what it expects of the target."""
         pending = [b"", *self._pending()]
         allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
         lists = session.shortlist(ids, allowed, self._search.width)
-        for back, (shortlist, kept) in enumerate(zip(lists, _kept(lists), strict=True)):
-            for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True):
-                data = token_bytes(self._tokens, token)[len(pending[back]) :]
-                translated = self._translate(DraftId(token), data)
-                if translated is None:
-                    counts["masked"] += 1
-                elif data or translated:
-                    yield Way(
-                        back=back,
-                        token=DraftId(token),
-                        data=data,
-                        ids=translated,
-                        logprob=kept + logprob,
-                    )
+        covers, possible = find_covers(lists, self._search.depth)
+        ways = []
+        for cover in covers:
+            data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
+            translated = self._translate(cover, data)
+            if translated is not None:
+                ways.append(Way(cover, data, translated))
+            elif self._search.mask:
+                counts["masked"] += 1
+                possible -= exp(cover.logprob)
+        return look_out(ways, possible)
 
-    def _translate(self, token: DraftId, data: bytes) -> tuple[TargetId, ...] | None:
+    def _translate(self, cover: Cover, data: bytes) -> tuple[TargetId, ...] | None:
         """The target ids of a way; none if they are not known yet, None if it would be absorbed."""
         if not data:
-            special = self._roles.get(token)
+            special = self._roles.get(cover.token)
             return () if special is None else (special,)
         ids = self._boundary.encode(data)
         if ids is None and self._boundary.absorbs(data):
@@ -126,34 +118,15 @@ class ExactTranslation:
         unstable = segment.ids[segment.stable :][::-1][: self._search.max_back]
         return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
 
-    def _continue(self, way: Way, drafted: list[int], counts: Counter[str]) -> tuple[TargetId, ...]:
+    def _continue(
+        self, data: bytes, drafted: list[int], counts: Counter[str]
+    ) -> tuple[TargetId, ...]:
         """All that was drafted in target ids; less of it where the end would be absorbed."""
         more, end = self._pair.split_end(drafted)
         for length in range(len(more), -1, -1):
             tail = self._pair.draft.vocabulary.bytes_of(more[:length])
-            ids = self._boundary.encode(way.data + tail)
+            ids = self._boundary.encode(data + tail)
             if ids is not None:
                 return (*ids, *end) if length == len(more) else tuple(ids)
             counts["absorbed"] += 1
         return ()
-
-
-def choose(ways: Sequence[Way]) -> Way | None:
-    """The likeliest way that begins with the likeliest next target token.
-
-    The probability of a target token is that of all ways that begin with it, together.
-    """
-    mass: dict[TargetId, float] = defaultdict(float)
-    for way in ways:
-        if way.ids:
-            mass[way.ids[0]] += exp(way.logprob)
-    if not mass:
-        return None
-    first = max(mass, key=mass.__getitem__)
-    return max((w for w in ways if w.ids[:1] == (first,)), key=lambda way: way.logprob)
-
-
-def _kept(lists: list[Shortlist]) -> list[float]:
-    """For each j the log-probability of the tokens kept behind the J-th position from the end."""
-    taken_back = list(accumulate(shortlist.kept for shortlist in lists))
-    return [taken_back[-1] - taken for taken in taken_back]

@@ -26,10 +26,16 @@ from tokalign.vocab import DraftId, TargetId
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """Target ids to propose, and what happened on the way (`docs/metrics.md` names the counts)."""
+    """Target ids to propose, and what happened on the way (`docs/metrics.md` names the counts).
+
+    probabilities: of the leading ids, as in `Guess`, as far as they are known.
+    beside: what may come in the place of the first id, with its probability, the likeliest first.
+    """
 
     ids: tuple[TargetId, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
+    probabilities: tuple[float, ...] = ()
+    beside: tuple[tuple[TargetId, float], ...] = ()
 
 
 class Translation(Protocol):
