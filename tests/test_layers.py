@@ -49,10 +49,13 @@ def test_reports_are_made_of_values() -> None:
         assert importers(f"tokalign.{layer}", PACKAGE / "report") == set()
 
 
-def test_mlx_is_known_in_one_place_of_the_runtime() -> None:
+MODELS = {"models_mlx", "tree_attention"}
+CHOICES = {"sampling", "noise", "rejection", "drawing"}
+
+
+def test_mlx_is_known_where_models_run_and_where_ids_are_chosen() -> None:
     knows = importers("mlx") | importers("mlx_lm")
-    assert all(path.startswith("runtime/") for path in knows)
-    assert len(knows) <= 3, knows
+    assert knows == {f"runtime/{name}.py" for name in MODELS | CHOICES}
 
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.vocab import TargetId
 
 
 class Drafter(Protocol):
@@ -46,6 +47,11 @@ class Shortlist:
 
 class Session(Protocol):
     """A language model with its cache. It is given contexts and finds out itself what to rewind."""
+
+    @property
+    def context_length(self) -> int:
+        """How many ids the model's context holds."""
+        ...
 
     @property
     def passes(self) -> int:
@@ -113,12 +119,59 @@ class Sampler(Protocol):
         """Whether a choice depends on the ids before it other than through the logits."""
         ...
 
+    @property
+    def drafts(self) -> Guesser | None:
+        """How a draft guesses the choice; None where the likeliest id is all it can know."""
+        ...
+
     def choose(
-        self, logits: Array, *, position: int, ids: Sequence[int] = ()
+        self,
+        logits: Array,
+        *,
+        position: int,
+        ids: Sequence[int] = (),
+        laws: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, behind `ids[: position + i]`; `ids` may be
-        left out unless `needs_history`.
+        left out unless `needs_history`. What it holds from `position` on is a proposal, and `laws`
+        are as in `Proposal`.
+        """
+        ...
+
+
+class Guesser(Protocol):
+    """A draft model's choice, made over target ids: filters and processors are the target's."""
+
+    @property
+    def needs_history(self) -> bool:
+        """As in `Sampler`."""
+        ...
+
+    def guess(
+        self, logits: Array, *, position: int, ids: Sequence[int] | Array
+    ) -> tuple[Array, Array | None]:
+        """An id i[1] for index `position`, and the law f[1, vocabulary] to accept it by; lazy.
+
+        logits: f[1, vocabulary], the draft's own. The law is None where none is needed.
+        """
+        ...
+
+    def roll(self, position: int, vocabulary: int) -> Array | None:
+        """What `guess_among` needs besides probabilities, f[vocabulary], lazy; None for nothing."""
+        ...
+
+    def guess_among(
+        self,
+        logprobs: Mapping[TargetId, float],
+        *,
+        position: int,
+        ids: Sequence[int],
+        rolled: Array | None,
+    ) -> tuple[TargetId, Array | None]:
+        """As `guess`, among a few ids whose log-probabilities (up to a constant) the host knows.
+
+        rolled: of `roll`, at the same position. Waits for the device only if there are processors.
         """
         ...

@@ -38,6 +38,9 @@ class Proposal:
     are known; fewer than `ids` otherwise.
     parents: for each id the index of the one it stands behind, -1 for the committed text; parents
     before children, the likeliest chain first. Empty for a chain.
+    laws: for each id f[1, vocabulary], lazy, what it was drawn from; None, or missing at the end,
+    if it was not drawn. Whether an id with a law is proposed must not depend on which one was
+    drawn: who cuts or ranks by the ids themselves leaves their laws out.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
@@ -47,6 +50,7 @@ class Proposal:
     sources: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
     parents: tuple[int, ...] = ()
+    laws: tuple[Array | None, ...] = ()
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0

@@ -1,21 +1,33 @@
-"""How the target chooses: greedy, or sampling whose randomness is keyed by position.
+"""How ids are chosen: greedily, or by sampling whose randomness is keyed by position.
 
-The filters are mlx-lm's own, in its order: top-p, min-p, top-k, then the temperature.
+The filters are mlx-lm's own, in its order: top-p, min-p, top-k, then the temperature. A choice is
+the largest of `score + noise` (`noise.py`), so that what is random can be shared or kept apart:
+
+* `match`: the target's choice is emitted, and a draft is right where it is the same one. So the
+  draft chooses with the noise that the target will choose with at that position.
+* `residual`: the draft chooses with noise of its own and hands over its law (`rejection.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from tokalign.runtime import noise
+from tokalign.runtime.candidates import Floats, filtered, softmax
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.rejection import judge
+from tokalign.vocab import TargetId
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 """mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""
+
+Acceptance: TypeAlias = Literal["match", "residual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +35,10 @@ class Sampling:
     """Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
-    and on where it stands, not on how many rows a pass had. So with one seed, whatever drafts, the
-    sampled text is that of plain sampling. The low 32 bits of `seed` count.
+    and on where it stands, not on how many rows a pass had. So with one seed and `match`, whatever
+    drafts, the sampled text is that of plain sampling. With `residual` its distribution is, and a
+    seed gives the same text only where the same proposals are made.
+    The low 32 bits of `seed` count.
     """
 
     temperature: float = 0.0
@@ -33,20 +47,82 @@ class Sampling:
     min_p: float = 0.0
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
+    acceptance: Acceptance = "match"
 
     @property
     def needs_history(self) -> bool:
         return bool(self.processors)
 
+    @property
+    def drafts(self) -> Sampling | None:
+        """See `interfaces.Sampler`."""
+        return self if self.temperature > 0 or self.processors else None
+
     def choose(
-        self, logits: Array, *, position: int, ids: Sequence[int] = ()
+        self,
+        logits: Array,
+        *,
+        position: int,
+        ids: Sequence[int] = (),
+        laws: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), logprobs
-        filtered = self.filter(logprobs) * (1 / self.temperature)
-        return _draw(filtered, self._keys(position, logits.shape[0])), logprobs
+        scores = self._scores(logprobs)
+        gumbel = noise.gumbel(self.seed, noise.TARGET, position, scores.shape)
+        chosen = mx.argmax(scores + gumbel, axis=-1)
+        count = len(ids[position:])
+        if self.acceptance == "residual" and any(law is not None for law in laws):
+            judged = judge(
+                mx.softmax(scores[:count], axis=-1),
+                ids[position:],
+                laws,
+                uniform=noise.uniform(self.seed, noise.VERDICT, position, count),
+                noise=gumbel[:count],
+            )
+            chosen = mx.concatenate([judged, chosen[count:]])
+        return chosen, logprobs
+
+    def guess(
+        self, logits: Array, *, position: int, ids: Sequence[int] | Array
+    ) -> tuple[Array, Array | None]:
+        """See `interfaces.Sampler`."""
+        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
+        if self.temperature == 0:
+            return mx.argmax(logprobs, axis=-1), None
+        scores = self._scores(logprobs)
+        gumbel = noise.gumbel(self.seed, self._draft_stream, position, scores.shape)
+        law = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
+        return mx.argmax(scores + gumbel, axis=-1), law
+
+    def roll(self, position: int, vocabulary: int) -> Array | None:
+        """See `interfaces.Sampler`."""
+        if self.temperature == 0:
+            return None
+        return noise.gumbel(self.seed, self._draft_stream, position, (1, vocabulary))[0]
+
+    def guess_among(
+        self,
+        logprobs: Mapping[TargetId, float],
+        *,
+        position: int,
+        ids: Sequence[int],
+        rolled: Array | None,
+    ) -> tuple[TargetId, Array | None]:
+        """See `interfaces.Sampler`."""
+        among = np.array(list(logprobs))
+        values = self._processed(logprobs, position, ids)
+        if rolled is None:
+            return TargetId(int(among[values.argmax()])), None
+        left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        among, scores = among[left], values[left] / self.temperature
+        chosen = TargetId(int(among[(scores + np.array(rolled)[among]).argmax()]))
+        if self.acceptance == "match":
+            return chosen, None
+        law = mx.zeros((1, rolled.shape[0]))
+        return chosen, law.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
     def filter(self, logprobs: Array) -> Array:
         """-inf where top-p, min-p and top-k rule a token out."""
@@ -58,9 +134,27 @@ class Sampling:
             logprobs = apply_top_k(logprobs, self.top_k)
         return logprobs
 
-    def _keys(self, position: int, rows: int) -> Array:
-        seed = self.seed & 0xFFFFFFFF
-        return mx.array([[seed, position + row] for row in range(rows)], dtype=mx.uint32)
+    def _scores(self, logprobs: Array) -> Array:
+        """The logarithm of the law, up to a constant: float32, whatever the model's type."""
+        return self.filter(logprobs).astype(mx.float32) * (1 / self.temperature)
+
+    @property
+    def _draft_stream(self) -> int:
+        """The target's own where the draft is to choose the same, else independent of it."""
+        return noise.TARGET if self.acceptance == "match" else noise.DRAFT
+
+    def _processed(
+        self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[int]
+    ) -> Floats:
+        """What processors make of a few log-probabilities; if there are any, a wait for them."""
+        values = np.array(list(logprobs.values()))
+        if self.processors:
+            among = mx.array(list(logprobs))
+            row = mx.full((1, 1 + max(*logprobs, *ids)), -mx.inf)
+            row[0, among] = mx.array(values, dtype=mx.float32)
+            row = apply_processors(self.processors, row, position=position, ids=ids)
+            values = np.array(row[0, among], dtype=np.float64)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +162,8 @@ class CallableSampler:
     """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
 
     Its randomness is its own, so its output has the right distribution but is not reproduced token
-    for token when something else drafts.
+    for token when something else drafts; and a draft guesses the likeliest id, as it cannot share
+    that randomness.
     """
 
     sampler: Callable[[Array], Array]
@@ -78,16 +173,30 @@ class CallableSampler:
     def needs_history(self) -> bool:
         return bool(self.processors)
 
-    def choose(
-        self, logits: Array, *, position: int, ids: Sequence[int] = ()
-    ) -> tuple[Array, Array]:
+    @property
+    def drafts(self) -> Sampling | None:
         """See `interfaces.Sampler`."""
+        return Sampling(processors=self.processors) if self.processors else None
+
+    def choose(
+        self,
+        logits: Array,
+        *,
+        position: int,
+        ids: Sequence[int] = (),
+        laws: Sequence[Array | None] = (),
+    ) -> tuple[Array, Array]:
+        """See `interfaces.Sampler`; what is proposed never matters to it."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.sampler(logprobs), logprobs
 
 
 def logprobs_of(
-    logits: Array, processors: Sequence[LogitsProcessor], *, position: int, ids: Sequence[int]
+    logits: Array,
+    processors: Sequence[LogitsProcessor],
+    *,
+    position: int,
+    ids: Sequence[int] | Array,
 ) -> Array:
     """Log-probabilities of the processed logits, row i standing at `position + i`.
 
@@ -99,10 +208,14 @@ def logprobs_of(
 
 
 def apply_processors(
-    processors: Sequence[LogitsProcessor], logits: Array, *, position: int, ids: Sequence[int]
+    processors: Sequence[LogitsProcessor],
+    logits: Array,
+    *,
+    position: int,
+    ids: Sequence[int] | Array,
 ) -> Array:
     """Every row behind its own history: the context and the proposed ids before it."""
-    history = mx.array(list(ids), dtype=mx.uint32)
+    history = ids if isinstance(ids, mx.array) else mx.array(list(ids), dtype=mx.uint32)
     rows = []
     for row in range(logits.shape[0]):
         processed = logits[row : row + 1]
@@ -110,12 +223,3 @@ def apply_processors(
             processed = processor(history[: position + row], processed)
         rows.append(processed)
     return mx.concatenate(rows)
-
-
-def _draw(logits: Array, keys: Array) -> Array:
-    """One id per row, each with its own key."""
-    return mx.vmap(_draw_row)(logits, keys)
-
-
-def _draw_row(logits: Array, key: Array) -> Array:
-    return mx.random.categorical(logits, key=key)

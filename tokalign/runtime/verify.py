@@ -51,7 +51,9 @@ class TargetVerifier:
             return self._choose_in_tree(context, proposal)
         ids = [*context.ids, *proposal.ids]
         logits = self._session.logits(ids, last=len(proposal.ids) + 1)
-        chosen, logprobs = self._sampler.choose(logits, position=len(context.ids), ids=ids)
+        chosen, logprobs = self._sampler.choose(
+            logits, position=len(context.ids), ids=ids, laws=proposal.laws
+        )
         self._session.start(chosen, logprobs)
         return [chosen], logprobs
 
@@ -59,9 +61,15 @@ class TargetVerifier:
         logits = self._session.tree(context.ids, proposal)
         chosen, logprobs = [], []
         for row in range(1 + len(proposal.ids)):
-            path = proposal.path_to(row - 1)
-            ids = [*context.ids, *(proposal.ids[i] for i in path)]
-            choice = self._sampler.choose(logits[row : row + 1], position=len(ids), ids=ids)
+            path = [*context.ids, *(proposal.ids[i] for i in proposal.path_to(row - 1))]
+            # The chain's next id, if it was drawn; what stands beside it just agrees or does not.
+            laws = proposal.laws[: proposal.chain_length][row : row + 1]
+            choice = self._sampler.choose(
+                logits[row : row + 1],
+                position=len(path),
+                ids=[*path, *proposal.ids[row : row + len(laws)]],
+                laws=laws,
+            )
             chosen.append(choice[0])
             logprobs.append(choice[1][0])
         self._session.start(*chosen, *logprobs)
