@@ -57,6 +57,7 @@ def test_a_logarithmic_axis_refuses_zero() -> None:
 
 series = st.builds(
     Series,
+    fit=st.none() | st.just(Line(0.5, 2, 0, 1)),
     name=st.text(max_size=12),
     points=st.lists(st.tuples(values, values | st.sampled_from([nan, inf])), max_size=6),
 )
@@ -65,7 +66,7 @@ series = st.builds(
 @given(st.lists(series, max_size=10), st.text(max_size=10))
 def test_whatever_is_plotted_lies_inside(drawn: list[Series], title: str) -> None:
     for chart in (
-        scatter(drawn, x=X, y=Y, title=title, line=Line(0.5, 2, 0, 1), level=(1, "plain")),
+        scatter(drawn, x=X, y=Y, title=title, level=(1, "plain")),
         scatter(drawn, x=X, y=Y, title=title, small=True),
         lines(drawn, x=X, y=Y, title=title),
         staircase(drawn, x=X, y=Y, title=title),

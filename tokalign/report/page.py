@@ -103,7 +103,6 @@ svg.plot text.quiet { font-style: italic; }
 .level { stroke: var(--quiet); stroke-dasharray: 5 4; }
 .whisker { stroke: var(--ink); stroke-width: 1.5; opacity: .85; }
 .line { fill: none !important; stroke-width: 2; stroke-linejoin: round; }
-.fit { fill: none; stroke: var(--ink); stroke-width: 1.5; opacity: .75; }
 .dot { stroke: var(--paper); stroke-width: .75; }
 .s1 { fill: var(--c1); } .s2 { fill: var(--c2); } .s3 { fill: var(--c3); } .s4 { fill: var(--c4); }
 .s5 { fill: var(--c5); } .s6 { fill: var(--c6); } .s7 { fill: var(--c7); } .s8 { fill: var(--c8); }

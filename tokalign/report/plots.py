@@ -23,19 +23,6 @@ _SMALL = (310.0, 230.0)
 _LINE_HEIGHT = 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Named points. style: number of its colour and marker, 1 to 8; None for the next one."""
-
-    name: str
-    points: Sequence[Point]
-    style: int | None = None
-
-    def finite(self) -> list[Point]:
-        """The points that can be drawn."""
-        return [point for point in self.points if all(map(isfinite, point))]
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """y = intercept + slope * x, drawn over x from `low` to `high`."""
@@ -50,25 +37,42 @@ class Line:
         return [(x, self.intercept + self.slope * x) for x in (self.low, self.high)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Named points. style: number of its colour and marker, 1 to 8; None for the next one.
+
+    fit: a line through the points, drawn by `scatter`.
+    """
+
+    name: str
+    points: Sequence[Point]
+    style: int | None = None
+    fit: Line | None = None
+
+    def finite(self) -> list[Point]:
+        """The points that can be drawn."""
+        return [point for point in self.points if all(map(isfinite, point))]
+
+
 def scatter(
     series: Sequence[Series],
     *,
     x: Axis,
     y: Axis,
     title: str,
-    line: Line | None = None,
     level: Level | None = None,
     small: bool = False,
 ) -> Html:
-    """Points, and a line fitted to them.
+    """Points, and the lines fitted to them.
 
     title: what the chart says, for those who cannot see it. small: without names, for many charts
     beside one another under one legend.
     """
-    ends = line.ends if line else []
+    ends = [end for one in series if one.fit for end in one.fit.ends]
     chart = _Chart.around(series, x, y, small=small, more=ends)
-    drawn = [chart.frame.draw(), *chart.level(level), *chart.path("fit", ends)]
+    drawn = [chart.frame.draw(), *chart.level(level)]
     for style, one in _styled(series):
+        drawn += chart.path(f"line s{style}", one.fit.ends if one.fit else [])
         drawn += chart.dots(style, one)
     return chart.finish(title, drawn if small else [*drawn, *chart.names(series)])
 
