@@ -36,7 +36,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.generate import Generation, Piece
-from tokalign.runtime.interfaces import Sampler
+from tokalign.runtime.interfaces import Guesser, Sampler
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import (
@@ -211,12 +211,13 @@ def speculative_generate_step(
     target_session = ModelSession(model, options, cache=caches[0])
     draft_session = ModelSession(draft_model, options, cache=caches[1])
     context = Context([TargetId(int(i)) for i in prompt])
+    chooser = _sampler(None, sampler, logits_processors or ())
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context),
+        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.drafts),
         num_draft_tokens=num_draft_tokens,
     )
-    verifier = TargetVerifier(target_session, _sampler(None, sampler, logits_processors or ()))
+    verifier = TargetVerifier(target_session, chooser)
     limits = Limits(
         max_tokens=None if max_tokens < 0 else max_tokens,
         context_length=target_session.context_length,
@@ -303,16 +304,18 @@ def _pass_ids(
     draft_tokenizer: AnyTokenizer,
     translation: str | None,
     context: Context,
+    guesser: Guesser | None,
 ) -> Translation:
     """The translation of `speculative_generate_step`: none without tokenizers."""
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none for a shared one")
-        return SharedIds()
+        return SharedIds(guesser)
     target, draft = as_tokenizer(tokenizer), as_tokenizer(draft_tokenizer)
     return make_translation(
         choose_translation(translation, target, draft),
         Pair(target, draft),
         Prompt(target=context.ids[:]),
         cache(lambda: open_alignment(target, draft, otherwise=align)),
+        guesser,
     )

@@ -25,7 +25,7 @@ from tokalign.runtime.draft_text import ChunkedText, DraftText
 from tokalign.runtime.events import Event
 from tokalign.runtime.exact import ExactTranslation
 from tokalign.runtime.gain import Costs
-from tokalign.runtime.interfaces import Drafter, Sampler, Session
+from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, HYBRID_ORDER, MODEL_METHODS
@@ -209,6 +209,7 @@ class Decoder:
             Pair(self.target.tokenizer, self.draft.tokenizer),
             prompt,
             self.drafting.alignment,
+            self.sampler.drafts,
         )
         steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
         return NeuralDrafter(session, translation, num_draft_tokens=steps)
@@ -264,16 +265,25 @@ def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Draft
 
 
 def make_translation(
-    name: str, pair: Pair, prompt: Prompt, alignment: Callable[[], Alignment]
+    name: str,
+    pair: Pair,
+    prompt: Prompt,
+    alignment: Callable[[], Alignment],
+    guesser: Guesser | None = None,
 ) -> Translation:
-    """The translation `name` for one request. Raises: IncompatibleError if the pair bars it."""
+    """The translation `name` for one request. Raises: IncompatibleError if the pair bars it.
+
+    guesser: how the draft's choices are made; by default it takes what it finds likeliest, as the
+    published baselines always do.
+    """
     kind, _, window = name.partition(":")
     if kind == "none":
-        return SameTokenizer(pair.target, pair.draft)
+        return SameTokenizer(pair.target, pair.draft, guesser)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
-        return TokenIntersection(pair, prompt.draft_text(pair), alignment().intersection)
+        table = alignment().intersection
+        return TokenIntersection(pair, prompt.draft_text(pair), table, guesser)
     return ExactTranslation(pair, prompt.draft_text(pair), alignment())

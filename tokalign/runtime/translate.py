@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from typing import Protocol, cast
 
 import numpy as np
 
-from tokalign.alignment_tables import Intersection, match_roles
+from tokalign.alignment_tables import NO_TOKEN, Intersection, match_roles
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_text import DraftText, map_specials
-from tokalign.runtime.interfaces import Session
+from tokalign.runtime.drawing import Drawn, Projection, draw
+from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
@@ -30,12 +33,18 @@ class Translated:
 
     probabilities: of the leading ids, as in `Guess`, as far as they are known.
     beside: what may come in the place of the first id, with its probability, the likeliest first.
+    laws: as in `Proposal`.
     """
 
     ids: tuple[TargetId, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
     probabilities: tuple[float, ...] = ()
     beside: tuple[tuple[TargetId, float], ...] = ()
+    laws: tuple[Array | None, ...] = ()
+
+    @classmethod
+    def of(cls, drawn: Drawn) -> Translated:
+        return cls(tuple(map(TargetId, drawn.ids)), laws=tuple(drawn.laws))
 
 
 class Translation(Protocol):
@@ -72,9 +81,18 @@ class Pair:
 
 
 class SharedIds:
-    """Both models speak the same ids, special tokens included: the caller vouches for it."""
+    """Both models speak the same ids, special tokens included: the caller vouches for it.
+
+    guesser: how a draft's choice is made; by default the likeliest id is taken.
+    """
+
+    def __init__(self, guesser: Guesser | None = None) -> None:
+        self._guesser = guesser
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
+        if self._guesser is not None:
+            ids = context.ids
+            return Translated.of(draw(session, ids, steps, guesser=self._guesser, behind=ids))
         drafted = session.draft(context.ids, steps)
         return Translated(tuple(map(TargetId, drafted)))
 
@@ -82,10 +100,15 @@ class SharedIds:
 class SameTokenizer:
     """`none`: both models speak the same ids, only special tokens may be numbered differently.
 
-    Raises: IncompatibleError for two different tokenizers.
+    guesser: as of `SharedIds`. Raises: IncompatibleError for two different tokenizers.
     """
 
-    def __init__(self, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]) -> None:
+    def __init__(
+        self,
+        target: Tokenizer[TargetId],
+        draft: Tokenizer[DraftId],
+        guesser: Guesser | None = None,
+    ) -> None:
         if target.fingerprint != draft.fingerprint:
             raise IncompatibleError(
                 f"--translation none needs one tokenizer, but target and draft have two "
@@ -96,6 +119,8 @@ class SameTokenizer:
         self._to_draft = cast(Mapping[int, int], map_specials(target, draft))
         # Not the inverse: several ends of a turn may become one.
         self._to_target = cast(Mapping[int, int], map_specials(draft, target))  # type: ignore[arg-type]
+        self._guesser = guesser
+        self._sizes = len(draft.vocabulary), len(target.vocabulary)
         self._ids: list[int] = []
         self._seen = 0
 
@@ -103,8 +128,27 @@ class SameTokenizer:
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, token),)
         self._seen = len(context.ids)
+        if self._guesser is not None:
+            return Translated.of(
+                draw(
+                    session,
+                    self._ids,
+                    steps,
+                    guesser=self._guesser,
+                    behind=context.ids,
+                    onto=self._onto,
+                )
+            )
         drafted = session.draft(self._ids, steps)
         return Translated(tuple(TargetId(self._to_target.get(i, i)) for i in drafted))
+
+    @cached_property
+    def _onto(self) -> Projection:
+        ours, theirs = (np.arange(size, dtype=np.int32) for size in self._sizes)
+        to_target = np.where(ours < len(theirs), ours, NO_TOKEN)
+        to_target[list(self._to_target)] = list(self._to_target.values())
+        theirs[list(self._to_draft)] = list(self._to_draft.values())
+        return Projection(to_target, theirs)
 
 
 def _spellings(
@@ -167,22 +211,45 @@ class TokenIntersection:
     """`intersection`: one draft token is one target token, of the same bytes.
 
     The draft may only choose tokens that the target has too; special tokens are matched by role.
+    guesser: as of `SharedIds`; a choice is made over target ids, by the law of the tokens shared.
     Source: token-level intersection (TLI) of "Accelerating LLM Inference with Lossless Speculative
     Decoding Algorithms for Heterogeneous Vocabularies" (Timor et al., 2025), on a byte-exact map.
     """
 
-    def __init__(self, pair: Pair, text: DraftText, intersection: Intersection) -> None:
-        self._text = text
+    def __init__(
+        self,
+        pair: Pair,
+        text: DraftText,
+        intersection: Intersection,
+        guesser: Guesser | None = None,
+    ) -> None:
+        self._text, self._guesser = text, guesser
         roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
         to_target = intersection.draft_to_target.copy()
         for draft_id, target_id in roles.items():
             to_target[draft_id] = target_id
         self._to_target = to_target
+        self._to_draft = intersection.target_to_draft
         self._mask = None
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         self._text.follow(context.ids)
+        if self._guesser is not None:
+            return Translated.of(
+                draw(
+                    session,
+                    self._text.ids,
+                    steps,
+                    guesser=self._guesser,
+                    behind=context.ids,
+                    onto=self._onto,
+                )
+            )
         if self._mask is None:
             self._mask = session.mask(self._to_target >= 0)
         drafted = np.array(session.draft(self._text.ids, steps, self._mask), dtype=int)
         return Translated(tuple(TargetId(i) for i in self._to_target[drafted].tolist()))
+
+    @cached_property
+    def _onto(self) -> Projection:
+        return Projection(self._to_target, self._to_draft)

@@ -33,6 +33,7 @@ class NeuralDrafter:
             sources=(SOURCE,) * len(ids),
             probabilities=translated.probabilities,
             parents=(*range(-1, len(chain) - 1), *[-1] * len(beside)) if beside else (),
+            laws=translated.laws[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=self._session.seconds - seconds,
