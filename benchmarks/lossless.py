@@ -22,7 +22,8 @@ from rich.progress import track
 from tokalign.build.alignment import align
 from tokalign.cli.texts import read_texts
 from tokalign.lookup import open_alignment, open_dictionary
-from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+from tokalign.runtime.assembly import Decoder, LanguageModel
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.models_mlx import ModelSession
 from tokalign.runtime.sampling import Sampling
@@ -37,11 +38,13 @@ HEADER = """\
 _PATH = click.Path(path_type=Path, exists=True)
 CONDITIONS = (
     ("dictionary", "none"),
+    ("copy", "none"),
     ("prompt-lookup", "none"),
     ("draft", "naive"),
     ("draft", "context:5"),
     ("draft", "intersection"),
     ("draft", "exact"),
+    ("hybrid-fixed", "exact"),
     ("hybrid", "exact"),
 )
 

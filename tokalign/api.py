@@ -23,17 +23,11 @@ from tokalign.build.alignment import align
 from tokalign.errors import UsageError
 from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.registry import resolve_tokenizer
-from tokalign.runtime.assembly import (
-    Decoder,
-    Drafting,
-    LanguageModel,
-    Prompt,
-    make_translation,
-    no_alignment,
-)
+from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt, make_translation
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.interfaces import Guesser, Sampler

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tokalign.build.alignment import align
-from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+from tokalign.runtime.assembly import Decoder, LanguageModel
+from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.sampling import Sampling
 

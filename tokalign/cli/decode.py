@@ -27,7 +27,8 @@ from tokalign.runtime.methods import (
 )
 
 if TYPE_CHECKING:
-    from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel, Prompt
+    from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
+    from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.models_mlx import CacheOptions
     from tokalign.runtime.sampling import Sampling
@@ -152,7 +153,8 @@ def _load(options: Options) -> Decoder:
     """Find and load models and tables; say which ones."""
     from tokalign.lookup import open_dictionary
     from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import Decoder, Drafting, LanguageModel
+    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.runtime.drafting import Drafting
 
     location = resolve_model(options.target)
     options.note(location.description)

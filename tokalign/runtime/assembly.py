@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.asking import AskedWhereItPays
-from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
-from tokalign.runtime.draft.dictionary import SOURCE as DICTIONARY
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import PublishedTable, Source, TableSource
 from tokalign.runtime.draft_text import ChunkedText, DraftText
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.exact import ExactTranslation
-from tokalign.runtime.gain import Costs
 from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, HYBRID_ORDER, MODEL_METHODS
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.models_mlx import CacheOptions, ModelSession, load_weights
 from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.translate import (
@@ -42,16 +33,6 @@ from tokalign.runtime.translate import (
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
-
-if TYPE_CHECKING:
-    from tokalign.suffix_automaton import SuffixAutomaton
-    from tokalign.tables import Continuations
-
-ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
-"""Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
-
-_MOST_PROPOSED = 16
-"""By those who weigh what a row costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,34 +82,6 @@ class Prompt:
         given = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
         opening: list[DraftId] = [] if given else with_bos(pair.draft, [])
         return kind(pair.target, pair.draft, draft_prompt=opening)
-
-
-def no_alignment() -> Alignment:
-    """Stands where no pair is given."""
-    raise UsageError("no alignment of the pair is given; pass `alignment`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
-    """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
-
-    alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
-    outputs: earlier outputs of the same session, to copy from.
-    """
-
-    method: str = "plain"
-    translation: str = "none"
-    num_draft_tokens: int | None = None
-    order: Sequence[str] = HYBRID_ORDER
-    dictionary: Continuations | None = None
-    alignment: Callable[[], Alignment] = no_alignment
-    costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
-    outputs: SuffixAutomaton | None = None
-
-    @property
-    def uses_model(self) -> bool:
-        """Whether the method drafts with a model, if there is one."""
-        return self.method in MODEL_METHODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,49 +172,6 @@ def _configured_ends(config: Mapping[str, Any]) -> frozenset[int]:
     """`eos_token_id` of a model's configuration: a number, a list of them, or nothing."""
     ends = config.get("eos_token_id")
     return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
-
-
-def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    """The drafter a method stands for, for one request; a hybrid takes what there is."""
-    match drafting.method:
-        case "plain":
-            return NoDrafter()
-        case "hybrid":
-            return _by_gain(drafting, neural)
-        case "hybrid-fixed":
-            known = [_make_single(name, drafting, neural) for name in drafting.order]
-            return FirstOf([drafter for drafter in known if drafter is not None])
-    found = _make_single(drafting.method, drafting, neural)
-    assert found is not None, f"{drafting.method} was chosen without what it needs"
-    return found
-
-
-def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    sources: list[Source] = [ContextCopy()]
-    if drafting.dictionary is not None:
-        sources.append(TableSource(PublishedTable(drafting.dictionary, DICTIONARY)))
-    if drafting.outputs is not None:
-        sources.append(SessionCopy(drafting.outputs))
-    most = drafting.num_draft_tokens or _MOST_PROPOSED
-    hybrid = Hybrid(sources, costs=drafting.costs, max_tokens=most)
-    if neural is None:
-        return hybrid
-    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
-
-
-def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
-    """One source on its own; None where it lacks what it needs."""
-    most = drafting.num_draft_tokens
-    match name:
-        case "draft":
-            return neural
-        case "copy":
-            return Hybrid([ContextCopy()], costs=drafting.costs, max_tokens=most or _MOST_PROPOSED)
-        case "prompt-lookup":
-            return PromptLookupDrafter(max_tokens=most or 10)
-    if drafting.dictionary is None:
-        return None
-    return DictionaryDrafter(drafting.dictionary, max_tokens=most or 8)
 
 
 def make_translation(

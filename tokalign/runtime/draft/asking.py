@@ -95,16 +95,17 @@ class AskedWhereItPays:
         return max(alone) + _BOTH * min(alone)
 
     def _guess(self, answer: Proposal) -> Guess:
-        """An answer with a probability for every id: the model's own, if it says any."""
-        count = len(answer.ids)
-        known = len(answer.probabilities) == count
-        probabilities = answer.probabilities if known else self._acceptance.probabilities(count)
-        return Guess(answer.ids, tuple(probabilities), SOURCE)
+        """The chain of an answer: probabilities that it does not say are those of the position."""
+        chain = answer.ids[: answer.chain_length]
+        said = answer.probabilities[: len(chain)]
+        assumed = self._acceptance.probabilities(len(chain))[len(said) :]
+        return Guess(chain, (*said, *assumed), SOURCE)
 
     def _remember(self, answer: Proposal, free: Proposal) -> None:
         self._passes.observe(answer.draft_passes)
-        self._length.observe(len(answer.ids))
-        self._answer, self._merged = answer.ids, self._together(free)
+        self._length.observe(answer.chain_length)
+        self._answer = answer.ids[: answer.chain_length]
+        self._merged = self._together(free)
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """What came behind the last answer; nothing if the model was not asked."""

@@ -1,0 +1,168 @@
+"""The hybrid ranked by gain against every fixed order of its sources, in replay.
+
+    python benchmarks/hybrid.py --data FOLDER [--draft-model MODEL] [--limit N] [--tokens N]
+
+FOLDER has the dev texts (`wiki.jsonl`, `sejm.txt`, `questions.jsonl`). A draft model's proposals
+are recorded once behind every position of a text and then played to every method, so all of them
+see the same answers. Two prices: verified rows and draft passes cost nothing (tokens per round,
+what emulators count); and a row costs 5 %, a draft pass 10 % of a plain pass (tokens per pass'
+worth of time). `orders` are those of `--method hybrid-fixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from tokalign.build.alignment import align
+from tokalign.cli.texts import read_texts
+from tokalign.lookup import open_alignment, open_dictionary
+from tokalign.registry import resolve_model, resolve_tokenizer
+from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
+from tokalign.runtime.events import Proposed
+from tokalign.runtime.gain import Costs
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.replay import replay
+from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.translate import Pair
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import TargetId
+
+SETS = {
+    "wiki": ("wiki.jsonl", "text"),
+    "sejm": ("sejm.txt", ""),
+    "questions": ("questions.jsonl", "question"),
+}
+PRICES = {"free": FREE_ROWS, "priced": ASSUMED_COSTS}
+PROMPT_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class Text:
+    """Ids, and what the draft model answers behind each of them; nothing without a model."""
+
+    ids: Sequence[TargetId]
+    answers: dict[int, Proposal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Plays what was recorded."""
+
+    answers: dict[int, Proposal]
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        answer = self.answers[len(context.ids)]
+        return replace(
+            answer,
+            ids=answer.ids[:limit],
+            sources=answer.sources[:limit],
+            probabilities=answer.probabilities[:limit],
+        )
+
+
+def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
+    """Ask a drafter behind every position of a text."""
+    context, answers = Context(ids[:PROMPT_TOKENS]), {}
+    for end in range(PROMPT_TOKENS, len(ids)):
+        answers[end] = drafter.propose(context, limit)
+        context.extend([ids[end]])
+    return Text(ids, answers)
+
+
+def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[float, float]:
+    """Tokens per round, and per time in plain passes; of all texts together."""
+    statistics, time = Statistics(), 0.0
+    for text in texts:
+        neural = Recorded(text.answers) if text.answers else None
+        drafter = make_drafter(replace(drafting, costs=lambda: costs), neural)
+        for event in replay(text.ids, drafter, prompt_tokens=PROMPT_TOKENS):
+            statistics.observe(event)
+            if isinstance(event, Proposed):
+                time += costs.verify(1 + len(event.proposal.ids))
+                time += costs.draft_pass * event.proposal.draft_passes
+    return statistics.tokens_per_round, statistics.generation_tokens / time
+
+
+def orders(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """The orders that differ: a draft model always answers, so nothing behind it is asked."""
+    cut = [p[: p.index("draft") + 1] if "draft" in p else p for p in permutations(names)]
+    return sorted(set(cut), key=cut.index)
+
+
+def recorder(
+    model: str | None, target: Tokenizer[TargetId], steps: int
+) -> Callable[[Sequence[TargetId]], Text]:
+    """What makes texts out of ids, with the answers of a draft model if one is given."""
+    if model is None:
+        return Text
+    location = resolve_model(model)
+    draft = LanguageModel.from_folder(location.folder, dtype="float32")
+    pair, session = Pair(target, draft.tokenizer), ModelSession(draft.model)
+    tables = cache(lambda: open_alignment(target, draft.tokenizer, otherwise=align))
+
+    def ask(ids: Sequence[TargetId]) -> Text:
+        prompt = Prompt(target=ids[:PROMPT_TOKENS])
+        translation = make_translation("exact", pair, prompt, tables)
+        return record(ids, NeuralDrafter(session, translation, num_draft_tokens=steps))
+
+    return ask
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+@click.option("--draft-model", help="None by default.")
+@click.option("-k", "--num-draft-tokens", "steps", default=2, show_default=True)
+@click.option("--limit", type=int, help="Texts of each set.")
+@click.option("--tokens", type=int, help="At most so many of each text.")
+def main(
+    *,
+    data: Path,
+    target: str,
+    dictionary: Path | None,
+    draft_model: str | None,
+    steps: int,
+    limit: int | None,
+    tokens: int | None,
+) -> None:
+    tokenizer = resolve_tokenizer(target).tokenizer
+    drafting = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary))
+    make_text = recorder(draft_model, tokenizer, steps)
+    names = ["dictionary", "copy", *(["draft"] if draft_model else [])]
+    conditions = {name: replace(drafting, method=name) for name in names}
+    for order in orders(names):
+        name = " > ".join(order)
+        conditions[name] = replace(drafting, method="hybrid-fixed", order=order)
+    conditions["hybrid"] = replace(drafting, method="hybrid")
+    for name, (file, text_field) in SETS.items():
+        read = read_texts(data / file, field=text_field, limit=limit)
+        encoded = [ids[:tokens] for ids in tokenizer.encode_batch(read) if len(ids) > PROMPT_TOKENS]
+        texts = [
+            make_text(ids)
+            for ids in track(encoded, name, console=Console(stderr=True), transient=True)
+        ]
+        print(f"\n{name}: {len(texts)} texts, {sum(map(len, encoded))} tokens\n")
+        print("| method | tokens/round, free | tokens/pass, priced |\n|---|---|---|")
+        for condition, drafting_of in conditions.items():
+            rounds, _ = measure(texts, drafting_of, PRICES["free"])
+            _, passes = measure(texts, drafting_of, PRICES["priced"])
+            print(f"| {condition} | {rounds:.4f} | {passes:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""How to draft, and the drafters that a method stands for; needs no models and no mlx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokalign.alignment_tables import Alignment
+from tokalign.errors import UsageError
+from tokalign.runtime.draft.asking import AskedWhereItPays
+from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.dictionary import SOURCE as DICTIONARY
+from tokalign.runtime.draft.dictionary import DictionaryDrafter
+from tokalign.runtime.draft.fixed_order import FirstOf
+from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
+from tokalign.runtime.draft.sources import PublishedTable, Source, TableSource
+from tokalign.runtime.gain import Costs
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.methods import HYBRID_ORDER, MODEL_METHODS
+
+if TYPE_CHECKING:
+    from tokalign.suffix_automaton import SuffixAutomaton
+    from tokalign.tables import Continuations
+
+ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
+"""Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
+
+_MOST_PROPOSED = 16
+"""By those who weigh what a row costs."""
+
+
+def no_alignment() -> Alignment:
+    """Stands where no pair is given."""
+    raise UsageError("no alignment of the pair is given; pass `alignment`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
+
+    alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
+    outputs: earlier outputs of the same session, to copy from.
+    """
+
+    method: str = "plain"
+    translation: str = "none"
+    num_draft_tokens: int | None = None
+    order: Sequence[str] = HYBRID_ORDER
+    dictionary: Continuations | None = None
+    alignment: Callable[[], Alignment] = no_alignment
+    costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
+    outputs: SuffixAutomaton | None = None
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether the method drafts with a model, if there is one."""
+        return self.method in MODEL_METHODS
+
+
+def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
+    """The drafter a method stands for, for one request; a hybrid takes what there is."""
+    match drafting.method:
+        case "plain":
+            return NoDrafter()
+        case "hybrid":
+            return _by_gain(drafting, neural)
+        case "hybrid-fixed":
+            known = [_make_single(name, drafting, neural) for name in drafting.order]
+            return FirstOf([drafter for drafter in known if drafter is not None])
+    found = _make_single(drafting.method, drafting, neural)
+    assert found is not None, f"{drafting.method} was chosen without what it needs"
+    return found
+
+
+def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
+    sources: list[Source] = [ContextCopy()]
+    if drafting.dictionary is not None:
+        sources.append(TableSource(PublishedTable(drafting.dictionary, DICTIONARY)))
+    if drafting.outputs is not None:
+        sources.append(SessionCopy(drafting.outputs))
+    most = drafting.num_draft_tokens or _MOST_PROPOSED
+    hybrid = Hybrid(sources, costs=drafting.costs, max_tokens=most)
+    if neural is None:
+        return hybrid
+    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+
+
+def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
+    """One source on its own; None where it lacks what it needs."""
+    most = drafting.num_draft_tokens
+    match name:
+        case "draft":
+            return neural
+        case "copy":
+            return Hybrid([ContextCopy()], costs=drafting.costs, max_tokens=most or _MOST_PROPOSED)
+        case "prompt-lookup":
+            return PromptLookupDrafter(max_tokens=most or 10)
+    if drafting.dictionary is None:
+        return None
+    return DictionaryDrafter(drafting.dictionary, max_tokens=most or 8)
