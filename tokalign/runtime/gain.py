@@ -10,7 +10,7 @@ with a cost per row instead of a constant one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -39,26 +39,46 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many ids to propose, and how many tokens per unit of time that is expected to give."""
+    """How many ids to propose, and how many tokens per unit of time that is expected to give.
+
+    tokens: expected of the round, the target's own included.
+    """
 
     length: int
     rate: float
+    tokens: float = 1.0
 
 
 def best_length(
-    probabilities: Sequence[float], costs: Costs, *, spent: float = 0.0, per_id: float = 0.0
+    probabilities: Sequence[float],
+    costs: Costs,
+    *,
+    spent: float = 0.0,
+    per_id: float = 0.0,
+    parents: Sequence[int] = (),
 ) -> Plan:
     """The number of ids, 0 included, with the highest expected rate; the shortest of equals.
 
     probabilities: conditional, as in `Guess`. spent: time already spent on this round's drafting;
     per_id: time that drafting each further id would take.
+    parents: of a tree, as in `Proposal`; it is cut behind its first ids.
     Cost: under 1 µs per id.
     """
     best = Plan(0, 1.0 / (costs.verify(1) + spent))
     expected = 1.0
-    for length, all_right in enumerate(accumulate(probabilities, mul), start=1):
-        expected += all_right
+    for length, reached in enumerate(_reached(probabilities, parents), start=1):
+        expected += reached
         time = costs.verify(length + 1) + costs.host + spent + length * per_id
         if expected / time > best.rate:
-            best = Plan(length, expected / time)
+            best = Plan(length, expected / time, expected)
     return best
+
+
+def _reached(probabilities: Sequence[float], parents: Sequence[int]) -> Iterable[float]:
+    """For each id the probability that it and everything it stands behind is right."""
+    if not parents:
+        return accumulate(probabilities, mul)
+    reached: list[float] = []
+    for probability, parent in zip(probabilities, parents, strict=False):
+        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
+    return reached

@@ -21,7 +21,11 @@ class NeuralDrafter:
         self._steps = num_draft_tokens
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        steps = min(self._steps, limit)
+        return self.draft(context, steps=self._steps, limit=limit)
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        """A proposal of at most `limit` ids from at most `steps` passes."""
+        steps = min(steps, limit)
         if not steps:
             return Proposal()
         passes, seconds = self._session.passes, self._session.seconds

@@ -1,0 +1,236 @@
+"""What drafters offered at the positions of texts, and how much of it came: a trace.
+
+A trace tells, without any text, what any draft length would have brought: `tokalign project`
+replays it under any cost curve. It is exact if every drafter was asked at every position, with the
+longest draft wanted (`replay --trace`, `emulate --trace`). A generation (`decode --trace`) is asked
+only where its own rounds began; in between, what was left of the last offer stands in.
+
+Format: JSON lines. First {"format", "version", "every_position", "notes"}; then for each text
+{"given", "length"} (ids given as its prompt, ids in all), followed by its offers {"at", "by",
+"sources", "probabilities", "offered", "accepted", "passes", "host"}. `sources` is one name where
+all ids are from one; `host` is seconds outside model passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tokalign.errors import UsageError
+from tokalign.rounds import Round
+
+FORMAT, VERSION = "tokalign-trace", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A proposal and what became of it.
+
+    sources: one per offered id. probabilities: as in a `Guess`, or none. accepted: leading ids
+    that the text goes on with, whether they were verified or not.
+    """
+
+    sources: tuple[str, ...]
+    probabilities: tuple[float, ...] = ()
+    accepted: int
+    passes: int = 0
+    host: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.accepted <= len(self.sources):
+            raise ValueError(f"{self.accepted} of {len(self.sources)} offered ids accepted")
+        if self.probabilities and len(self.probabilities) != len(self.sources):
+            raise ValueError("a probability is missing")
+
+    def behind(self, taken: int) -> Offer | None:
+        """What is left of it behind its first `taken` ids; None if they were not all right."""
+        if not 0 <= taken <= self.accepted:
+            return None
+        return replace(
+            self,
+            sources=self.sources[taken:],
+            probabilities=self.probabilities[taken:],
+            accepted=self.accepted - taken,
+        )
+
+    def head(self, steps: int) -> Offer:
+        """What the first `steps` passes of a draft model had brought, ids spread evenly over them.
+
+        How many ids a pass brings depends on both tokenizers and is not recorded, so between
+        different tokenizers this is right on average only.
+        """
+        if steps >= self.passes:
+            return self
+        count = max(1, round(len(self.sources) * steps / self.passes)) if self.sources else 0
+        return replace(self.first(count), passes=steps)
+
+    def first(self, count: int) -> Offer:
+        """Its first `count` ids, at what all of it has cost."""
+        return replace(
+            self,
+            sources=self.sources[:count],
+            probabilities=self.probabilities[:count],
+            accepted=min(self.accepted, count),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedText:
+    """One text: `given` ids of prompt, `length` ids in all; offers by drafter and position."""
+
+    given: int
+    length: int
+    offers: dict[str, dict[int, Offer]] = field(default_factory=dict)
+
+    def offer(self, drafter: str, position: int) -> Offer | None:
+        """What `drafter` offered at a position, or what was left there of its last offer."""
+        recorded = self.offers.get(drafter, {})
+        if position in recorded:
+            return recorded[position]
+        earlier = max((at for at in recorded if position - 64 < at < position), default=None)
+        return None if earlier is None else recorded[earlier].behind(position - earlier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferTrace:
+    """Offers at the positions of some texts. notes: what was recorded, for people."""
+
+    texts: tuple[TracedText, ...]
+    every_position: bool
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def drafters(self) -> list[str]:
+        """Who was asked."""
+        return sorted({name for text in self.texts for name in text.offers})
+
+    @property
+    def tokens(self) -> int:
+        """Ids that were played, prompts not counted."""
+        return sum(text.length - text.given for text in self.texts)
+
+    @property
+    def longest(self) -> int:
+        """The most ids that were offered at once, or passes that were spent."""
+        offers = (
+            offer for text in self.texts for by in text.offers.values() for offer in by.values()
+        )
+        return max((max(len(offer.sources), offer.passes) for offer in offers), default=0)
+
+    def lines(self) -> Iterator[str]:
+        """The trace as JSON lines."""
+        yield json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "every_position": self.every_position,
+                "notes": dict(self.notes),
+            },
+            ensure_ascii=False,
+        )
+        for text in self.texts:
+            yield json.dumps({"given": text.given, "length": text.length})
+            for drafter, by in text.offers.items():
+                for at, offer in sorted(by.items()):
+                    yield json.dumps({"at": at, "by": drafter, **_offer_to_json(offer)})
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[str], *, name: str) -> Self:
+        """Raises: UsageError, with `name`, for anything that is not a trace of this version."""
+        number, texts = 0, list[TracedText]()
+        try:
+            header: dict[str, Any] = {}
+            for number, line in enumerate(lines, 1):
+                saved = json.loads(line)
+                if number == 1:
+                    header = _checked(saved)
+                elif "given" in saved:
+                    texts.append(TracedText(given=saved["given"], length=saved["length"]))
+                else:
+                    by = texts[-1].offers.setdefault(saved["by"], {})
+                    by[int(saved["at"])] = _offer_from_json(saved)
+            return cls(
+                texts=tuple(texts),
+                every_position=header["every_position"],
+                notes=header.get("notes", {}),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise UsageError(
+                f"{name}:{number}: not a trace of version {VERSION} ({type(error).__name__}: "
+                f"{error}); record one with: tokalign replay ... --trace FILE"
+            ) from error
+
+
+def trace_of_rounds(
+    rounds: Sequence[Round], *, given: int, drafter: str, notes: Mapping[str, Any]
+) -> OfferTrace:
+    """The trace of one generation. Offers are known only where a round began."""
+    text = TracedText(given=given, length=given + sum(len(one.emitted) for one in rounds))
+    at, by = given, text.offers.setdefault(drafter, {})
+    for one in rounds:
+        chain = _chain(one)
+        known = len(one.probabilities) == len(one.sources)
+        by[at] = Offer(
+            sources=tuple(one.sources[index] for index in chain),
+            probabilities=tuple(one.probabilities[index] for index in chain) if known else (),
+            accepted=one.accepted,
+            passes=one.draft_passes,
+            host=max(0.0, one.seconds - one.model_seconds),
+        )
+        at += len(one.emitted)
+    return OfferTrace(texts=(text,), every_position=False, notes=notes)
+
+
+def _chain(one: Round) -> list[int]:
+    """Of a tree, the accepted path and the first way on from there."""
+    parents, chain = one.parents or range(-1, len(one.proposed) - 1), one.path
+    for index, parent in enumerate(parents):
+        if parent == (chain[-1] if chain else -1):
+            chain.append(index)
+    return chain
+
+
+def write_trace(trace: OfferTrace, path: Path) -> None:
+    """Write a trace, whole or not at all. Raises: UsageError where that is impossible."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in trace.lines())
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); choose another file") from error
+
+
+def _checked(header: dict[str, Any]) -> dict[str, Any]:
+    if (header["format"], header["version"]) != (FORMAT, VERSION):
+        raise ValueError(f"it is of {header['format']} version {header['version']}")
+    return header
+
+
+def _offer_to_json(offer: Offer) -> dict[str, Any]:
+    one = len(set(offer.sources)) == 1
+    return {
+        "sources": offer.sources[0] if one else offer.sources,
+        "probabilities": [round(p, 4) for p in offer.probabilities],
+        "offered": len(offer.sources),
+        "accepted": offer.accepted,
+        "passes": offer.passes,
+        "host": round(offer.host, 6),
+    }
+
+
+def _offer_from_json(saved: Mapping[str, Any]) -> Offer:
+    sources, count = saved["sources"], int(saved["offered"])
+    found = (sources,) * count if isinstance(sources, str) else tuple(sources)
+    if len(found) != count:
+        raise ValueError(f"{count} offered ids with {len(found)} sources")
+    return Offer(
+        sources=found,
+        probabilities=tuple(map(float, saved["probabilities"])),
+        accepted=saved["accepted"],
+        passes=saved["passes"],
+        host=saved["host"],
+    )

@@ -1,0 +1,116 @@
+"""What the gain controller learns while decoding: how long passes take, how often drafts are right.
+
+Nothing here draws random numbers or reads a clock: equal observations give equal estimates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tokalign.runtime.gain import Costs
+
+_MEMORY = 32
+"""Observations that a mean time looks back on."""
+
+_OUTLIER = 2.0
+"""A pass that takes so many times what is expected counts as this many times: something else ran,
+a kernel was compiled. What is really slower is believed after a few passes."""
+
+_ACCEPTANCES = 128
+"""Trials that an acceptance looks back on."""
+
+
+class PassTimes:
+    """Time by a count from 1 on (rows of the target, passes of the draft): a prior, corrected.
+
+    prior: times in any unit; what is learned is the ratio to them, and a count that was never seen
+    has the ratio of its neighbours. So a curve of another machine, or one in passes instead of
+    seconds, is right as soon as a few counts were seen.
+    weight: how many observations the prior is worth; 0 where even its unit is unknown.
+    """
+
+    def __init__(self, prior: Sequence[float], *, weight: float) -> None:
+        self._prior = Costs(rows=tuple(prior))
+        self._ratios: dict[int, float] = {}
+        self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
+        self._weight = weight
+        self._table: list[float] = []
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether times are in seconds: the prior was, or something has been seen."""
+        return bool(self._weight or self._ratios)
+
+    def observe(self, count: int, seconds: float) -> None:
+        """A pass over `count` took so long."""
+        ratio = seconds / self._prior.verify(count)
+        weight = self._weights[count]
+        if self.is_calibrated:
+            expected = self._ratio(count)
+            if weight >= 1:
+                ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
+        else:
+            expected = ratio
+        weight = min(weight + 1, _MEMORY)
+        self._weights[count] = weight
+        self._ratios[count] = expected + (ratio - expected) / weight
+        self._table.clear()
+
+    def __call__(self, count: int) -> float:
+        """The expected time of a pass over `count` (1 or more)."""
+        return self._prior.verify(count) * self._ratio(count)
+
+    def table(self, most: int) -> tuple[float, ...]:
+        """The times of 1, 2, ..., `most`."""
+        if len(self._table) < most:
+            self._table = [self(count) for count in range(1, most + 1)]
+        return tuple(self._table[:most])
+
+    def _ratio(self, count: int) -> float:
+        """Seen, or interpolated between the nearest counts that were."""
+        known = self._ratios
+        if count in known or not known:
+            return known.get(count, 1.0)
+        below = max((c for c in known if c < count), default=None)
+        above = min((c for c in known if c > count), default=None)
+        if below is None or above is None:
+            nearest = below if above is None else above
+            assert nearest is not None
+            return known[nearest]
+        share = (count - below) / (above - below)
+        return known[below] + share * (known[above] - known[below])
+
+
+class Acceptance:
+    """How often a draft model's i-th token is right if those before it are, by position.
+
+    start: expected of the first position, worth `weight` trials; every further position is expected
+    to be as good as the one before it until trials say otherwise.
+    """
+
+    def __init__(self, *, start: float = 0.5, weight: float = 4.0) -> None:
+        self._start, self._weight = start, weight
+        self._trials: list[float] = []
+        self._right: list[float] = []
+
+    def observe(self, proposed: int, accepted: int) -> None:
+        """A proposal of so many ids, of which the first `accepted` were right."""
+        for position in range(min(proposed, accepted + 1)):
+            if position == len(self._trials):
+                self._trials.append(0.0)
+                self._right.append(0.0)
+            fading = 1 - 1 / _ACCEPTANCES
+            self._trials[position] = self._trials[position] * fading + 1
+            self._right[position] = self._right[position] * fading + (position < accepted)
+
+    def probabilities(self, count: int) -> list[float]:
+        """Conditional probabilities of the first `count` positions."""
+        found: list[float] = []
+        expected = self._start
+        for position in range(count):
+            if position < len(self._trials):
+                trials = self._trials[position] + self._weight
+                expected = (self._right[position] + self._weight * expected) / trials
+            found.append(expected)
+        return found

@@ -1,0 +1,157 @@
+"""What the gain controller knows about one machine and one pair, over all requests."""
+
+from __future__ import annotations
+
+from tokalign.runtime.calibration import Trust
+from tokalign.runtime.estimates import Acceptance, PassTimes
+from tokalign.runtime.gain import Costs, Plan, best_length
+from tokalign.runtime.proposal import Proposal
+
+SLACK, SHARE = 8.0, 0.005
+"""Drafting may lose so many passes, and this share of all time, before it rests."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 16, 1024
+_WORTH_MEMORY = 32
+_TRUST_RATE = 0.05
+
+
+class Pace:
+    """Costs and acceptance as learned so far; it holds nothing of any text.
+
+    rows: time of a round by the rows it verifies, drafting not included, host and device in turn.
+    drafts: time of a draft by its passes; None without a draft model; in passes of the target until
+    `is_calibrated`. host: seconds of a round that running ahead is expected to hide.
+    """
+
+    def __init__(
+        self,
+        rows: PassTimes,
+        drafts: PassTimes | None = None,
+        *,
+        host: float = 0.0,
+        acceptance: Acceptance | None = None,
+    ) -> None:
+        self.rows, self.drafts = rows, drafts
+        self.acceptance = acceptance or Acceptance()
+        self.worth = 0.05
+        self.asking = 0.0
+        self._host = host
+        self._ahead = PassTimes([1.0], weight=0)
+        self._trust = Trust(rate=_TRUST_RATE)
+        self._unspoken: dict[str, Acceptance] = {}
+        self._lost = -SLACK
+        self._wait, self._due = _FIRST_WAIT, 0
+
+    # -- costs -----------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> float:
+        """Time per token of plain decoding, host and device overlapping."""
+        if self._ahead.is_calibrated:
+            return self._ahead(1)
+        return max(self.rows(1) - self._host, 0.5 * self.rows(1))
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether plain decoding has been timed."""
+        return self._ahead.is_calibrated
+
+    @property
+    def overlap(self) -> float:
+        """What a plain round loses by not running ahead, in plain passes."""
+        return max(0.0, self.rows(1) / self.plain - 1)
+
+    def costs(self, most: int) -> Costs:
+        """Of rounds with up to `most` ids that do not run ahead."""
+        return Costs(rows=self.rows.table(most + 1))
+
+    def drafting(self, steps: int) -> float:
+        """Time that a draft of so many passes takes."""
+        assert self.drafts is not None
+        time = self.drafts(steps)
+        return time if self.drafts.is_calibrated else time * self.plain
+
+    def timed_plain(self, seconds: float) -> None:
+        """A token of plain decoding, running ahead, took so long."""
+        self._ahead.observe(1, seconds)
+        if not self.rows.is_calibrated:
+            self.rows.observe(1, seconds + self._host)
+
+    # -- what drafting has lost --------------------------------------------------------------------
+
+    @property
+    def rests(self) -> bool:
+        """Whether drafting has lost too much to go on for now."""
+        return self._lost > 0
+
+    def account(self, seconds: float, tokens: int) -> None:
+        """A round is over: what it took beyond plain decoding, and the share that it may."""
+        passes = min(seconds / self.plain, tokens + SLACK) - tokens * (1 + SHARE)
+        self._lost = max(-SLACK, self._lost + passes)
+
+    # -- free sources ------------------------------------------------------------------------------
+
+    def believed(self, offer: Proposal) -> list[float]:
+        """The conditional probabilities of an offer's ids, as they have turned out so far."""
+        if len(offer.probabilities) == len(offer.ids):
+            pairs = zip(offer.probabilities, offer.sources, strict=True)
+            return [self._trust.calibrated(p, source) for p, source in pairs]
+        return self._of(offer).probabilities(len(offer.ids))
+
+    def learn(self, offer: Proposal, checked: int, right: int) -> None:
+        """Of the first `checked` ids of a chain the first `right` came."""
+        if len(offer.probabilities) != len(offer.ids):
+            self._of(offer).observe(checked, right)
+            return
+        for index in range(min(checked, right + 1)):
+            source = offer.sources[index]
+            said = self._trust.calibrated(offer.probabilities[index], source)
+            self._trust.learn(said, source, right=index < right)
+
+    def value(self, offer: Proposal, plan: Plan) -> None:
+        """Free sources made an offer (or none): is it worth waiting for the next?
+
+        A plan is worth the passes it saves; a round without one loses the overlap.
+        """
+        gain = -self.overlap
+        if plan.length:
+            gain = plan.tokens - plan.tokens / (plan.rate * self.plain)
+        self.worth += (gain - self.worth) / _WORTH_MEMORY
+
+    def _of(self, offer: Proposal) -> Acceptance:
+        source = offer.sources[0] if offer.sources else ""
+        return self._unspoken.setdefault(source, Acceptance())
+
+    # -- the draft model ---------------------------------------------------------------------------
+
+    def best_steps(self, most: int) -> Plan:
+        """The number of draft passes, at least 1, with the best expected rate."""
+        costs, best, tokens, reached = self.costs(most), Plan(0, 0.0), 1.0, 1.0
+        for steps, probability in enumerate(self.acceptance.probabilities(most), start=1):
+            reached *= probability
+            tokens += reached
+            rate = tokens / (costs.verify(steps + 1) + self.drafting(steps))
+            if rate > best.rate:
+                best = Plan(steps, rate, tokens)
+        return best
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a draft model that does not pay is to be tried again."""
+        return self._due <= 0
+
+    def a_round_less(self) -> None:
+        """A round nearer to the next try."""
+        self._due -= 1
+
+    def tried(self, *, pays: bool) -> None:
+        """The draft model drafted; in vain, the next try has twice as long to wait."""
+        self._due = 0 if pays else self._wait
+        self._wait = _FIRST_WAIT if pays else min(2 * self._wait, _LONGEST_WAIT)
+
+
+def plan_offer(pace: Pace, offer: Proposal, *, spent: float = 0.0) -> Plan:
+    """How much of an offer to verify."""
+    return best_length(
+        pace.believed(offer), pace.costs(len(offer.ids)), spent=spent, parents=offer.parents
+    )
