@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tokalign.alignment_tables import Alignment
+from tokalign.backoff import KIND as BACKOFF
+from tokalign.backoff import BackoffTable
 from tokalign.bundle import Bundle, open_bundle, require_fingerprint
 from tokalign.catalogue import find_table
+from tokalign.dictionary import Dictionary
 from tokalign.errors import BundleError
+from tokalign.tables import KIND as DICTSPEC
 from tokalign.tables import Continuations
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId, Vocabulary
@@ -25,7 +29,7 @@ def open_dictionary(
     file: Path | None = None,
     beside: Path | None = None,
     note: Note = lambda _: None,
-) -> Continuations | None:
+) -> Dictionary | None:
     """The dictionary of a target: `file`, else the first one found for its tokenizer, else None.
 
     beside: the model's folder. Raises: BundleError, FingerprintError, MissingAssetError for `file`.
@@ -38,12 +42,25 @@ def open_dictionary(
             name=str(file),
             remedy="tokalign build --dictionary-only --target TARGET CORPUS",
         )
-        return Continuations.from_sections(bundle.sections)
+        return read_dictionary(bundle)
     found = find_table("dictionary", target=target.fingerprint, beside=beside)
     if found is None:
         return None
     note(f"dictionary -> {found[0]}")
-    return Continuations.from_sections(found[1].sections)
+    return read_dictionary(found[1])
+
+
+def read_dictionary(bundle: Bundle) -> Dictionary:
+    """The dictionary in a bundle, of whichever kind it is. Raises: BundleError."""
+    kind = bundle.parameters.get("kind", DICTSPEC)
+    if kind == BACKOFF:
+        return BackoffTable.from_sections(bundle.sections, bundle.parameters)
+    if kind == DICTSPEC:
+        return Continuations.from_sections(bundle.sections)
+    raise BundleError(
+        f"the table's kind of dictionary is {kind!r}, neither {BACKOFF!r} nor {DICTSPEC!r}; "
+        "rebuild it with: tokalign build"
+    )
 
 
 def open_alignment(

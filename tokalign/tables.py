@@ -1,4 +1,4 @@
-"""The dictionary of one target tokenizer and language: what tends to follow which ids.
+"""DictSpec's dictionary: whole continuations of the n-grams that a corpus repeats.
 
 A read-only lookup over a bundle's sections, packed so that it can stay in the file: a marisa trie
 over the contexts' ids in *reverse*, so that one prefix query finds every stored suffix of the
@@ -17,16 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bundle import Section
+from tokalign.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Chain, Ids
 from tokalign.errors import BundleError
 from tokalign.vocab import TargetId
 
-MAX_CONTEXT = 8
-"""The longest context stored, in ids."""
+__all__ = ["MAX_CONTEXT", "MAX_CONTINUATION", "Continuation", "Continuations", "Ids"]
 
-MAX_CONTINUATION = 8
-"""The longest continuation stored, in ids; its length less one fits three bits of a locator."""
-
-Ids = tuple[TargetId, ...]
+KIND = "dictspec"
 
 _Packer = Callable[..., bytes]
 _TYPE_CODES = {2: "H", 4: "I"}
@@ -83,6 +80,20 @@ class Continuations:
         tail = suffix[-MAX_CONTEXT:][::-1]
         found = self._trie.prefixes(self._packers[len(tail)](*tail))
         return self._read(found[-1]) if found else None
+
+    def follow(
+        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
+    ) -> Chain:
+        """The continuation of the longest stored suffix, if it has probability `p_min` as a whole.
+
+        One probability is stored for all its ids together; each id is given the root of it.
+        """
+        found = self.longest_match(suffix)
+        if found is None or (p_min is not None and found.probability < p_min):
+            return Chain()
+        each = found.probability ** (1 / len(found.ids))
+        ids = found.ids[:limit]
+        return Chain(ids, (each,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie."""

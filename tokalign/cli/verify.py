@@ -44,12 +44,12 @@ def _check(path: Path) -> TokalignError | None:
     """What is wrong with a table file, None if nothing is."""
     from tokalign.alignment_tables import Intersection, MergeSites
     from tokalign.bundle import open_bundle
-    from tokalign.tables import Continuations
+    from tokalign.lookup import read_dictionary
 
     try:
         bundle = open_bundle(path, verify=True)
         if bundle.kind == "dictionary":
-            Continuations.from_sections(bundle.sections)
+            read_dictionary(bundle)
         elif bundle.kind == "alignment":
             Intersection.from_sections(bundle.sections)
             MergeSites.from_sections(bundle.sections)

@@ -10,20 +10,19 @@ from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.asking import AskedWhereItPays
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
-from tokalign.runtime.draft.dictionary import SOURCE as DICTIONARY
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import PublishedTable, Source, TableSource
+from tokalign.runtime.draft.sources import Source, TableSource
 from tokalign.runtime.gain import Costs
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.methods import HYBRID_ORDER, MODEL_METHODS
 
 if TYPE_CHECKING:
+    from tokalign.dictionary import Dictionary
     from tokalign.suffix_automaton import SuffixAutomaton
-    from tokalign.tables import Continuations
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
@@ -49,7 +48,7 @@ class Drafting:
     translation: str = "none"
     num_draft_tokens: int | None = None
     order: Sequence[str] = HYBRID_ORDER
-    dictionary: Continuations | None = None
+    dictionary: Dictionary | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     outputs: SuffixAutomaton | None = None
@@ -78,7 +77,7 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
 def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
     sources: list[Source] = [ContextCopy()]
     if drafting.dictionary is not None:
-        sources.append(TableSource(PublishedTable(drafting.dictionary, DICTIONARY)))
+        sources.append(TableSource(DictionaryDrafter(drafting.dictionary)))
     if drafting.outputs is not None:
         sources.append(SessionCopy(drafting.outputs))
     most = drafting.num_draft_tokens or _MOST_PROPOSED

@@ -1,31 +1,45 @@
-"""Drafting from a static continuation table: no model, no passes."""
+"""Drafting from a static table: no model, no passes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tokalign.dictionary import MAX_CONTEXT
 from tokalign.runtime.context import Context
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.proposal import Guess, Proposal
+from tokalign.vocab import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.tables import Continuations
+    from tokalign.dictionary import Dictionary
 
 SOURCE = "dictionary"
 
-LONGEST_KEY = 8
-"""No table holds longer keys: more of the context need not be looked at."""
-
 
 class DictionaryDrafter:
-    """Proposes what usually follows the longest end of the context that the table knows."""
+    """Proposes what usually follows the longest end of the context that a table knows.
 
-    def __init__(self, table: Continuations, *, max_tokens: int = 8) -> None:
+    p_min: least probability of a whole proposal; None for the table's own.
+    """
+
+    def __init__(
+        self, table: Dictionary, *, max_tokens: int = 8, p_min: float | None = None
+    ) -> None:
         self._table = table
         self._max_tokens = max_tokens
+        self._p_min = p_min
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        found = self._table.longest_match(context.ids[-LONGEST_KEY:])
-        if found is None:
+        guess = self.guess(context.ids[-MAX_CONTEXT:], min(limit, self._max_tokens))
+        if guess is None:
             return Proposal()
-        ids = found.ids[: min(self._max_tokens, limit)]
-        return Proposal(ids=ids, sources=(SOURCE,) * len(ids))
+        return Proposal(
+            ids=guess.ids,
+            sources=(SOURCE,) * len(guess.ids),
+            probabilities=guess.probabilities,
+        )
+
+    def guess(self, ids: Sequence[TargetId], limit: int) -> Guess | None:
+        """How a text that ends in `ids` goes on, at most `limit` ids; None if nothing is known."""
+        chain = self._table.follow(ids, limit, p_min=self._p_min)
+        return Guess(chain.ids, chain.probabilities, SOURCE) if chain.ids else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tokalign.dictionary import MAX_CONTEXT
 from tokalign.runtime.proposal import Guess
-from tokalign.tables import MAX_CONTEXT, Continuations
 from tokalign.vocab import TargetId
 
 
@@ -43,18 +43,3 @@ class TableSource:
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
         guess = self._table.guess([*self._tail, *ahead], limit)
         return [] if guess is None else [guess]
-
-
-class PublishedTable:
-    """DictSpec's table. It knows one probability for a whole continuation: each id has its root."""
-
-    def __init__(self, table: Continuations, source: str) -> None:
-        self._table, self._source = table, source
-
-    def guess(self, ids: Sequence[TargetId], limit: int) -> Guess | None:
-        found = self._table.longest_match(ids)
-        if found is None or not limit:
-            return None
-        each = found.probability ** (1 / len(found.ids))
-        chain = found.ids[:limit]
-        return Guess(chain, (each,) * len(chain), self._source)

@@ -1,0 +1,76 @@
+"""Where a binary fuse map keeps a key: three slots in three neighbouring segments.
+
+A key's value is the XOR of its three slots, in every plane of the map. The slots of a key that was
+never stored give noise; a plane of 8-bit fingerprints tells the two apart, except once in 256.
+That is 9/8 slots per key and no keys at all. Keys are sequences of ids, hashed one id at a time, so
+that all ends of a text are hashed in one go, the shortest first.
+Source: Graf and Lemire, "Binary fuse filters" (2022), used as a map as in Chazelle et al., "The
+Bloomier filter" (2004). `build/fuse.py` fills the slots; `BackoffTable` reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+MULTIPLIER = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio, odd: Fibonacci hashing."""
+
+WORD = (1 << 64) - 1
+
+OFFSET_SHIFTS = (0, 14, 28)
+"""Which bits of a hash say where in its three segments a key's slots are."""
+
+SEGMENT_SHIFT, SEGMENT_WIDTH = 42, 14
+FINGERPRINT_SHIFT = 56
+
+SLOTS_PER_KEY = 1.125
+
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FuseShape:
+    """A map's size and seed. A key's first slot lies in one of `segments` of 2^segment_bits."""
+
+    seed: int
+    segment_bits: int
+    segments: int
+
+    @property
+    def slots(self) -> int:
+        return (self.segments + 2) << self.segment_bits
+
+    @classmethod
+    def holding(cls, keys: int, *, seed: int, slots_per_key: float = SLOTS_PER_KEY) -> FuseShape:
+        """The shape for so many keys. Small maps need more slots per key than `slots_per_key`."""
+        bits = min(18, int(log(max(keys, 2)) / log(3.33) + 2.25))
+        wanted = max(slots_per_key, 0.875 + 0.25 * log(10**6) / log(max(keys, 3))) * keys
+        return cls(seed=seed, segment_bits=bits, segments=max(1, ceil(wanted / (1 << bits)) - 2))
+
+    def places(self, hashes: Hashes) -> NDArray[np.int64]:
+        """The three slots of each key, i64[3, keys]."""
+        width = (1 << SEGMENT_WIDTH) - 1
+        first = (hashes >> np.uint64(SEGMENT_SHIFT) & np.uint64(width)) * np.uint64(self.segments)
+        segment = first >> np.uint64(SEGMENT_WIDTH)
+        mask = np.uint64((1 << self.segment_bits) - 1)
+        rows = [
+            ((segment + np.uint64(row)) << np.uint64(self.segment_bits))
+            + (hashes >> np.uint64(shift) & mask)
+            for row, shift in enumerate(OFFSET_SHIFTS)
+        ]
+        return np.stack(rows).astype(np.int64)
+
+
+def mix(hashes: Hashes, ids: NDArray[np.uint64]) -> Hashes:
+    """The hashes of keys with one more id each; the hash of no ids is the seed."""
+    mixed = (hashes ^ ids) * np.uint64(MULTIPLIER)
+    return mixed ^ mixed >> np.uint64(32)
+
+
+def fingerprints(hashes: Hashes) -> NDArray[np.uint8]:
+    """What is stored of a key, u8."""
+    return (hashes >> np.uint64(FINGERPRINT_SHIFT)).astype(np.uint8)
