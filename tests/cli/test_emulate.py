@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from polish import SENTENCES
 
 from tokalign.bundle import Bundle, write_bundle
 from tokalign.cli.emulate import command
 from tokalign.errors import CorpusError
+from tokalign.runtime.methods import LOOKUP_METHODS
 from tokalign.tables import Continuations
 from tokalign.tokenizers import Tokenizer
 
@@ -56,6 +58,45 @@ def test_steps_are_counted_as_on_paper(
     assert first["tokens"] == len(bielik.encode(TEXT))
     short = json.loads(emulate(dictionary, text, "--json", "--max-draft", "2").stdout)
     assert short["steps"] == tokens - 2
+
+
+@pytest.mark.parametrize("method", LOOKUP_METHODS)
+def test_every_source_is_emulated(
+    method: str, dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
+) -> None:
+    """On text that repeats itself, whatever copies saves nearly all of the repetition."""
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join([TEXT] * 6) + "\n")
+    found = json.loads(emulate(dictionary, text, "--json", "--method", method).stdout)
+    expected = 1 + found["coverage"] * found["mean_accepted_length"]
+    assert found["speedup"] == pytest.approx(expected, abs=1e-12)
+    assert found["tokens"] == len(bielik.encode(" ".join([TEXT] * 6)))
+    assert (found["speedup"] > 2) == (method != "dictionary")
+    assert found["rows_per_step"] <= 1 + 8
+
+
+def test_rows_that_cost_something_are_verified_where_they_pay(
+    dictionary: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join(SENTENCES).replace("\n", " ") + "\n")
+    rows = [
+        json.loads(
+            emulate(dictionary, text, "--json", "--method", "copy", "--row-cost", cost).stdout
+        )["rows_per_step"]
+        for cost in ("0", "0.1", "1")
+    ]
+    assert rows[0] > rows[1] > rows[2] == 1
+
+
+def test_given_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT + "\n")
+    whole, rest = (
+        json.loads(emulate(dictionary, text, "--json", "--prompt-tokens", given).stdout)["tokens"]
+        for given in ("0", "3")
+    )
+    assert rest == whole - 3
 
 
 def test_a_person_reads_a_table(dictionary: Path, tmp_path: Path) -> None:

@@ -1,23 +1,44 @@
-"""`tokalign emulate`: what a dictionary saves on a text, without any model."""
+"""`tokalign emulate`: what drafting without a model saves on a text."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
+from tokalign.runtime.methods import (
+    HYBRID_ORDER,
+    LOOKUP_METHODS,
+    TABLE_METHODS,
+    choose_method,
+    read_order,
+)
+
+if TYPE_CHECKING:
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.vocab import TargetId
 
 
 @click.command("emulate")
 @click.option(
+    "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", show_default=True
+)
+@click.option(
     "--dictionary",
     "file",
     metavar="FILE",
-    required=True,
     type=click.Path(path_type=Path),
-    help="A .dictionary.tok file.",
+    help="A .dictionary.tok file; by default one is looked for.",
+)
+@click.option(
+    "--order",
+    metavar="NAMES",
+    default=",".join(HYBRID_ORDER),
+    show_default=True,
+    help="Of hybrid-fixed.",
 )
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
@@ -29,53 +50,95 @@ from tokalign.cli.texts import field_option, limit_option, read_texts, text_opti
     show_default=True,
     help="Most tokens proposed in a step.",
 )
+@click.option(
+    "--row-cost",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Of each verified row beyond the first, in passes: what copy and hybrid weigh gain by.",
+)
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Target tokens of each text that are given.",
+)
 @limit_option
 @json_option
 @quiet_option
 def command(
     *,
-    file: Path,
+    method: str,
+    file: Path | None,
+    order: str,
     target: str,
     text_file: Path,
     field: str,
     max_draft: int,
+    row_cost: float,
+    prompt_tokens: int,
     limit: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Play reference texts as the target's output against a dictionary (DictSpec's emulator).
+    """Play reference texts as the target's output (DictSpec's emulator, for every source).
 
     A step is one pass of the target. speedup counts tokens per step, as if verifying cost nothing;
     speedup = 1 + coverage x mean_accepted_length, exactly.
     """
     from tokalign.lookup import open_dictionary
     from tokalign.registry import resolve_tokenizer
-    from tokalign.runtime.draft.dictionary import DictionaryDrafter
-    from tokalign.runtime.replay import replay
-    from tokalign.runtime.statistics import Statistics
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.gain import Costs
 
     resolved = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)
-    dictionary = open_dictionary(resolved.tokenizer, file=file)
-    assert dictionary is not None
+    dictionary = None
+    if method in TABLE_METHODS:
+        dictionary = open_dictionary(
+            resolved.tokenizer, file=file, note=lambda line: note(line, quiet=quiet)
+        )
+    costs = Costs(rows=(1.0, 1.0 + row_cost))
+    drafting = Drafting(
+        method=choose_method(method, draft=False, dictionary=dictionary is not None),
+        num_draft_tokens=max_draft,
+        order=read_order(order),
+        dictionary=dictionary,
+        costs=lambda: costs,
+    )
     texts = read_texts(text_file, field=field, limit=limit)
-    drafter, statistics = DictionaryDrafter(dictionary, max_tokens=max_draft), Statistics()
-    with progress(len(texts), "emulating", quiet=quiet) as advance:
-        for ids in resolved.tokenizer.encode_batch(texts):
-            for event in replay(ids, drafter):
-                statistics.observe(event)
-            advance(1)
-    figures = {
-        "speedup": statistics.tokens_per_round,
-        "coverage": statistics.coverage,
-        "mean_accepted_length": statistics.mean_accepted_length,
-        "draft_acceptance_rate": statistics.draft_acceptance_rate,
-        "tokens": statistics.generation_tokens,
-        "steps": statistics.rounds,
-    }
+    figures = _emulate(drafting, resolved.tokenizer.encode_batch(texts), prompt_tokens, quiet=quiet)
     if as_json:
         print_json(figures)
     else:
         click.echo(
             table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
         )
+
+
+def _emulate(
+    drafting: Drafting, texts: list[list[TargetId]], prompt_tokens: int, *, quiet: bool
+) -> dict[str, float]:
+    """The figures of all texts together; each is a request of its own."""
+    from tokalign.runtime.drafting import make_drafter
+    from tokalign.runtime.replay import replay
+    from tokalign.runtime.statistics import Statistics
+
+    statistics = Statistics()
+    with progress(len(texts), "emulating", quiet=quiet) as advance:
+        for ids in texts:
+            drafter = make_drafter(drafting, None)
+            for event in replay(ids, drafter, prompt_tokens=prompt_tokens):
+                statistics.observe(event)
+            advance(1)
+    return {
+        "speedup": statistics.tokens_per_round,
+        "coverage": statistics.coverage,
+        "mean_accepted_length": statistics.mean_accepted_length,
+        "draft_acceptance_rate": statistics.draft_acceptance_rate,
+        "rows_per_step": 1 + statistics.proposed_per_round,
+        "tokens": statistics.generation_tokens,
+        "steps": statistics.rounds,
+        "host_ms_per_step": statistics.host_ms_per_round["p50"],
+    }

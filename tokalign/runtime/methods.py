@@ -14,6 +14,9 @@ METHODS = ("plain", "dictionary", "copy", "prompt-lookup", "draft", "hybrid", "h
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
 """They draft with a model; the hybrids do without if there is none."""
 
+LOOKUP_METHODS = ("dictionary", "copy", "prompt-lookup", "hybrid", "hybrid-fixed")
+"""They do without any model, and can be emulated on a text."""
+
 TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
 """They use a dictionary; the hybrids do without if there is none."""
 
