@@ -7,8 +7,9 @@ only where its own rounds began; in between, what was left of the last offer sta
 
 Format: JSON lines. First {"format", "version", "every_position", "notes"}; then for each text
 {"given", "length"} (ids given as its prompt, ids in all), followed by its offers {"at", "by",
-"sources", "probabilities", "offered", "accepted", "passes", "host"}. `sources` is one name where
-all ids are from one; `host` is seconds outside model passes.
+"sources", "probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree.
+`sources` is one name where all ids are from one; `path` the indices of the ids that came; `host`
+seconds outside model passes.
 """
 
 from __future__ import annotations
@@ -29,51 +30,68 @@ FORMAT, VERSION = "tokalign-trace", 1
 class Offer:
     """A proposal and what became of it.
 
-    sources: one per offered id. probabilities: as in a `Guess`, or none. accepted: leading ids
-    that the text goes on with, whether they were verified or not.
+    sources: one per offered id. parents, probabilities: as in a `Proposal`. path: which of the ids
+    the text goes on with, by index, whether they were verified or not.
     """
 
     sources: tuple[str, ...]
+    path: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
-    accepted: int
     passes: int = 0
     host: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.accepted <= len(self.sources):
-            raise ValueError(f"{self.accepted} of {len(self.sources)} offered ids accepted")
-        if self.probabilities and len(self.probabilities) != len(self.sources):
-            raise ValueError("a probability is missing")
+        count = len(self.sources)
+        if any(not 0 <= index < count for index in self.path):
+            raise ValueError(f"ids {list(self.path)} of {count} are accepted")
+        if any(given and len(given) != count for given in (self.parents, self.probabilities)):
+            raise ValueError("a parent or a probability is missing")
+
+    @property
+    def accepted(self) -> int:
+        """How many ids the text goes on with."""
+        return len(self.path)
+
+    @property
+    def chain_length(self) -> int:
+        """How many leading ids stand each behind the one before it."""
+        return next((i for i, p in enumerate(self.parents) if p != i - 1), len(self.sources))
 
     def behind(self, taken: int) -> Offer | None:
-        """What is left of it behind its first `taken` ids; None if they were not all right."""
-        if not 0 <= taken <= self.accepted:
+        """What is left of a chain behind its first `taken` ids; None if they were not all right."""
+        if self.path[:taken] != tuple(range(taken)):
             return None
-        return replace(
-            self,
-            sources=self.sources[taken:],
-            probabilities=self.probabilities[taken:],
-            accepted=self.accepted - taken,
-        )
+        return self._picked(range(taken, self.chain_length))
 
     def head(self, steps: int) -> Offer:
         """What the first `steps` passes of a draft model had brought, ids spread evenly over them.
 
         How many ids a pass brings depends on both tokenizers and is not recorded, so between
-        different tokenizers this is right on average only.
+        different tokenizers this is right on average only. What a tree has beside its first chain
+        is taken to come from the first pass.
         """
         if steps >= self.passes:
             return self
-        count = max(1, round(len(self.sources) * steps / self.passes)) if self.sources else 0
-        return replace(self.first(count), passes=steps)
+        chain = self.chain_length
+        count = max(1, round(chain * steps / self.passes)) if chain else 0
+        beside = range(chain, len(self.sources))
+        kept = [*range(count), *(i for i in beside if self.parents[i] < count)]
+        return replace(self._picked(kept), passes=steps)
 
     def first(self, count: int) -> Offer:
         """Its first `count` ids, at what all of it has cost."""
+        return self._picked(range(min(count, len(self.sources))))
+
+    def _picked(self, kept: Sequence[int]) -> Offer:
+        """The ids at some indices; those that stood behind none of them stand first."""
+        place = {index: at for at, index in enumerate(kept)}
         return replace(
             self,
-            sources=self.sources[:count],
-            probabilities=self.probabilities[:count],
-            accepted=min(self.accepted, count),
+            sources=tuple(self.sources[index] for index in kept),
+            path=tuple(place[index] for index in self.path if index in place),
+            parents=tuple(place.get(self.parents[i], -1) for i in kept) if self.parents else (),
+            probabilities=tuple(self.probabilities[i] for i in kept) if self.probabilities else (),
         )
 
 
@@ -171,26 +189,17 @@ def trace_of_rounds(
     text = TracedText(given=given, length=given + sum(len(one.emitted) for one in rounds))
     at, by = given, text.offers.setdefault(drafter, {})
     for one in rounds:
-        chain = _chain(one)
         known = len(one.probabilities) == len(one.sources)
         by[at] = Offer(
-            sources=tuple(one.sources[index] for index in chain),
-            probabilities=tuple(one.probabilities[index] for index in chain) if known else (),
-            accepted=one.accepted,
+            sources=one.sources,
+            path=tuple(one.path),
+            parents=one.parents,
+            probabilities=one.probabilities if known else (),
             passes=one.draft_passes,
             host=max(0.0, one.seconds - one.model_seconds),
         )
         at += len(one.emitted)
     return OfferTrace(texts=(text,), every_position=False, notes=notes)
-
-
-def _chain(one: Round) -> list[int]:
-    """Of a tree, the accepted path and the first way on from there."""
-    parents, chain = one.parents or range(-1, len(one.proposed) - 1), one.path
-    for index, parent in enumerate(parents):
-        if parent == (chain[-1] if chain else -1):
-            chain.append(index)
-    return chain
 
 
 def write_trace(trace: OfferTrace, path: Path) -> None:
@@ -212,14 +221,15 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
 
 def _offer_to_json(offer: Offer) -> dict[str, Any]:
     one = len(set(offer.sources)) == 1
-    return {
+    saved: dict[str, Any] = {
         "sources": offer.sources[0] if one else offer.sources,
         "probabilities": [round(p, 4) for p in offer.probabilities],
         "offered": len(offer.sources),
-        "accepted": offer.accepted,
+        "path": offer.path,
         "passes": offer.passes,
         "host": round(offer.host, 6),
     }
+    return saved | ({"parents": offer.parents} if offer.parents else {})
 
 
 def _offer_from_json(saved: Mapping[str, Any]) -> Offer:
@@ -229,8 +239,9 @@ def _offer_from_json(saved: Mapping[str, Any]) -> Offer:
         raise ValueError(f"{count} offered ids with {len(found)} sources")
     return Offer(
         sources=found,
+        path=tuple(saved["path"]),
+        parents=tuple(saved.get("parents", ())),
         probabilities=tuple(map(float, saved["probabilities"])),
-        accepted=saved["accepted"],
         passes=saved["passes"],
         host=saved["host"],
     )

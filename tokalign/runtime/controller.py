@@ -176,21 +176,20 @@ class GainController:
         pace.account(seconds, tokens)
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
-        """From what was verified: of the draft model by position, of all by what they said."""
+        """From what was verified: of the draft model by depth, of all by what they said."""
         if self._steps:
-            none_left = len(proposal.ids) == self._drafted < self._steps
-            self._pace.acceptance.observe(len(proposal.ids) + none_left, verdict.accepted)
-        if proposal.ids and not proposal.parents:
-            if not self._steps:
-                self._offer = None
-            if not self._steps or proposal.probabilities:
-                self._pace.learn(proposal, len(proposal.ids), verdict.accepted)
+            ran_out = len(proposal.ids) == self._drafted < self._steps
+            self._pace.drafted(self._steps, len(proposal.ids), verdict.accepted, ran_out=ran_out)
+        elif proposal.ids:
+            self._offer = None
+        if proposal.ids and (proposal.probabilities or not self._steps):
+            self._pace.learn(proposal, verdict.ids)
 
     def _check_offer(self, context: Context) -> None:
-        """What became of an offer that was not verified: its first id can be told for free."""
+        """What became of an offer that was not verified: what it said of the next id, for free."""
         if self._offer is not None and self._offer[0] < len(context.ids):
             place, offer = self._offer
-            self._pace.learn(offer, 1, int(offer.ids[0] == context.ids[place]))
+            self._pace.learn(offer, context.ids[place : place + 1])
             self._offer = None
 
 

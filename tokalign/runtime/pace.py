@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokalign.runtime.calibration import Trust
 from tokalign.runtime.estimates import Acceptance, PassTimes
 from tokalign.runtime.gain import Costs, Plan, best_length
 from tokalign.runtime.proposal import Proposal
+from tokalign.vocab import TargetId
 
-SLACK, SHARE = 8.0, 0.005
+SLACK, CREDIT, SHARE = 8.0, 64.0, 0.005
 """Drafting may lose so many passes, and this share of all time, before it rests."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
@@ -40,6 +43,7 @@ class Pace:
         self._trust = Trust(rate=_TRUST_RATE)
         self._unspoken: dict[str, Acceptance] = {}
         self._lost = -SLACK
+        self._ids_per_pass = 1.0
         self._wait, self._due = _FIRST_WAIT, 0
 
     # -- costs -----------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ class Pace:
     def account(self, seconds: float, tokens: int) -> None:
         """A round is over: what it took beyond plain decoding, and the share that it may."""
         passes = min(seconds / self.plain, tokens + SLACK) - tokens * (1 + SHARE)
-        self._lost = max(-SLACK, self._lost + passes)
+        self._lost = max(-CREDIT, self._lost + passes)
 
     # -- free sources ------------------------------------------------------------------------------
 
@@ -98,15 +102,18 @@ class Pace:
             return [self._trust.calibrated(p, source) for p, source in pairs]
         return self._of(offer).probabilities(len(offer.ids))
 
-    def learn(self, offer: Proposal, checked: int, right: int) -> None:
-        """Of the first `checked` ids of a chain the first `right` came."""
+    def learn(self, offer: Proposal, came: Sequence[TargetId]) -> None:
+        """`came` came where an offer stood: what it said of each id that this tells about."""
+        path = offer.path_of(came)
         if len(offer.probabilities) != len(offer.ids):
-            self._of(offer).observe(checked, right)
+            self._of(offer).observe(min(len(offer.ids), len(came)), len(path))
             return
-        for index in range(min(checked, right + 1)):
-            source = offer.sources[index]
-            said = self._trust.calibrated(offer.probabilities[index], source)
-            self._trust.learn(said, source, right=index < right)
+        depths = {-1: 0} | {index: depth for depth, index in enumerate(path, start=1)}
+        parents = offer.parents or range(-1, len(offer.ids) - 1)
+        for index, (parent, source) in enumerate(zip(parents, offer.sources, strict=True)):
+            if depths.get(parent, len(came)) < len(came):
+                said = self._trust.calibrated(offer.probabilities[index], source)
+                self._trust.learn(said, source, right=index in depths)
 
     def value(self, offer: Proposal, plan: Plan) -> None:
         """Free sources made an offer (or none): is it worth waiting for the next?
@@ -126,14 +133,24 @@ class Pace:
 
     def best_steps(self, most: int) -> Plan:
         """The number of draft passes, at least 1, with the best expected rate."""
-        costs, best, tokens, reached = self.costs(most), Plan(0, 0.0), 1.0, 1.0
+        costs, best, tokens, reached = self.costs(2 * most), Plan(0, 0.0), 1.0, 1.0
         for steps, probability in enumerate(self.acceptance.probabilities(most), start=1):
             reached *= probability
             tokens += reached
-            rate = tokens / (costs.verify(steps + 1) + self.drafting(steps))
+            rows = 1 + max(1, round(steps * self._ids_per_pass))
+            rate = tokens / (costs.verify(rows) + self.drafting(steps))
             if rate > best.rate:
                 best = Plan(steps, rate, tokens)
         return best
+
+    def drafted(self, steps: int, ids: int, accepted: int, *, ran_out: bool) -> None:
+        """`steps` passes gave `ids` worth verifying, `accepted` of them right, one behind another.
+
+        ran_out: there were no more, though more were asked for.
+        """
+        depth = max(accepted, min(ids, steps))
+        self.acceptance.observe(depth + ran_out, accepted)
+        self._ids_per_pass += (ids / steps - self._ids_per_pass) / _WORTH_MEMORY
 
     @property
     def is_due(self) -> bool:

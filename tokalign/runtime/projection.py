@@ -74,13 +74,13 @@ class _Offers:
             return Proposal()
         offer = _at_most(offer, steps)
         self._clock.now += offer.host + offer.passes * self._costs.draft_pass
-        ids = [
-            TargetId(position + i) if i < offer.accepted else WRONG
-            for i in range(len(offer.sources))
-        ]
+        ids = [WRONG] * len(offer.sources)
+        for depth, index in enumerate(offer.path):
+            ids[index] = TargetId(position + depth)
         return Proposal(
             ids=tuple(ids[:limit]),
             sources=offer.sources[:limit],
+            parents=offer.parents[:limit],
             probabilities=offer.probabilities[:limit],
             draft_passes=offer.passes,
         )

@@ -38,14 +38,12 @@ def _asked(drafter: Drafter, context: Context, limit: int, following: Sequence[T
     began = perf_counter()
     proposal = drafter.propose(context, limit)
     seconds = perf_counter() - began
-    chain = proposal.path_to(proposal.chain_length - 1)
-    ids = [proposal.ids[index] for index in chain]
-    right = next((i for i, (a, b) in enumerate(zip(ids, following, strict=False)) if a != b), None)
     known = len(proposal.probabilities) == len(proposal.ids)
     return Offer(
-        sources=tuple(proposal.sources[index] for index in chain),
-        probabilities=tuple(proposal.probabilities[i] for i in chain) if known else (),
-        accepted=min(len(ids), len(following)) if right is None else right,
+        sources=proposal.sources,
+        path=tuple(proposal.path_of(following[: len(proposal.ids)])),
+        parents=proposal.parents,
+        probabilities=proposal.probabilities if known else (),
         passes=proposal.draft_passes,
         host=max(0.0, seconds - proposal.model_seconds),
     )
