@@ -5,16 +5,19 @@ The one module besides `sampling` that imports mlx.
 
 from __future__ import annotations
 
+import platform
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 from mlx_lm.generate import maybe_quantize_kv_cache, wired_limit
 from mlx_lm.models.cache import (
     can_trim_prompt_cache,
@@ -298,6 +301,26 @@ def _likeliest(row: Array, mask: Array | None) -> Array:
         size = min(row.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
         row = row[:, :size] + mask[:size]
     return mx.argmax(row, axis=-1)
+
+
+def weights_fingerprint(model: Any) -> str:
+    """What a pass costs depends on this: names, shapes and number formats of all weights."""
+    weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
+    return sha256(repr(weights).encode()).hexdigest()[:16]
+
+
+def weight_bytes(model: Any) -> int:
+    """What a pass over one row has to read."""
+    return sum(weight.nbytes for _, weight in tree_flatten(model.parameters()))
+
+
+def device_name() -> str:
+    """The chip that mlx computes on, such as "Apple M2 Pro"."""
+    return str(mx.device_info().get("device_name", platform.machine()))
+
+
+def mlx_version() -> str:
+    return str(mx.__version__)
 
 
 def peak_memory() -> float:
