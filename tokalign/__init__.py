@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokalign.api import GenerationResponse, speculative_generate_step, stream_generate
+    from tokalign.runtime.session_store import clear_session
 
 __version__ = "0.1.0"
 
-__all__ = ["GenerationResponse", "speculative_generate_step", "stream_generate"]
+__all__ = ["GenerationResponse", "clear_session", "speculative_generate_step", "stream_generate"]
 
 
 def __getattr__(name: str) -> Any:
     """The Python API, loaded when it is asked for: it brings mlx with it."""
+    if name == "clear_session":
+        from tokalign.runtime.session_store import clear_session
+
+        return clear_session
     if name in __all__:
         from tokalign import api
 

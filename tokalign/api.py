@@ -42,6 +42,7 @@ from tokalign.runtime.methods import (
 from tokalign.runtime.models_mlx import CacheOptions, ModelSession, peak_memory
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.sampling import CallableSampler, LogitsProcessor, Sampling
+from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translate import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizers import Tokenizer
@@ -91,6 +92,7 @@ def stream_generate(
     logits_processors: Sequence[LogitsProcessor] = (),
     stop: Sequence[str] = (),
     cache_options: CacheOptions | None = None,
+    session: str | None = None,
 ) -> Iterator[GenerationResponse]:
     """Generate text; drafting changes how fast, never what.
 
@@ -100,6 +102,7 @@ def stream_generate(
     draft_prompt: the draft's own rendering; by default it reads the target's prompt.
     method, translation, num_draft_tokens, dictionary, alignment: as options of `tokalign decode`.
     sampling: greedy by default. sampler: mlx-lm's kind, instead of `sampling`.
+    session: a name; outputs of one session are kept to copy from until `clear_session(name)`.
     Raises: UsageError, IncompatibleError, MissingAssetError and their kinds.
     """
     check_draft_tokens(num_draft_tokens)
@@ -107,6 +110,7 @@ def stream_generate(
     own = tokenizer if draft_tokenizer is None else draft_tokenizer
     draft = None if draft_model is None else _language_model(draft_model, own)
     table = open_dictionary(target.tokenizer, file=dictionary)
+    store = None if session is None else session_store(session, target.tokenizer.fingerprint)
     decoder = Decoder(
         target=target,
         draft=draft,
@@ -116,6 +120,7 @@ def stream_generate(
             num_draft_tokens=num_draft_tokens,
             dictionary=table,
             alignment=_alignment(target, draft, alignment),
+            outputs=None if store is None else store.text,
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options or CacheOptions(),
@@ -127,7 +132,15 @@ def stream_generate(
     generation = Generation(
         decoder, rendered, max_tokens=None if max_tokens < 0 else max_tokens, stop=stop
     )
-    return _responses(generation)
+    return _responses(generation) if store is None else _kept(generation, store)
+
+
+def _kept(generation: Generation, store: OutputStore) -> Iterator[GenerationResponse]:
+    """The responses; what was emitted is kept, also where the caller stops early."""
+    try:
+        yield from _responses(generation)
+    finally:
+        store.add(generation.context.emitted)
 
 
 def _responses(generation: Generation) -> Iterator[GenerationResponse]:

@@ -75,16 +75,19 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
 
 
 def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    sources: list[Source] = [ContextCopy()]
+    sources = _copies(drafting)
     if drafting.dictionary is not None:
         sources.append(TableSource(DictionaryDrafter(drafting.dictionary)))
-    if drafting.outputs is not None:
-        sources.append(SessionCopy(drafting.outputs))
     most = drafting.num_draft_tokens or _MOST_PROPOSED
     hybrid = Hybrid(sources, costs=drafting.costs, max_tokens=most)
     if neural is None:
         return hybrid
     return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+
+
+def _copies(drafting: Drafting) -> list[Source]:
+    """Copying from the request's own text, and from earlier outputs where a session has any."""
+    return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
@@ -94,7 +97,8 @@ def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Draft
         case "draft":
             return neural
         case "copy":
-            return Hybrid([ContextCopy()], costs=drafting.costs, max_tokens=most or _MOST_PROPOSED)
+            most = most or _MOST_PROPOSED
+            return Hybrid(_copies(drafting), costs=drafting.costs, max_tokens=most)
         case "prompt-lookup":
             return PromptLookupDrafter(max_tokens=most or 10)
     if drafting.dictionary is None:
