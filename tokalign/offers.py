@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import UsageError
-from tokalign.rounds import Round
+from tokalign.rounds import Round, SavedRun
 
 FORMAT, VERSION = "tokalign-trace", 1
 
@@ -200,6 +200,35 @@ def trace_of_rounds(
         )
         at += len(one.emitted)
     return OfferTrace(texts=(text,), every_position=False, notes=notes)
+
+
+def read_trace(path: Path) -> OfferTrace:
+    """A trace, or a run that `decode --json` saved. Raises: UsageError."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} cannot be read as a trace ({error}); record one with: "
+            "tokalign replay ... --trace FILE"
+        ) from error
+    if FORMAT in text.partition("\n")[0]:
+        return OfferTrace.from_lines(text.splitlines(), name=str(path))
+    return _trace_of_run(text, path)
+
+
+def _trace_of_run(text: str, path: Path) -> OfferTrace:
+    try:
+        saved = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is neither a trace nor a saved run ({error}); record one with: "
+            "tokalign decode ... --trace FILE"
+        ) from error
+    run = SavedRun.from_json(saved, name=str(path))
+    method = str(run.figures.get("method", "drafter"))
+    return trace_of_rounds(
+        run.rounds, given=int(run.figures.get("prompt_tokens", 0)), drafter=method, notes={}
+    )
 
 
 def write_trace(trace: OfferTrace, path: Path) -> None:

@@ -27,7 +27,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.gain import Plan
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.pace import Pace, plan_offer
-from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.proposal import Guess, Proposal, Verdict
 
 MOST = 16
 """Ids that are drafted at most in a round."""
@@ -47,10 +47,17 @@ class SteppedDrafter(Protocol):
         ...
 
 
+class Join(Protocol):
+    """Merges a guess with what the free sources have offered for the same place."""
+
+    def __call__(self, guess: Guess, limit: int, *, spent: float) -> Proposal: ...
+
+
 class GainController:
     """Drafter and verifier of one request, deciding for both.
 
     free: drafts by looking up, in microseconds. model: drafts in passes. At least one is given.
+    join: merges the model's chain with what `free` has just offered, see `Hybrid.join`.
     clock: in seconds. A round lasts from verdict to verdict, whoever spends the time, for running
     ahead a pass may begin rounds before its own.
     """
@@ -62,16 +69,18 @@ class GainController:
         *,
         free: Drafter | None = None,
         model: SteppedDrafter | None = None,
+        join: Join | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._pace, self._verifier, self._clock = pace, verifier, clock
-        self._free, self._model = free, model
+        self._free, self._model, self._join = free, model, join
         self._last_verdict: float | None = None
         self._was_ahead = self._ahead = False
         self._plain_rounds = 0 if pace.knows_plain else _REFRESH_ROUNDS  # that are to come
         self._since_plain = 0
         self._drafting = 0.0
-        self._steps = self._drafted = 0  # passes of the model in this round, and ids from them
+        self._steps = 0  # of the model in this round
+        self._drafted = Proposal()  # by the model
         self._model_started = False
         self._ask_in = 0
         self._offer: tuple[int, Proposal] | None = None  # of the free sources, where it stands
@@ -145,10 +154,29 @@ class GainController:
         took = self._clock() - began
         if self._model_started and pace.drafts is not None:  # the first draft reads the prompt
             pace.drafts.observe(steps, took)
-        self._steps, self._drafted = steps, len(proposal.ids)
+        self._steps, self._drafted = steps, proposal
+        if self._join is not None and self._offers_now(context) and proposal.ids:
+            return self._joined(self._join, proposal, limit, took)
         if not proposal.ids or len(proposal.probabilities) != len(proposal.ids):
             return proposal
         return _head(proposal, plan_offer(pace, proposal, spent=took).length)
+
+    def _offers_now(self, context: Context) -> bool:
+        return self._offer is not None and self._offer[0] == len(context.ids)
+
+    def _joined(self, join: Join, drafted: Proposal, limit: int, took: float) -> Proposal:
+        """The best chain of the model's and the free sources' guesses together."""
+        chain = drafted.ids[: drafted.chain_length]
+        said = drafted.probabilities[: len(chain)]
+        believed = self._pace.acceptance.probabilities(len(chain))
+        guess = Guess(chain, (*said, *believed[len(said) :]), drafted.sources[0])
+        best = join(guess, limit, spent=took)
+        return replace(
+            best,
+            draft_passes=drafted.draft_passes,
+            counts=drafted.counts,
+            model_seconds=drafted.model_seconds,
+        )
 
     # -- as a verifier -----------------------------------------------------------------------------
 
@@ -178,8 +206,8 @@ class GainController:
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
         """From what was verified: of the draft model by depth, of all by what they said."""
         if self._steps:
-            ran_out = len(proposal.ids) == self._drafted < self._steps
-            self._pace.drafted(self._steps, len(proposal.ids), verdict.accepted, ran_out=ran_out)
+            right = len(self._drafted.path_of(verdict.ids))
+            self._pace.drafted(self._steps, right, known=len(verdict.ids), rows=len(proposal.ids))
         elif proposal.ids:
             self._offer = None
         if proposal.ids and (proposal.probabilities or not self._steps):

@@ -143,14 +143,13 @@ class Pace:
                 best = Plan(steps, rate, tokens)
         return best
 
-    def drafted(self, steps: int, ids: int, accepted: int, *, ran_out: bool) -> None:
-        """`steps` passes gave `ids` worth verifying, `accepted` of them right, one behind another.
+    def drafted(self, steps: int, right: int, *, known: int, rows: int) -> None:
+        """`steps` passes drafted, and of the `known` ids that came next the first `right` so.
 
-        ran_out: there were no more, though more were asked for.
+        rows: how many of the ids drafted were worth verifying.
         """
-        depth = max(accepted, min(ids, steps))
-        self.acceptance.observe(depth + ran_out, accepted)
-        self._ids_per_pass += (ids / steps - self._ids_per_pass) / _WORTH_MEMORY
+        self.acceptance.observe(min(known, max(steps, right)), right)
+        self._ids_per_pass += (rows / steps - self._ids_per_pass) / _WORTH_MEMORY
 
     @property
     def is_due(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tokalign.cost_curve import CostCurve
 from tokalign.offers import Offer, OfferTrace, TracedText
 from tokalign.runtime.context import Context
 from tokalign.runtime.controller import GainController
@@ -24,6 +25,9 @@ from tokalign.runtime.verify import ReplayVerifier
 from tokalign.vocab import TargetId
 
 WRONG = TargetId(-1)
+
+ASSUMED_DRAFT = 0.1
+"""A pass of a draft model of a tenth of the target's bytes, where passes are bound by memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ class _Offers:
         if offer is None or not steps or not limit:
             return Proposal()
         offer = _at_most(offer, steps)
-        self._clock.now += offer.host + offer.passes * self._costs.draft_pass
+        self._clock.now += offer.passes * self._costs.draft_pass
         ids = [WRONG] * len(offer.sources)
         for depth, index in enumerate(offer.path):
             ids[index] = TargetId(position + depth)
@@ -114,9 +118,8 @@ def project(
 ) -> Projection:
     """Replay a trace under `costs`: every fixed length, and the gain controller.
 
-    costs: in seconds or in plain passes; offers cost their recorded host time only if in seconds,
-    so use `without_host` otherwise. pace: what the controller knows in the beginning; the costs
-    themselves by default. lengths: up to the longest recorded by default.
+    pace: what the controller knows in the beginning; the costs themselves by default. lengths: up
+    to the longest recorded by default.
     """
     if lengths is None:
         lengths = range(1, min(16, trace.longest) + 1)
@@ -125,6 +128,25 @@ def project(
     return Projection(
         fixed={0: 1.0} | {k: plain / _fixed_time(trace, costs, k) for k in lengths if k},
         auto=plain / _auto_time(trace, costs, make_pace()),
+    )
+
+
+def costs_under(curve: CostCurve, trace: OfferTrace, *, draft_pass: float | None) -> Costs:
+    """What a curve says of the contexts of a trace, in plain passes.
+
+    draft_pass: of the draft model, in plain passes; None for what the curve says, `ASSUMED_DRAFT`
+    where it says nothing. Recorded host time is left out: it is another machine's.
+    """
+    middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
+    context = sorted(middle)[len(middle) // 2] if middle else 0
+    rows = curve.rows_at(context)
+    known = curve.draft_pass_at(context)
+    if draft_pass is None:
+        draft_pass = ASSUMED_DRAFT if known is None else known / rows[0]
+    return Costs(
+        rows=tuple(time / rows[0] for time in rows),
+        draft_pass=draft_pass,
+        host=curve.host / rows[0],
     )
 
 

@@ -1,0 +1,89 @@
+"""`tokalign project`: what recorded offers would be worth on a machine one does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+
+if TYPE_CHECKING:
+    from tokalign.offers import OfferTrace
+    from tokalign.runtime.projection import Projection
+
+
+@click.command("project")
+@click.option(
+    "--trace",
+    "file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Written by replay, emulate or decode --trace, or by decode --json.",
+)
+@click.option(
+    "--cost",
+    "curves",
+    metavar="CURVE",
+    multiple=True,
+    help="A file of `tokalign calibrate`, or a shipped curve; repeatable. Default: all shipped.",
+)
+@click.option(
+    "--draft-pass",
+    type=click.FloatRange(min=0),
+    metavar="PASSES",
+    help="A pass of the draft model, in plain passes of the target. Default: the curve's, or 0.1.",
+)
+@json_option
+@quiet_option
+def command(
+    file: Path,
+    curves: tuple[str, ...],
+    draft_pass: float | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Say what speed-up to expect under cost curves, by draft length and with `auto`."""
+    from tokalign.cost_curve import read_curve, shipped_names
+    from tokalign.offers import read_trace
+    from tokalign.runtime.projection import costs_under, project
+
+    trace = read_trace(file)
+    _say_what_is_approximate(trace, quiet=quiet)
+    found = {}
+    for name in curves or shipped_names():
+        curve = read_curve(name)
+        note(f"{name}: {curve.source}", quiet=quiet)
+        costs = costs_under(curve, trace, draft_pass=draft_pass)
+        found[name] = project(trace, costs)
+    if as_json:
+        print_json({"tokens": trace.tokens, "curves": {n: _figures(p) for n, p in found.items()}})
+    else:
+        click.echo(table((name, _sentence(projection)) for name, projection in found.items()))
+
+
+def _say_what_is_approximate(trace: OfferTrace, *, quiet: bool) -> None:
+    if not trace.every_position:
+        note(
+            "the trace is of one generation: other draft lengths than its own are approximate "
+            "(record with replay --trace for exact ones)",
+            quiet=quiet,
+        )
+
+
+def _figures(projection: Projection) -> dict[str, Any]:
+    return {
+        "auto": round(projection.auto, 4),
+        "best_length": projection.best,
+        "best_fixed": round(projection.fixed[projection.best], 4),
+        "fixed": {str(k): round(speedup, 4) for k, speedup in projection.fixed.items()},
+    }
+
+
+def _sentence(projection: Projection) -> str:
+    by_length = ", ".join(f"{k}: {v:.2f}" for k, v in projection.fixed.items() if k)
+    best = projection.best
+    verdict = f"best fixed length {best} ({projection.fixed[best]:.2f} x)" if best else "plain"
+    return f"auto {projection.auto:.2f} x plain; {verdict}; by length {by_length}"

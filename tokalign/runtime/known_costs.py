@@ -1,0 +1,67 @@
+"""What is known of this machine before the first round: a measured curve, or an assumed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tokalign.cost_curve import CostCurve, read_curve
+from tokalign.curve_store import find_curve
+from tokalign.runtime.controller import MOST
+from tokalign.runtime.estimates import PassTimes
+from tokalign.runtime.measure import machine_of
+from tokalign.runtime.models_mlx import weight_bytes
+from tokalign.runtime.pace import Pace
+
+_MEASURED = 4
+"""Observations that a measured time is worth; it may be of another day."""
+
+_SHIPPED = {
+    "Apple M1 Max": "m1-max",
+    "Apple M2": "m2",
+    "Apple M2 Pro": "m2-pro",
+    "Apple M2 Ultra": "m2-ultra",
+}
+_OTHERS = "24-percent-per-row"
+
+
+def opening_pace(
+    target: Any,
+    draft: Any = None,
+    *,
+    context: int = 128,
+    note: Callable[[str], None] = lambda _: None,
+) -> Pace:
+    """What the gain controller begins with, for two loaded mlx-lm models.
+
+    context: about how many ids the passes will have in front. note: told once what is assumed.
+    """
+    machine = machine_of(target, draft)
+    curve = find_curve(machine)
+    if curve is not None:
+        return pace_of(curve, target, draft, context=context)
+    assumed = read_curve(_SHIPPED.get(machine.device, _OTHERS))
+    note(
+        f"verification cost not measured on {machine.device} yet: assuming that of "
+        f"{assumed.name!r} until rounds tell; tokalign calibrate measures it"
+    )
+    return pace_of(assumed, target, draft, context=context)
+
+
+def pace_of(curve: CostCurve, target: Any, draft: Any = None, *, context: int = 128) -> Pace:
+    """The knowledge that a curve gives; only a measured one is believed to the second.
+
+    Where the draft's time is not known, it is to the target's as the bytes that a pass reads.
+    """
+    measured = curve.machine is not None
+    drafts = None
+    if draft is not None:
+        each = curve.draft_pass_at(context) if measured else None
+        ratio = weight_bytes(draft) / weight_bytes(target)
+        prior = [steps * (ratio if each is None else each) for steps in range(1, MOST + 1)]
+        drafts = PassTimes(prior, weight=0 if each is None else _MEASURED)
+    return Pace(
+        PassTimes(curve.rows_at(context), weight=_MEASURED if measured else 0),
+        drafts,
+        host=curve.host if measured else 0.0,
+    )
