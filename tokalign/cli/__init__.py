@@ -13,11 +13,14 @@ import click
 from tokalign import __version__
 
 _COMMANDS = {
+    "bench": "Measure every way to draft against plain decoding.",
     "build": "Build the tables of a (draft, target) pair and a language.",
+    "calibrate": "Measure what passes cost on this machine.",
     "check": "Will this pair work well? Tokenizers only, no weights.",
     "decode": "Generate text, faster, with exactly the target's own output.",
     "emulate": "Measure a dictionary on a text, as DictSpec's emulator does.",
     "inspect": "Show what is in a table file.",
+    "project": "What recorded drafts would be worth under any cost curve.",
     "replay": "Measure a draft model on a reference text that plays the target.",
     "report": "Show how each token of a run came about, as a page.",
     "verify": "Check a table file byte for byte.",

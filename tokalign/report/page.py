@@ -67,7 +67,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+main { max-width: 68rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .35rem; letter-spacing: -.01em; }
 h2 { font-size: 1.15rem; margin: 2.75rem 0 .35rem; }
 h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
@@ -83,10 +83,10 @@ code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .scroll { overflow-x: auto; margin: .75rem 0 1rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--quiet); padding-bottom: .35rem; }
-th, td { padding: .3rem 1.1rem .3rem 0; text-align: left; vertical-align: top;
+th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--quiet); }
-th.n, td.n { text-align: right; padding-right: 1.25rem; }
+th.n, td.n { text-align: right; }
 figure { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr));

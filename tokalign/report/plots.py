@@ -103,6 +103,15 @@ def staircase(
     return chart.finish(title, [*drawn, *chart.names(treads)])
 
 
+def key(names: Sequence[str]) -> Html:
+    """What the markers of small charts stand for, series by series."""
+    x, drawn = 8.0, []
+    for style, name in enumerate(names, start=1):
+        drawn += [marker(style, x, 12), label(name, x + 12, 16, kind="value")]
+        x += 40 + text_width(name)
+    return drawing(", ".join(names), drawn, width=_SIZE[0], height=24)
+
+
 @dataclass(frozen=True, slots=True)
 class _Chart:
     """A frame of one of two sizes, and what is drawn in it."""

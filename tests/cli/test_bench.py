@@ -1,0 +1,145 @@
+"""`tokalign bench`: measured, kept, gone on with, shown in every form, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from markup import assert_self_contained
+
+from tokalign.cli.bench import command
+from tokalign.cli.prompts import read_prompts
+from tokalign.errors import IncompatibleError, TokalignError, UsageError
+from tokalign.measurements import read_measurements
+from tokalign.runtime.bench import Bench
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
+SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--condition", "exact", "--condition", "copy"]
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(command, [*arguments])
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The measurements of a short run."""
+    folder = tmp_path_factory.mktemp("bench")
+    results = folder / "r.jsonl"
+    saved = [
+        argument for form in ("html", "md") for argument in ("--save", str(folder / f"x.{form}"))
+    ]
+    result = bench(*PAIR, *SHORT, "--results", str(results), "-o", "json", *saved)
+    assert result.exit_code == 0, result.output
+    (folder / "x.json").write_text(result.stdout)
+    return results
+
+
+def test_three_sets_are_measured_and_shown(kept: Path) -> None:
+    found = json.loads(kept.with_name("x.json").read_text())
+    assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
+    assert [(row["name"], row["k"]) for row in found["overall"]] == [
+        ("plain", None),
+        ("exact", 2),
+        ("copy", 2),
+    ]
+    assert found["ids_that_differ"] == 0
+    assert all(row["prompts"] == 3 for row in found["overall"])
+    assert_self_contained(kept.with_name("x.html").read_text("utf-8"))
+    assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
+    documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
+    assert [key for key in found["overall"][1] if f"`{key}`" not in documented] == []
+
+
+def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
+    for form, sign in {
+        "table": "plain",
+        "csv": "set,prompt",
+        "md": "## all",
+        "html": "<!DOC",
+    }.items():
+        result = bench("--results", str(kept), "-o", form)
+        assert result.exit_code == 0
+        assert sign in result.stdout
+    assert json.loads(bench("--results", str(kept), "-o", "json").stdout)
+
+
+def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "r.jsonl"
+    lines = kept.read_bytes().splitlines(keepends=True)
+    results.write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    taken = []
+    run = Bench.run
+
+    def counted(self: Bench, done: Any) -> Iterator[Any]:
+        for one in run(self, done):
+            taken.append(one)
+            yield one
+
+    monkeypatch.setattr(Bench, "run", counted)
+    result = bench(*PAIR, *SHORT, "--results", str(results))
+    assert result.exit_code == 0, result.output
+    assert "3 measurements are there already" in result.stderr
+    assert len(taken) == 9 - 3
+    ids = [m.token_ids for m in read_measurements(results)[1]]
+    assert ids == [m.token_ids for m in read_measurements(kept)[1]]
+
+
+def test_a_file_of_other_settings_is_refused(kept: Path) -> None:
+    result = bench(*PAIR, *SHORT, "-m", "9", "--results", str(kept))
+    assert isinstance(result.exception, IncompatibleError)
+    assert "max_tokens" in str(result.exception)
+    other = ["--target", str(DEMO / "draft"), "--dtype", "float32", *SHORT]
+    result = bench(*other, "--results", str(kept))
+    assert isinstance(result.exception, IncompatibleError)
+    assert "target" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ([], UsageError, "--target"),
+        (["--target", "x", "--condition", "exakt"], UsageError, "no translation"),
+        (["--target", "x", "-k", "2,none"], UsageError, "--num-draft-tokens"),
+        (["--target", "x", "-k", "0"], UsageError, "--method plain"),
+        (["--target", "x", "--save", "a.pdf"], UsageError, ".html"),
+    ],
+)
+def test_refusals_come_before_anything_is_loaded(
+    arguments: list[str], error: type[TokalignError], says: str
+) -> None:
+    result = bench(*arguments)
+    assert isinstance(result.exception, error)
+    assert says in str(result.exception)
+
+
+def test_prompts_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')
+    found = read_prompts(
+        [tmp_path / "a.txt"], [tmp_path / "b.jsonl"], field="text", limit=None, repeats=2
+    )
+    assert [(one.block.prompt_set, one.text, one.window) for one in found[:3]] == [
+        ("b", "trzy", True),
+        ("a", "jeden", False),
+        ("a", "dwa", False),
+    ]
+    assert [one.block.repeat for one in found] == [1, 1, 1, 2, 2, 2]
+    assert len({one.block for one in found}) == 6
+
+
+def test_our_own_prompts_are_thirty() -> None:
+    found = read_prompts([], [], field="text", limit=None)
+    assert len(found) == len({one.text for one in found}) == 30
+    assert sum(one.window for one in found) == 10
+
+
+def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.txt", tmp_path / "a.jsonl"]
+    with pytest.raises(UsageError, match="rename"):
+        read_prompts(paths, [], field="text", limit=None)

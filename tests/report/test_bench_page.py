@@ -1,0 +1,88 @@
+"""What a comparison looks like: a valid page, and tables that say the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from markup import Document, assert_self_contained
+from measured import block, measured
+
+from tokalign.comparison import Comparison, compare
+from tokalign.cost_curve import ContextCosts, CostCurve, Timing
+from tokalign.measurements import PLAIN, Condition
+from tokalign.report.bench import bench_page
+from tokalign.report.tables import HEAD, aligned, as_object, cells, comma_separated, markdown
+
+CONDITIONS = [Condition(PLAIN), Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
+ABOUT = {"target": "a <model>", "draft": None}
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Comparison:
+    """Some prompts in two sets, measured under all conditions, at any speed."""
+    speeds = st.floats(0.5, 500) | st.just(0.0)
+    where = [block(n, prompt_set=s) for s in "ab" for n in range(1, draw(st.integers(0, 4)) + 1)]
+    return compare(
+        measured(
+            condition,
+            one,
+            tokens_per_second=draw(speeds),
+            accepted=draw(st.integers(0, 4)) if condition.name != PLAIN else 0,
+        )
+        for one in where
+        for condition in CONDITIONS
+    )
+
+
+SOME = compare(
+    measured(c, block(n), tokens_per_second=10.0 + n * i, accepted=n)
+    for n in range(1, 5)
+    for i, c in enumerate(CONDITIONS)
+)
+
+
+@given(comparisons())
+def test_a_page_is_valid_whatever_was_measured(comparison: Comparison) -> None:
+    assert_self_contained(bench_page(comparison, ABOUT))
+
+
+def test_the_page_shows_every_point_and_every_row() -> None:
+    document = Document(bench_page(SOME, ABOUT))
+    dots = document.of_class("dot")
+    assert len(dots) == sum(len(row.points) for row in SOME.overall[1:]) + 2  # and the key's
+    for row in SOME.overall:
+        assert set(cells(row)) <= set(document.pieces) | {""}
+    assert "a <model>" in document.pieces
+
+
+def test_the_staircase_is_there_where_the_curve_is_known() -> None:
+    rows = {m: Timing(m / 10, m / 10, m / 10) for m in (1, 2, 4)}
+    curve = CostCurve(
+        name="this machine", source="measured", contexts=(ContextCosts(tokens=64, rows=rows),)
+    )
+    document = Document(bench_page(SOME, ABOUT, curve=curve))
+    assert "What a pass costs" in document.pieces
+    assert "this machine" in document.pieces
+    assert "What a pass costs" not in Document(bench_page(SOME, ABOUT)).pieces
+
+
+@given(comparisons())
+def test_tables_have_all_rows_and_columns(comparison: Comparison) -> None:
+    lines = aligned(comparison, ABOUT).splitlines()
+    assert len(lines) == 1 + len(comparison.overall)
+    tables = [line for line in markdown(comparison, ABOUT).splitlines() if line.startswith("|")]
+    assert all(line.count("|") == len(HEAD) + 1 for line in tables)
+    assert json.loads(json.dumps(as_object(comparison, ABOUT), allow_nan=False))["about"] == ABOUT
+
+
+def test_csv_has_a_line_per_prompt_and_condition() -> None:
+    rows = list(csv.DictReader(comma_separated(SOME, ABOUT).splitlines()))
+    assert len(rows) == 16
+    assert {row["condition"] for row in rows} == {PLAIN, "exact", "copy"}
+    exact = [
+        float(row["speedup"]) for row in rows if (row["condition"], row["k"]) == ("exact", "2")
+    ]
+    assert exact == [1.1, 1.2, 1.3, 1.4]

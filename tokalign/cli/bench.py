@@ -1,0 +1,263 @@
+"""`tokalign bench`: prompts times conditions against plain decoding, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
+from tokalign.cli.prompts import PromptText, read_prompts
+from tokalign.cli.texts import field_option, limit_option
+from tokalign.errors import UsageError
+from tokalign.measurements import PLAIN, Condition
+from tokalign.runtime.methods import METHODS, check_draft_tokens, check_translation
+
+if TYPE_CHECKING:
+    from tokalign.comparison import Comparison
+    from tokalign.measurements import Measurement
+    from tokalign.runtime.assembly import Decoder, Prompt
+    from tokalign.runtime.bench import Bench
+
+_PATH = click.Path(path_type=Path)
+FORMATS = ("table", "md", "csv", "json", "html")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line, as typed."""
+
+    target: str | None
+    draft: str | None
+    prompts: tuple[Path, ...]
+    windows: tuple[Path, ...]
+    field: str
+    limit: int | None
+    conditions: tuple[str, ...]
+    num_draft_tokens: str
+    max_tokens: int
+    temp: float
+    seed: int
+    repeats: int
+    dtype: str | None
+    dictionary: Path | None
+    alignment: Path | None
+    window_tokens: int | None
+    ignore_chat_template: bool
+    results: Path | None
+    output: str
+    save: tuple[Path, ...]
+    quiet: bool
+
+    def note(self, message: str) -> None:
+        note(message, quiet=self.quiet)
+
+
+@click.command("bench")
+@click.option("--target", "--model", "target", metavar="NAME", help="The model.")
+@click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
+@click.option("--prompts", type=_PATH, multiple=True, metavar="FILE", help="Users' turns.")
+@click.option("--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to go on with.")
+@field_option
+@limit_option
+@click.option(
+    "--condition", "conditions", multiple=True, metavar="NAME", help="A method or a translation."
+)
+@click.option("-k", "--num-draft-tokens", default="2,4", show_default=True, metavar="K,K,...")
+@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, show_default=True)
+@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
+@click.option("--window-tokens", type=click.IntRange(min=1), help="Given of a window; all of it.")
+@click.option("--ignore-chat-template", is_flag=True, help="Take prompts as they are.")
+@click.option("--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; go on there.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--save", type=_PATH, multiple=True, metavar="FILE", help=".md, .csv, .json, .html")
+@quiet_option
+def command(**given: Any) -> None:
+    """Measure every way to draft against plain decoding, prompt by prompt.
+
+    Conditions take turns, so that a slow minute of the machine hits all alike, and each output is
+    compared with plain decoding's, id for id (exactly equal in float32). Without prompts the
+    thirty of benchmarks/prompts are used. Without --target, what --results holds is shown.
+    """
+    options = Options(**given)
+    writers = {path: _writer(path.suffix.removeprefix(".")) for path in options.save}
+    show = _writer(options.output)
+    about, measurements = _measured(options)
+    from tokalign.comparison import compare
+
+    comparison = compare(measurements)
+    for path, write in writers.items():
+        write_text(path, write(comparison, about))
+    click.echo(show(comparison, about), nl=False)
+    if comparison.ids_that_differ:
+        options.note(
+            f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
+            "last bit may depend on how many rows a pass has; --dtype float32 rules that out"
+        )
+
+
+def _measured(options: Options) -> tuple[Mapping[str, Any], list[Measurement]]:
+    """Measurements of the file and of this run, those that were asked for."""
+    from tokalign.measurements import MeasurementFile, read_measurements
+
+    if options.target is None:
+        if options.results is None:
+            raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
+        return read_measurements(options.results)
+    lengths = _lengths(options.num_draft_tokens)
+    for name in options.conditions:
+        if name not in METHODS:
+            check_translation(name)
+    texts = read_prompts(
+        options.prompts,
+        options.windows,
+        field=options.field,
+        limit=options.limit,
+        repeats=options.repeats,
+    )
+    decoder, about = _load(options, options.target)
+    bench = _bench(options, decoder, texts, lengths)
+    file = MeasurementFile(options.results, about) if options.results else None
+    done = file.open() if file else []
+    if done:
+        options.note(f"{options.results}: {len(done):,} measurements are there already")
+    wanted = list(bench.schedule())
+    found = [m for m in done if (m.block, m.condition) in set(wanted)]
+    with progress(len(wanted) - len(found), "measuring", quiet=options.quiet) as advance:
+        for measurement in bench.run(found):
+            if file:
+                file.append(measurement)
+            found.append(measurement)
+            advance(1)
+    return about, found
+
+
+def _lengths(typed: str) -> list[int]:
+    """Raises: UsageError for what is no draft length."""
+    parts = [part.strip() for part in typed.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise UsageError(f"--num-draft-tokens {typed} are no numbers; give, for instance, 2,4")
+    for part in parts:
+        check_draft_tokens(int(part))
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _bench(
+    options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int]
+) -> Bench:
+    from tokalign.runtime.bench import Bench, conditions_of
+
+    target, draft = decoder.target, decoder.draft
+    pair = None if draft is None else (target.tokenizer, draft.tokenizer)
+    conditions = conditions_of(decoder.drafting, lengths=lengths, pair=pair)
+    if options.conditions:
+        names = [name for name in options.conditions if name != PLAIN]
+        conditions = [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
+    return Bench(
+        decoder=decoder,
+        prompts={one.block: _prompt(options, decoder, one) for one in texts},
+        conditions=conditions,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+    )
+
+
+def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
+    use_template = not (one.window or options.ignore_chat_template)
+    prompt = decoder.prompt(one.text, use_template=use_template)
+    if one.window and options.window_tokens:
+        return replace(prompt, target=prompt.target[: options.window_tokens], draft=None)
+    return prompt
+
+
+def _load(options: Options, target_name: str) -> tuple[Decoder, dict[str, Any]]:
+    """Models and tables; and what measurements with them hold for."""
+    from tokalign.build.alignment import align
+    from tokalign.lookup import open_alignment, open_dictionary
+    from tokalign.registry import resolve_model
+    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.methods import choose_translation
+    from tokalign.runtime.sampling import Sampling
+
+    places = [resolve_model(name) for name in (target_name, options.draft) if name is not None]
+    for place in places:
+        options.note(place.description)
+    models = [LanguageModel.from_folder(p.folder, dtype=options.dtype) for p in places]
+    target, draft = models[0], models[1] if len(models) > 1 else None
+    beside = places[0].folder
+    drafting = Drafting(
+        dictionary=open_dictionary(
+            target.tokenizer, file=options.dictionary, beside=beside, note=options.note
+        )
+    )
+    if draft is not None:
+        drafting = replace(
+            drafting,
+            translation=choose_translation(None, target.tokenizer, draft.tokenizer),
+            alignment=cache(
+                lambda: open_alignment(
+                    target.tokenizer,
+                    draft.tokenizer,
+                    otherwise=align,
+                    file=options.alignment,
+                    beside=beside,
+                    note=options.note,
+                )
+            ),
+        )
+    sampler = Sampling(temperature=options.temp, seed=options.seed)
+    about = _about(options, [place.folder for place in places])
+    return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler), about
+
+
+def _about(options: Options, folders: Sequence[Path]) -> dict[str, Any]:
+    """What has to be equal for measurements to be compared."""
+    from importlib.metadata import version
+
+    from tokalign import __version__
+    from tokalign.measurements import machine_name, weights_fingerprint
+
+    names = [name for name in (options.target, options.draft) if name]
+    weights = [f"{n} ({weights_fingerprint(f)})" for n, f in zip(names, folders, strict=True)]
+    return {
+        "target": weights[0],
+        "draft": weights[1] if len(weights) > 1 else None,
+        "max_tokens": options.max_tokens,
+        "temperature": options.temp,
+        "seed": options.seed,
+        "dtype": options.dtype or "of the weights",
+        "machine": machine_name(),
+        "mlx": version("mlx"),
+        "tokalign": __version__,
+    }
+
+
+def _writer(form: str) -> Callable[[Comparison, Mapping[str, Any]], str]:
+    """How a comparison is written. Raises: UsageError for a form there is not."""
+    from tokalign.report.bench import bench_page
+    from tokalign.report.tables import aligned, as_object, comma_separated, markdown
+
+    match form:
+        case "table":
+            return aligned
+        case "md":
+            return markdown
+        case "csv":
+            return comma_separated
+        case "json":
+            return lambda comparison, about: as_json(as_object(comparison, about)) + "\n"
+        case "html":
+            return bench_page
+    raise UsageError(
+        f"--save cannot write .{form}; give a file that ends in .md, .csv, .json or .html"
+    )

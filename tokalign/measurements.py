@@ -1,0 +1,183 @@
+"""Generations measured one by one, in a JSON-lines file that a killed run goes on with.
+
+The first line says what was measured on what; every other line is one generation of one prompt
+under one condition. `tokalign bench` writes them, `comparison.py` makes tables of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from tokalign.errors import IncompatibleError, UsageError
+
+FORMAT, VERSION = "tokalign-bench", 1
+PLAIN = "plain"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One way to decode. name: a translation of the draft model, or a method.
+
+    k: ids or passes drafted in a round, or "auto"; None for plain decoding.
+    """
+
+    name: str
+    k: int | str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.k is None else f"{self.name}, k = {self.k}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What conditions are compared on: one prompt, once. number, repeat: counted from 1.
+
+    digest: of the prompt's text, so that another prompt in its place is another block.
+    """
+
+    prompt_set: str
+    number: int
+    digest: str
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One generation.
+
+    tokens_per_second: behind the first round, in which the prompt is read; 0 if that was the last.
+    host_ms: median time of a round outside model passes. sources: accepted tokens by source.
+    """
+
+    block: Block
+    condition: Condition
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    rounds: int
+    proposed: int
+    accepted: int
+    draft_passes: int
+    tokens_per_second: float
+    host_ms: float
+    finish_reason: str
+    sources: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, times rounded to what can be measured."""
+        return asdict(self) | {
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "host_ms": round(self.host_ms, 4),
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Raises: KeyError or TypeError for anything that is not a measurement."""
+        values = {field.name: saved[field.name] for field in fields(cls)}
+        return cls(
+            **values
+            | {
+                "block": Block(**values["block"]),
+                "condition": Condition(**values["condition"]),
+                "token_ids": tuple(values["token_ids"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementFile:
+    """Measurements kept in a file, appended as they come.
+
+    about: what they hold for; a file about anything else is refused. Equal `about`s mean that
+    measurements may be compared: the same weights, settings, prompts and machine.
+    """
+
+    path: Path
+    about: Mapping[str, Any]
+
+    def open(self) -> list[Measurement]:
+        """What is there already; makes the file where there is none.
+
+        A last line that was not written to its end is taken away.
+        Raises: IncompatibleError for measurements of something else; UsageError for another file.
+        """
+        header = json.dumps({"format": FORMAT, "version": VERSION, "about": self.about})
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._append(header)
+            return []
+        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        found, measurements = read_measurements(self.path, whole)
+        self._require_same(found)
+        with self.path.open("r+b") as file:
+            file.truncate(len(whole) + 1)
+        return measurements
+
+    def append(self, measurement: Measurement) -> None:
+        """Write one more; it is on disk when this returns."""
+        self._append(json.dumps(measurement.to_json(), ensure_ascii=False))
+
+    def _append(self, line: str) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written ({error.strerror})") from error
+
+    def _require_same(self, found: Mapping[str, Any]) -> None:
+        wanted = json.loads(json.dumps(self.about))
+        for name in {**wanted, **found}:
+            if wanted.get(name) != found.get(name):
+                raise IncompatibleError(
+                    f"{self.path} holds measurements with {name} {found.get(name)}, not "
+                    f"{wanted.get(name)}; give another file with --results"
+                )
+
+
+def read_measurements(
+    path: Path, content: bytes | None = None
+) -> tuple[Mapping[str, Any], list[Measurement]]:
+    """What a file is about, and its measurements. Raises: UsageError for any other file."""
+    lines = (path.read_bytes() if content is None else content).splitlines()
+    try:
+        header = json.loads(lines[0])
+        if (header["format"], header["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"{header['format']} version {header['version']}")
+        return header["about"], list(_measurements(lines[1:]))
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} holds no measurements of version {VERSION} ({type(error).__name__}: {error}); "
+            "give another file with --results"
+        ) from error
+
+
+def _measurements(lines: list[bytes]) -> Iterator[Measurement]:
+    for line in lines:
+        yield Measurement.from_json(json.loads(line))
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """Twelve digits that tell models apart: of their configuration and parts of their weights.
+
+    The first and last MiB of each weight file count, and its length: enough for a fine-tune or
+    another quantization to differ, without reading gigabytes.
+    """
+    digest = sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            for start in (0, max(0, size - _MIB)):
+                file.seek(start)
+                digest.update(b"%d %d " % (size, start) + file.read(_MIB))
+    return digest.hexdigest()[:12]
+
+
+def machine_name() -> str:
+    """The machine that measures, as far as the system tells it."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"

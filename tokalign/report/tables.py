@@ -1,0 +1,119 @@
+"""Rows of a comparison as text: aligned columns, Markdown, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from tokalign.comparison import Comparison, Row
+from tokalign.cost_model import BreakEven
+from tokalign.measurements import PLAIN
+
+HEAD = (
+    "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",
+    "speed-up (quartiles)", "break-even (95% interval)", "ids that differ",
+)  # fmt: skip
+"""Names of `cells`; `docs/metrics.md` says what they mean."""
+
+TEXT_COLUMNS = 2
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One condition as text, under `HEAD`; an en dash where there is no such figure."""
+    drafts, timed = row.condition.name != PLAIN, bool(row.points)
+    return (
+        row.condition.name,
+        "" if row.condition.k is None else str(row.condition.k),
+        f"{row.acceptance:.3f}" if drafts else "–",
+        f"{row.tokens_per_round:.3f}",
+        f"{row.draft_passes_per_round:.2f}",
+        f"{row.host_ms:.2f}",
+        f"{row.tokens_per_second:.1f}" if timed else "–",
+        f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if timed and drafts else "–",
+        _break_even(row.break_even),
+        str(row.ids_that_differ),
+    )
+
+
+def _break_even(fit: BreakEven | None) -> str:
+    """A dash where more acceptance did not mean more speed."""
+    if fit is None or fit.slope <= 0 or not isfinite(fit.acceptance):
+        return "–"
+    return f"{fit.acceptance:.2f} ({fit.low:.2f} to {fit.high:.2f})"
+
+
+def aligned(comparison: Comparison, about: Mapping[str, Any]) -> str:
+    """A table for a terminal, over all prompts."""
+    rows = [HEAD, *map(cells, comparison.overall)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if column < TEXT_COLUMNS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for row in rows
+    )
+
+
+def markdown(comparison: Comparison, about: Mapping[str, Any]) -> str:
+    """The settings, and a table over all prompts and one per set."""
+    parts = ["".join(f"* {name}: {value}\n" for name, value in about.items())]
+    for name, rows in {"all": comparison.overall, **comparison.sets}.items():
+        parts.append(f"\n## {name}: {rows[0].prompts if rows else 0} prompts\n\n")
+        parts.append(_markdown_table(rows))
+    return "".join(parts)
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    rule = ["---"] * TEXT_COLUMNS + ["--:"] * (len(HEAD) - TEXT_COLUMNS)
+    return "".join(f"| {' | '.join(row)} |\n" for row in [HEAD, rule, *map(cells, rows)])
+
+
+def comma_separated(comparison: Comparison, about: Mapping[str, Any]) -> str:
+    """A line per prompt and condition, for programs that plot."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("set", "prompt", "condition", "k", "acceptance", "speedup"))
+    for row in comparison.overall:
+        for point in row.points:
+            writer.writerow(
+                (
+                    point.prompt_set,
+                    point.number,
+                    row.condition.name,
+                    row.condition.k,
+                    round(point.acceptance, 4),
+                    round(point.speedup, 4),
+                )
+            )
+    return text.getvalue()
+
+
+def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings and every figure of every row, to be written as JSON; no infinite numbers."""
+    return {
+        "about": dict(about),
+        "ids_that_differ": comparison.ids_that_differ,
+        "overall": [_row(row) for row in comparison.overall],
+        "sets": {name: [_row(row) for row in rows] for name, rows in comparison.sets.items()},
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    values = asdict(row)
+    del values["points"]
+    return {**values.pop("condition"), **{name: _finite(v) for name, v in values.items()}}
+
+
+def _finite(value: Any) -> Any:
+    """None for what JSON has no number for; floats to six places."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return round(value, 6) if isfinite(value) else None
+    return value
