@@ -1,13 +1,15 @@
 """What a dictionary costs to build and to use, and what it saves: the figures of the README.
 
-    python benchmarks/dictionary_build.py cost    # time, memory, size, open, look-up
-    python benchmarks/dictionary_build.py saving  # DictSpec re-created, as in docs/metrics.md
+    python benchmarks/dictionary_build.py cost     # time, memory, size, open, look-up
+    python benchmarks/dictionary_build.py saving   # both kinds, two corpora, texts not counted
+    python benchmarks/dictionary_build.py shipped  # a table file on the same texts
 
-Both use the shared corpora (`--shared FOLDER`, default ../shared/data beside the project).
+All use the shared corpora (`--shared FOLDER`, default ../shared/data beside the project).
 """
 
 from __future__ import annotations
 
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,22 +20,26 @@ import click
 
 from tokalign.build.continuations import find_continuations
 from tokalign.build.corpus import Corpus
+from tokalign.build.dictionaries import BackoffOptions, DictspecOptions, build_dictionary
 from tokalign.build.ngrams import count_word_ngrams
-from tokalign.build.pipeline import Builder, build_dictionary, build_pair, build_tables
+from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.bundle import open_bundle
 from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
+from tokalign.dictionary import MAX_CONTEXT, Dictionary
+from tokalign.lookup import open_dictionary, read_dictionary
 from tokalign.registry import resolve_tokenizer
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables import MAX_CONTEXT, Continuations
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")
-_P_MIN = 0.2
+_PUBLISHED_P_MIN = 0.2
+
+Texts = dict[str, list[list[TargetId]]]
 
 shared_option = click.option(
     "--shared", default=_SHARED, show_default=True, type=click.Path(path_type=Path, exists=True)
@@ -47,83 +53,124 @@ def benchmark() -> None:
 
 @benchmark.command()
 @shared_option
-@click.option("--ngrams", default=200_000, show_default=True)
-def cost(shared: Path, ngrams: int) -> None:
-    """Build both tables of llama3.2 x bielik from all of corpus/train; then use the dictionary."""
+@click.option("--kind", type=click.Choice(["backoff", "dictspec"]), default="backoff")
+@click.option("--alignment/--no-alignment", default=True, help="Also the pair's tables.")
+def cost(shared: Path, kind: str, alignment: bool) -> None:
+    """Build the tables of llama3.2 x bielik from all of corpus/train; then use the dictionary."""
     target = resolve_tokenizer("bielik").tokenizer
-    draft = resolve_tokenizer("llama3.2").tokenizer
     corpus = Corpus(sorted((shared / "corpus" / "train").iterdir()))
-    text = _encoded(target, shared, "wiki.jsonl")
-
-    def dictionary(corpus: Corpus, stage: Any) -> Any:
-        return build_dictionary(
-            target, corpus, language="pl", ngrams=ngrams, p_min=_P_MIN, stage=stage
-        )
-
+    options = BackoffOptions() if kind == "backoff" else DictspecOptions()
     builders: dict[str, Builder] = {
-        "dictionary": dictionary,
-        "alignment": lambda corpus, stage: build_pair(draft, target, corpus, stage=stage),
+        "dictionary": lambda corpus, stage: build_dictionary(
+            target, corpus, options, language="pl", stage=stage
+        )
     }
+    if alignment:
+        draft = resolve_tokenizer("llama3.2").tokenizer
+        builders["alignment"] = lambda corpus, stage: build_pair(draft, target, corpus, stage=stage)
     with tempfile.TemporaryDirectory() as folder:
-        for kind, build in builders.items():
-            path = Path(folder) / f"{kind}.tok"
+        for name, build in builders.items():
+            path = Path(folder) / f"{name}.tok"
             report = build_tables(corpus, {path: build})
             [table] = report.tables
             print_json(
                 {
-                    "table": kind,
+                    "table": name,
                     "text_bytes": report.text_bytes,
                     "seconds": round(report.seconds, 1),
                     "megabytes_per_second": round(report.text_bytes / report.seconds / 1e6, 2),
                     "peak_memory_mb": round(report.peak_memory / 1e6),
                     "entries": table.entries,
                     "file_bytes": table.bytes,
-                    "open_ms": round(_best_ms(lambda path=path: open_bundle(path)), 3),  # type: ignore[misc]
-                    "verify_ms": round(
-                        _best_ms(lambda path=path: open_bundle(path, verify=True)),  # type: ignore[misc]
-                        3,
-                    ),
+                    "bytes_per_entry": round(table.bytes / table.entries, 2),
+                    **_opening(path),
                 }
             )
-        sections = open_bundle(Path(folder) / "dictionary.tok").sections
-        print_json(_lookup_times(Continuations.from_sections(sections), text))
+        _print_use(target, Path(folder) / "dictionary.tok", shared)
 
 
 @benchmark.command()
 @shared_option
 def saving(shared: Path) -> None:
-    """Emulate DictSpec on dev/wiki and dev/sejm, for two corpora and two sizes."""
+    """Emulate both kinds on dev/wiki and dev/sejm, for two corpora."""
     target = resolve_tokenizer("bielik").tokenizer
-    texts = {name: _encoded(target, shared, name) for name in ("wiki.jsonl", "sejm.txt")}
+    texts = _dev_texts(target, shared)
     train = shared / "corpus" / "train"
     corpora = {
         "modern (56 MB)": [train / f"{name}.txt.zst" for name in _MODERN],
         "all of train (131 MB)": sorted(train.iterdir()),
     }
-    for corpus, files in corpora.items():
+    for name, files in corpora.items():
         counted = count_word_ngrams(Corpus(files).lines())
         for ngrams in (200_000, 1_000_000):
-            table = find_continuations(counted.most_frequent(ngrams), target, p_min=_P_MIN)
-            for name, encoded in texts.items():
-                figures = {"corpus": corpus, "ngrams": ngrams, "entries": len(table), "text": name}
-                print_json(figures | _emulate(table, encoded))
+            kept = counted.most_frequent(ngrams)
+            published = find_continuations(kept, target, p_min=_PUBLISHED_P_MIN)
+            _print_saving(published, texts, corpus=name, kind=f"dictspec, {ngrams} n-grams")
+        del counted
+        built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
+        _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")
 
 
-def _encoded(
-    target: Tokenizer[TargetId], shared: Path, name: str, limit: int = 200
-) -> list[list[TargetId]]:
-    return target.encode_batch(read_texts(shared / "corpus" / "dev" / name, limit=limit))
+@benchmark.command()
+@shared_option
+@click.option("--dictionary", "file", type=click.Path(path_type=Path), required=True)
+@click.option("--p-min", "thresholds", type=float, multiple=True, help="Also with these p_min.")
+def shipped(shared: Path, file: Path, thresholds: tuple[float, ...]) -> None:
+    """A table file on dev/wiki and dev/sejm, and its look-up times."""
+    target = resolve_tokenizer("bielik").tokenizer
+    table = open_dictionary(target, file=file)
+    assert table is not None
+    texts = _dev_texts(target, shared)
+    for p_min in (None, *thresholds):
+        _print_saving(table, texts, p_min=p_min, table=file.name)
+    _print_use(target, file, shared)
 
 
-def _emulate(table: Continuations, texts: Iterable[Sequence[TargetId]]) -> dict[str, float]:
-    statistics = Statistics()
-    for ids in texts:
-        for event in replay(ids, DictionaryDrafter(table)):
-            statistics.observe(event)
+def _dev_texts(target: Tokenizer[TargetId], shared: Path, limit: int = 200) -> Texts:
+    dev = shared / "corpus" / "dev"
     return {
-        "speedup": round(statistics.tokens_per_round, 4),
-        "coverage": round(statistics.coverage, 4),
-        "mean_accepted_length": round(statistics.mean_accepted_length, 4),
+        name: target.encode_batch(read_texts(dev / name, limit=limit))
+        for name in ("wiki.jsonl", "sejm.txt")
+    }
+
+
+def _print_saving(
+    table: Dictionary, texts: Texts, *, p_min: float | None = None, **about: Any
+) -> None:
+    for name, encoded in texts.items():
+        statistics = Statistics()
+        for ids in encoded:
+            for event in replay(ids, DictionaryDrafter(table, p_min=p_min)):
+                statistics.observe(event)
+        print_json(
+            {
+                **about,
+                "entries": len(table),
+                "p_min": p_min or "default",
+                "text": name,
+                "speedup": round(statistics.tokens_per_round, 4),
+                "coverage": round(statistics.coverage, 4),
+                "mean_accepted_length": round(statistics.mean_accepted_length, 4),
+                "verified_rows_per_step": round(
+                    1 + statistics.num_draft_tokens / statistics.rounds, 3
+                ),
+            }
+        )
+
+
+def _print_use(target: Tokenizer[TargetId], path: Path, shared: Path) -> None:
+    """Memory and time of look-ups, one by one, over dev/wiki."""
+    texts = _dev_texts(target, shared)["wiki.jsonl"]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    table = read_dictionary(open_bundle(path))
+    opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print_json({"opening_adds_kb": opened - before, **_lookup_times(table, texts)})
+
+
+def _opening(path: Path) -> dict[str, float]:
+    return {
+        "open_ms": round(_best_ms(lambda: open_bundle(path)), 3),
+        "verify_ms": round(_best_ms(lambda: open_bundle(path, verify=True)), 3),
     }
 
 
@@ -138,14 +185,14 @@ def _best_ms(call: Callable[[], object], repeats: int = 20) -> float:
     return 1e3 * min(once() for _ in range(repeats))
 
 
-def _lookup_times(table: Continuations, texts: Iterable[Sequence[TargetId]]) -> dict[str, Any]:
-    """Look every position of the texts up, one by one, in microseconds."""
+def _lookup_times(table: Dictionary, texts: Iterable[Sequence[TargetId]]) -> dict[str, Any]:
+    """The next token at every position of the texts, one by one, in microseconds."""
     times = []
     for ids in texts:
         for end in range(1, len(ids)):
             suffix = ids[max(0, end - MAX_CONTEXT) : end]
             started = time.perf_counter_ns()
-            table.longest_match(suffix)
+            table.follow(suffix, 1)
             times.append(time.perf_counter_ns() - started)
     times.sort()
     return {

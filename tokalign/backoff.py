@@ -106,6 +106,11 @@ class BackoffTable:
         """How many contexts are stored."""
         return self.parameters.entries
 
+    @property
+    def predictions(self) -> int:
+        """How many different answers there are."""
+        return len(self._ids)
+
     def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
         """The id that most likely follows, and how likely; None where no end is stored.
 

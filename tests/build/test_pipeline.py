@@ -13,10 +13,15 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.alignment_tables import Intersection
 from tokalign.build.corpus import Corpus
-from tokalign.build.pipeline import Builder, build_dictionary, build_pair, build_tables
+from tokalign.build.dictionaries import BackoffOptions, DictspecOptions, build_dictionary
+from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.bundle import Bundle, open_bundle
+from tokalign.errors import UsageError
+from tokalign.lookup import read_dictionary
 from tokalign.tables import Continuations
 from tokalign.tokenizers import Tokenizer
+
+SMALL = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +35,21 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def write_corpus(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "text.txt"
-    path.write_text("".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES))
+    path.write_text("".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES) * 5)
     return path
 
 
 def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
-    dictionary = partial(build_dictionary, target, language="pl", ngrams=100, p_min=0.2)
+    dictionary = partial(build_dictionary, target, language="pl")
+    published, ours = DictspecOptions(ngrams=100), BackoffOptions(max_bytes=SMALL)
     pair = partial(build_pair, draft, target)
     return {
-        folder / "pl.dictionary.tok": lambda corpus, stage: dictionary(corpus, stage=stage),
+        folder / "pl.dictionary.tok": lambda corpus, stage: dictionary(
+            corpus=corpus, options=published, stage=stage
+        ),
+        folder / "best.dictionary.tok": lambda corpus, stage: dictionary(
+            corpus=corpus, options=ours, stage=stage
+        ),
         folder / "draft.alignment.tok": lambda corpus, stage: pair(corpus, stage=stage),
     }
 
@@ -59,14 +70,16 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     corpus = Corpus([write_corpus(tmp_path)])
     report = build_tables(corpus, builders_in(tmp_path / "out", *tokenizers))
     draft, target = tokenizers
-    dictionary, pair = (open_bundle(written.path, verify=True) for written in report.tables)
-    assert dictionary.fingerprints == {"target": target.fingerprint}
+    dictionary, best, pair = (open_bundle(written.path, verify=True) for written in report.tables)
+    assert dictionary.fingerprints == best.fingerprints == {"target": target.fingerprint}
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
-    assert dictionary.corpus == pair.corpus == corpus.stamp
+    assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["ngrams"] == 100
     table = Continuations.from_sections(dictionary.sections)
     assert len(table) == dictionary.statistics["entries"] == report.tables[0].entries > 50
-    assert Intersection.from_sections(pair.sections).pairs == report.tables[1].entries > 250
+    assert len(read_dictionary(best)) == best.statistics["entries"] == report.tables[1].entries > 50
+    assert SMALL * 0.7 < report.tables[1].bytes <= SMALL
+    assert Intersection.from_sections(pair.sections).pairs == report.tables[2].entries > 250
     assert report.text_bytes == corpus.size
     assert report.peak_memory > 1 << 20
 
@@ -86,7 +99,7 @@ def test_the_stages_are_counted_to_their_ends(tmp_path: Path, tokenizers: tuple[
     build_tables(
         Corpus([write_corpus(tmp_path)]), builders_in(tmp_path / "out", *tokenizers), stage
     )
-    assert len(stages) == 3
+    assert len(stages) >= 4
     assert all(0 <= done <= total for total, done in stages.values())
     total, done = stages["Counting word n-grams"]
     assert done == total
@@ -111,11 +124,19 @@ def test_a_table_of_other_content_is_kept_when_it_is_replaced(
     corpus = Corpus([write_corpus(tmp_path)])
     builders = builders_in(tmp_path / "out", *tokenizers)
     first = build_tables(corpus, builders)
-    assert [table.previous for table in first.tables] == [None, None]
+    assert [table.previous for table in first.tables] == [None] * 3
     again = build_tables(corpus, builders)
-    assert [table.previous for table in again.tables] == [None, None]  # equal: nothing to keep
+    assert [table.previous for table in again.tables] == [None] * 3  # equal: nothing to keep
     old = first.tables[0].path.read_bytes()
     (tmp_path / "text.txt").write_text("Zupełnie inny tekst, zupełnie inny tekst.\n")
     other = build_tables(Corpus([tmp_path / "text.txt"]), builders)
     assert other.tables[0].previous is not None
     assert other.tables[0].previous.read_bytes() == old
+
+
+def test_a_dictionary_too_small_for_its_header_is_refused(
+    tmp_path: Path, tokenizers: tuple[Any, Any]
+) -> None:
+    corpus = Corpus([write_corpus(tmp_path)])
+    with pytest.raises(UsageError, match="give at least"):
+        build_dictionary(tokenizers[1], corpus, BackoffOptions(max_bytes=100), language="pl")

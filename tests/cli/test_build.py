@@ -116,6 +116,19 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
 
 
+def test_both_kinds_of_dictionary_can_be_asked_for(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
+    for kind, option in (("backoff", "--dictionary-bytes"), ("dictspec", "--ngrams")):
+        given = ("--dictionary-kind", kind, option, "9000", "--p-min", "0.15")
+        assert tokalign(*build, tmp_path / kind, *given).returncode == 0
+        path = tmp_path / kind / "small-target" / "pl.dictionary.tok"
+        bundle = open_bundle(path, verify=True)
+        assert (bundle.parameters["kind"], bundle.parameters["p_min"]) == (kind, 0.15)
+        assert kind == "dictspec" or path.stat().st_size <= 9000
+
+
 def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "bad.txt"
     corpus.write_bytes(TEXT.encode() + b"za\xc5 dobrze\n" * 12)
@@ -147,6 +160,10 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     both = tokalign(*build, only, "--alignment-only", "--corpus", corpus)
     assert_one_line_error(both, 2, "exclude each other")
     assert_one_line_error(tokalign(*build, only, "--language", "../pl"), 2, "--language")
+    foreign = tokalign(*build, only, "--ngrams", "5")
+    assert_one_line_error(foreign, 2, "--ngrams", "--dictionary-bytes")
+    foreign = tokalign(*build, only, "--dictionary-kind", "dictspec", "--dictionary-bytes", "5")
+    assert_one_line_error(foreign, 2, "--dictionary-bytes", "--ngrams")
     unknown = tokalign("build", "--target", "beilik", only, "--corpus", corpus)
     assert_one_line_error(unknown, 2, "did you mean bielik")
     assert not (tmp_path / "out").exists()
@@ -158,7 +175,7 @@ from tokalign.build.corpus import Corpus
 
 read = Corpus.lines
 
-def read_slowly(self, progress):
+def read_slowly(self, progress=lambda _: None):
     for line in read(self, progress):
         print("reading", file=sys.stderr, flush=True)
         time.sleep(30)

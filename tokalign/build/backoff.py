@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from tokalign.backoff import BackoffParameters, BackoffTable
 from tokalign.build.fuse import assign, find_shape
-from tokalign.build.ngram_tree import Floats, Level, grow_tree, walk_back
+from tokalign.build.ngram_tree import Floats, Level, walk_back
 from tokalign.build.prune import Mask, best_predictions, gains, keep_best
 from tokalign.build.smoothing import smooth
-from tokalign.build.token_ngrams import TokenNgrams
 from tokalign.fuse import SLOTS_PER_KEY, FuseShape, Hashes, fingerprints, mix
 
 P_MIN = 0.1
@@ -40,32 +39,22 @@ class Entries:
     probabilities: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A table, and how many contexts there were to choose from."""
-
-    table: BackoffTable
-    contexts: int
-
-
-def build_backoff(
-    orders: Iterable[TokenNgrams],
+def make_table(
+    levels: list[Level],
     *,
     vocabulary_size: int,
     max_bytes: int,
     p_min: float = P_MIN,
     max_entries: int | None = None,
-) -> Built:
-    """The table of at most `max_bytes` (its sections) that saves most, from n-grams of order 1, ...
+) -> BackoffTable:
+    """The table that saves most, of those whose sections take at most `max_bytes`.
 
-    max_entries: fewer entries than the bytes would hold; for tests and sweeps.
-    Cost: about 5 µs and 60 bytes per n-gram.
+    levels: as `grow_tree` makes them. max_entries: fewer than the bytes would hold, for sweeps.
+    Cost: about 3 µs and 60 bytes per n-gram, and 4 µs per entry.
     """
-    levels = grow_tree(orders)
     room = entries_within(max_bytes, id_width=_width(vocabulary_size))
     entries = select(levels, room if max_entries is None else min(room, max_entries), p_min)
-    table = pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
-    return Built(table=table, contexts=sum(map(len, levels[:-1])))
+    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
 
 
 def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]:
@@ -143,13 +132,13 @@ def number_predictions(
         if len(pairs) <= MAX_PREDICTIONS:
             break
     means = np.bincount(numbers, weights=probabilities, minlength=len(pairs)) / counts
-    rare = np.argsort(counts, kind="stable")[: max(0, len(pairs) - MAX_PREDICTIONS)]
-    means[rare] = 0
-    order = np.argsort(means == 0, kind="stable")[:MAX_PREDICTIONS]
-    renumbered = np.full(len(pairs), len(order) - 1)
-    renumbered[order] = np.arange(len(order))
-    quantized = np.rint(means[order] * 255).astype(np.uint8)
-    return renumbered[numbers].astype(np.uint16), pairs[order] // bins, quantized
+    if len(pairs) > MAX_PREDICTIONS:
+        rare = np.argsort(-counts, kind="stable")[MAX_PREDICTIONS - 1 :]
+        means[rare] = 0
+        numbers = np.where(np.isin(numbers, rare), rare[0], numbers)
+        used, numbers = np.unique(numbers, return_inverse=True)
+        pairs, means = pairs[used], means[used]
+    return numbers.astype(np.uint16), pairs // bins, np.rint(means * 255).astype(np.uint8)
 
 
 def _hash(levels: list[Level], length: int, nodes: NDArray[np.int64], seed: int) -> Hashes:

@@ -16,12 +16,9 @@ from itertools import islice
 from pathlib import Path
 
 from tokalign.build.alignment import build_alignment
-from tokalign.build.continuations import find_continuations
 from tokalign.build.corpus import Corpus
-from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.stages import Stage, silent
 from tokalign.bundle import Bundle, encode_bundle, write_bundle
-from tokalign.tables import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 
@@ -76,46 +73,6 @@ def build_tables(
         lines_skipped=corpus.skipped,
         seconds=time.monotonic() - started,
         peak_memory=peak_memory(),
-    )
-
-
-def build_dictionary(
-    target: Tokenizer[TargetId],
-    corpus: Corpus,
-    *,
-    language: str,
-    ngrams: int,
-    p_min: float,
-    stage: Stage = silent,
-) -> Bundle:
-    """The dictionary of a target tokenizer and a language, as DictSpec publishes it."""
-    with stage(corpus.size, "Counting word n-grams") as advance:
-        counted = count_word_ngrams(corpus.lines(advance))
-    with stage(ngrams, "Encoding n-grams") as advance:
-        kept = counted.most_frequent(ngrams)
-        continuations = find_continuations(kept, target, p_min=p_min, progress=advance)
-    different = sum(map(len, counted.counts))
-    return Bundle(
-        kind="dictionary",
-        fingerprints={"target": target.fingerprint},
-        corpus=corpus.stamp,
-        parameters={
-            "kind": "dictspec",
-            "language": language,
-            "ngrams": ngrams,
-            "max_order": MAX_ORDER,
-            "p_min": p_min,
-            "max_context": MAX_CONTEXT,
-            "max_continuation": MAX_CONTINUATION,
-        },
-        statistics={
-            "entries": len(continuations),
-            "different_words": len(counted.words),
-            "different_ngrams": different,
-            "ngrams_kept": min(ngrams, different),
-            "words_without_number": counted.unnumbered,
-        },
-        sections=continuations.to_sections(),
     )
 
 

@@ -12,6 +12,7 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
 from tokalign.errors import CorpusError, UsageError
 
 if TYPE_CHECKING:
+    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
 _BUNDLED_CORPUS = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
@@ -36,18 +37,26 @@ _SHOWN_PROBLEMS = 10
 @click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder. Default: tables/.")
 @click.option(
-    "--ngrams",
-    type=click.IntRange(min=1),
-    default=200_000,
+    "--dictionary-kind",
+    "kind",
+    type=click.Choice(["backoff", "dictspec"]),
+    default="backoff",
     show_default=True,
-    help="Word n-grams kept.",
+    help="backoff: the next token behind any 1 to 8 tokens. dictspec: as published, the rest of "
+    "frequent word n-grams.",
+)
+@click.option(
+    "--dictionary-bytes",
+    type=click.IntRange(min=1),
+    help="backoff: the file's size at most. Default: 5000000.",
+)
+@click.option(
+    "--ngrams", type=click.IntRange(min=1), help="dictspec: word n-grams. Default: 200000."
 )
 @click.option(
     "--p-min",
     type=click.FloatRange(0, 1, min_open=True),
-    default=0.2,
-    show_default=True,
-    help="Least probability of a continuation.",
+    help="Least probability of what is proposed. Default: 0.1 (backoff), 0.2 (dictspec).",
 )
 @click.option(
     "--on-invalid",
@@ -70,8 +79,10 @@ def command(
     field: str,
     language: str,
     output: Path | None,
-    ngrams: int,
-    p_min: float,
+    kind: str,
+    dictionary_bytes: int | None,
+    ngrams: int | None,
+    p_min: float | None,
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
@@ -103,7 +114,10 @@ def command(
         None if dictionary_only else draft,
         target,
         output=output,
-        dictionary=None if alignment_only else (language, ngrams, p_min),
+        language=language,
+        dictionary=None
+        if alignment_only
+        else _dictionary_options(kind, max_bytes=dictionary_bytes, ngrams=ngrams, p_min=p_min),
         quiet=quiet,
     )
     built = build_tables(
@@ -124,14 +138,13 @@ def _plan(
     target: str,
     *,
     output: Path | None,
-    dictionary: tuple[str, int, float] | None,
+    language: str,
+    dictionary: BackoffOptions | DictspecOptions | None,
     quiet: bool,
 ) -> dict[Path, Builder]:
-    """Resolve the names; say which files are to be made, and how.
-
-    dictionary: language, number of n-grams and p_min, or None for no dictionary.
-    """
-    from tokalign.build.pipeline import build_dictionary, build_pair
+    """Resolve the names; say which files are to be made, and how. dictionary: None for none."""
+    from tokalign.build.dictionaries import build_dictionary
+    from tokalign.build.pipeline import build_pair
     from tokalign.catalogue import table_folder
     from tokalign.registry import resolve_tokenizer
 
@@ -140,9 +153,8 @@ def _plan(
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
     if dictionary is not None:
-        language, ngrams, p_min = dictionary
         builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
-            ours.tokenizer, corpus, language=language, ngrams=ngrams, p_min=p_min, stage=stage
+            ours.tokenizer, corpus, dictionary, language=language, stage=stage
         )
     if draft is not None:
         theirs = resolve_tokenizer(draft)
@@ -151,6 +163,23 @@ def _plan(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
     return builders
+
+
+def _dictionary_options(
+    kind: str, *, max_bytes: int | None, ngrams: int | None, p_min: float | None
+) -> BackoffOptions | DictspecOptions:
+    """The options given, the rest by default. Raises: UsageError for one of the other kind."""
+    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
+
+    if kind == "dictspec":
+        if max_bytes is not None:
+            raise UsageError("--dictionary-bytes bounds a backoff dictionary; use --ngrams here")
+        published = DictspecOptions()
+        return DictspecOptions(ngrams=ngrams or published.ngrams, p_min=p_min or published.p_min)
+    if ngrams is not None:
+        raise UsageError("--ngrams is for --dictionary-kind dictspec; use --dictionary-bytes here")
+    ours = BackoffOptions()
+    return BackoffOptions(max_bytes=max_bytes or ours.max_bytes, p_min=p_min or ours.p_min)
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
