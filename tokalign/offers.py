@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import UsageError
-from tokalign.rounds import Round, SavedRun
+from tokalign.rounds import SavedRun
 
 FORMAT, VERSION = "tokalign-trace", 1
 
@@ -182,10 +182,10 @@ class OfferTrace:
             ) from error
 
 
-def trace_of_rounds(
-    rounds: Sequence[Round], *, given: int, drafter: str, notes: Mapping[str, Any]
-) -> OfferTrace:
+def trace_of_run(run: SavedRun) -> OfferTrace:
     """The trace of one generation. Offers are known only where a round began."""
+    rounds, given = run.rounds, int(run.figures.get("prompt_tokens", 0))
+    drafter = str(run.figures.get("method", "drafter"))
     text = TracedText(given=given, length=given + sum(len(one.emitted) for one in rounds))
     at, by = given, text.offers.setdefault(drafter, {})
     for one in rounds:
@@ -199,7 +199,7 @@ def trace_of_rounds(
             host=max(0.0, one.seconds - one.model_seconds),
         )
         at += len(one.emitted)
-    return OfferTrace(texts=(text,), every_position=False, notes=notes)
+    return OfferTrace(texts=(text,), every_position=False, notes={"method": drafter})
 
 
 def read_trace(path: Path) -> OfferTrace:
@@ -213,10 +213,10 @@ def read_trace(path: Path) -> OfferTrace:
         ) from error
     if FORMAT in text.partition("\n")[0]:
         return OfferTrace.from_lines(text.splitlines(), name=str(path))
-    return _trace_of_run(text, path)
+    return _trace_in(text, path)
 
 
-def _trace_of_run(text: str, path: Path) -> OfferTrace:
+def _trace_in(text: str, path: Path) -> OfferTrace:
     try:
         saved = json.loads(text)
     except ValueError as error:
@@ -224,11 +224,7 @@ def _trace_of_run(text: str, path: Path) -> OfferTrace:
             f"{path} is neither a trace nor a saved run ({error}); record one with: "
             "tokalign decode ... --trace FILE"
         ) from error
-    run = SavedRun.from_json(saved, name=str(path))
-    method = str(run.figures.get("method", "drafter"))
-    return trace_of_rounds(
-        run.rounds, given=int(run.figures.get("prompt_tokens", 0)), drafter=method, notes={}
-    )
+    return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
 
 def write_trace(trace: OfferTrace, path: Path) -> None:

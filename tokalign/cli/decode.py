@@ -19,10 +19,10 @@ from tokalign.runtime.methods import (
     METHODS,
     MODEL_METHODS,
     TABLE_METHODS,
-    check_draft_tokens,
     check_translation,
     choose_method,
     choose_translation,
+    read_draft_tokens,
     read_order,
 )
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.models_mlx import CacheOptions
+    from tokalign.runtime.pace import Pace
     from tokalign.runtime.sampling import Sampling
 
 _PATH = click.Path(path_type=Path)
@@ -78,6 +79,7 @@ class Options:
     alignment: Path | None
     color: bool | None
     as_json: bool
+    trace: Path | None
     quiet: bool
 
     def note(self, message: str) -> None:
@@ -96,7 +98,15 @@ class Options:
     help="Of hybrid-fixed.",
 )
 @click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
-@click.option("--num-draft-tokens", type=int, help="Default: 2 of a model, 8 to 16 of the others.")
+@click.option(
+    "--num-draft-tokens",
+    metavar="N",
+    default="auto",
+    show_default=True,
+    callback=lambda _context, _option, value: read_draft_tokens(value),
+    help="In a round; auto has each round choose by expected gain, 0 included.",
+)
+@click.option("--trace", type=_PATH, metavar="FILE", help="Record offers for `tokalign project`.")
 @click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
 @click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
@@ -137,11 +147,14 @@ def command(**given: Any) -> None:
         _show_statistics(generation, options, interrupted=True)
         raise
     _show_statistics(generation, options, interrupted=False)
+    if decoder.drafting.pace is not None and (why := decoder.drafting.pace.why_plain()):
+        options.note(why)
+    if options.trace is not None:
+        _write_trace(generation, options.trace)
 
 
 def _check(options: Options) -> None:
     """Refuse what can be refused before anything is loaded."""
-    check_draft_tokens(options.num_draft_tokens)
     read_order(options.order)
     if options.translation is not None:
         check_translation(options.translation)
@@ -177,6 +190,8 @@ def _load(options: Options) -> Decoder:
     if draft is not None:
         drafting = replace(drafting, **_translate_from(draft, target, location.folder, options))
     _explain(options, drafting, with_model=draft is not None)
+    if options.num_draft_tokens is None and method != "plain":
+        drafting = replace(drafting, pace=_pace(options, target, draft))
     return Decoder(
         target=target,
         draft=draft,
@@ -184,6 +199,12 @@ def _load(options: Options) -> Decoder:
         sampler=_sampling(options),
         cache=_cache(options),
     )
+
+
+def _pace(options: Options, target: LanguageModel, draft: LanguageModel | None) -> Pace:
+    from tokalign.runtime.known_costs import opening_pace
+
+    return opening_pace(target.model, draft and draft.model, note=options.note)
 
 
 def _load_draft(options: Options) -> LanguageModel | None:
@@ -265,6 +286,12 @@ def _read_prompt(options: Options, decoder: Decoder) -> Prompt:
     return decoder.prompt(
         text, system=options.system_prompt, use_template=not options.ignore_chat_template
     )
+
+
+def _write_trace(generation: Generation, path: Path) -> None:
+    from tokalign.offers import trace_of_run, write_trace
+
+    write_trace(trace_of_run(generation.saved_run()), path)
 
 
 def _show_text(generation: Generation, options: Options) -> None:

@@ -13,10 +13,10 @@ from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft_text import ChunkedText, DraftText
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.exact import ExactTranslation
-from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session
+from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
@@ -145,15 +145,21 @@ class Decoder:
         target.require_room(len(prompt.target))
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
-        drafter = make_drafter(self.drafting, self._translated(prompt, draft))
-        return context, decode(
-            context,
-            drafter,
-            TargetVerifier(target, self.sampler),
-            limits=replace(limits, context_length=context_length),
-        )
+        drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
+        limits = replace(limits, context_length=context_length)
+        return context, decode(context, drafter, verifier, limits=limits)
 
-    def _translated(self, prompt: Prompt, session: Session | None) -> Drafter | None:
+    def _collaborators(
+        self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
+    ) -> tuple[Drafter, Verifier]:
+        """Drafter and verifier of one request; the gain controller is both."""
+        neural, pace = self._translated(prompt, draft), self.drafting.pace
+        if pace is None or self.drafting.method == "plain":
+            return make_drafter(self.drafting, neural), verifier
+        controller = make_controlled(self.drafting, pace, verifier, neural)
+        return controller, controller
+
+    def _translated(self, prompt: Prompt, session: Session | None) -> NeuralDrafter | None:
         """The draft model as a drafter for one request."""
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None

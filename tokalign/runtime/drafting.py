@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
+from tokalign.runtime.controller import GainController, SteppedDrafter
 from tokalign.runtime.draft.asking import AskedWhereItPays
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
@@ -17,8 +18,9 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft.sources import Source, TableSource
 from tokalign.runtime.gain import Costs
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.methods import HYBRID_ORDER, MODEL_METHODS
+from tokalign.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from tokalign.dictionary import Dictionary
@@ -41,7 +43,8 @@ class Drafting:
     """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
 
     alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
-    outputs: earlier outputs of the same session, to copy from.
+    outputs: earlier outputs of the same session, to copy from. pace: has the gain controller choose
+    every draft length, by what it knows and learns; None leaves that to the drafters.
     """
 
     method: str = "plain"
@@ -52,6 +55,7 @@ class Drafting:
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     outputs: SuffixAutomaton | None = None
+    pace: Pace | None = None
 
     @property
     def uses_model(self) -> bool:
@@ -74,15 +78,34 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
     return found
 
 
+def make_controlled(
+    drafting: Drafting, pace: Pace, verifier: Verifier, neural: SteppedDrafter | None
+) -> GainController:
+    """The gain controller around the drafters of a method and the verifier, for one request.
+
+    Of `hybrid-fixed` it chooses the length of the free sources' offers; a model has no fixed turn.
+    """
+    if drafting.method == "draft":
+        return GainController(pace, verifier, model=neural)
+    if drafting.method == "hybrid":
+        hybrid = _free_hybrid(replace(drafting, costs=pace.known_costs))
+        return GainController(pace, verifier, free=hybrid, model=neural, join=hybrid.join)
+    return GainController(pace, verifier, free=make_drafter(drafting, None), model=neural)
+
+
 def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
+    hybrid = _free_hybrid(drafting)
+    if neural is None:
+        return hybrid
+    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+
+
+def _free_hybrid(drafting: Drafting) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
         sources.append(TableSource(DictionaryDrafter(drafting.dictionary)))
     most = drafting.num_draft_tokens or _MOST_PROPOSED
-    hybrid = Hybrid(sources, costs=drafting.costs, max_tokens=most)
-    if neural is None:
-        return hybrid
-    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+    return Hybrid(sources, costs=drafting.costs, max_tokens=most)
 
 
 def _copies(drafting: Drafting) -> list[Source]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
+
 from tokalign.runtime.gain import Costs
 
 _MEMORY = 32
@@ -64,7 +66,10 @@ class PassTimes:
     def table(self, most: int) -> tuple[float, ...]:
         """The times of 1, 2, ..., `most`."""
         if len(self._table) < most:
-            self._table = [self(count) for count in range(1, most + 1)]
+            counts, known = range(1, most + 1), sorted(self._ratios)
+            prior = np.array([self._prior.verify(count) for count in counts])
+            ratios = np.interp(counts, known, [self._ratios[c] for c in known]) if known else 1.0
+            self._table = (prior * ratios).tolist()
         return tuple(self._table[:most])
 
     def _ratio(self, count: int) -> float:
@@ -72,14 +77,8 @@ class PassTimes:
         known = self._ratios
         if count in known or not known:
             return known.get(count, 1.0)
-        below = max((c for c in known if c < count), default=None)
-        above = min((c for c in known if c > count), default=None)
-        if below is None or above is None:
-            nearest = below if above is None else above
-            assert nearest is not None
-            return known[nearest]
-        share = (count - below) / (above - below)
-        return known[below] + share * (known[above] - known[below])
+        counts = sorted(known)
+        return float(np.interp(count, counts, [known[c] for c in counts]))
 
 
 class Acceptance:

@@ -64,6 +64,16 @@ def check_draft_tokens(count: int | None) -> None:
         raise UsageError(f"--num-draft-tokens {count} drafts nothing; use --method plain for that")
 
 
+def read_draft_tokens(given: str) -> int | None:
+    """A number of draft tokens as typed; None for `auto`. Raises: UsageError."""
+    if given == "auto":
+        return None
+    if not given.isdecimal():
+        raise UsageError(f"--num-draft-tokens {given} is no number; give one, or auto")
+    check_draft_tokens(int(given))
+    return int(given)
+
+
 def choose_translation(
     asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
 ) -> str:

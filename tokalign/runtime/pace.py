@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokalign.runtime.calibration import Trust
 from tokalign.runtime.estimates import Acceptance, PassTimes
@@ -45,6 +46,7 @@ class Pace:
         self._lost = -SLACK
         self._ids_per_pass = 1.0
         self._wait, self._due = _FIRST_WAIT, 0
+        self.rounds = self.rounds_ahead = 0
 
     # -- costs -----------------------------------------------------------------------------------
 
@@ -69,6 +71,21 @@ class Pace:
         """Of rounds with up to `most` ids that do not run ahead."""
         return Costs(rows=self.rows.table(most + 1))
 
+    def why_plain(self) -> str | None:
+        """One line for the user if most rounds were plain decoding, run ahead; else None."""
+        if self.rounds_ahead <= self.rounds / 2:
+            return None
+        row = self.rows(2) / self.plain
+        return (
+            f"auto: {self.rounds_ahead} of {self.rounds} rounds were plain decoding, drafting was "
+            f"not expected to pay (verifying a second row takes {row:.2f} plain passes)"
+        )
+
+    def known_costs(self) -> Costs:
+        """Of rows and of a draft pass, as known by now: what a hybrid ranks its chains by."""
+        draft_pass = self.drafting(1) if self.drafts is not None else 0.0
+        return replace(self.costs(32), draft_pass=draft_pass)
+
     def drafting(self, steps: int) -> float:
         """Time that a draft of so many passes takes."""
         assert self.drafts is not None
@@ -77,6 +94,7 @@ class Pace:
 
     def timed_plain(self, seconds: float) -> None:
         """A token of plain decoding, running ahead, took so long."""
+        self.rounds_ahead += 1
         self._ahead.observe(1, seconds)
         if not self.rows.is_calibrated:
             self.rows.observe(1, seconds + self._host)
@@ -90,6 +108,7 @@ class Pace:
 
     def account(self, seconds: float, tokens: int) -> None:
         """A round is over: what it took beyond plain decoding, and the share that it may."""
+        self.rounds += 1
         passes = min(seconds / self.plain, tokens + SLACK) - tokens * (1 + SHARE)
         self._lost = max(-CREDIT, self._lost + passes)
 
