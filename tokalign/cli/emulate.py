@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,6 @@ from tokalign.runtime.methods import (
     choose_method,
     read_order,
 )
-
-if TYPE_CHECKING:
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.vocab import TargetId
 
 
 @click.command("emulate")
@@ -90,6 +85,7 @@ def command(
     from tokalign.lookup import open_dictionary
     from tokalign.registry import resolve_tokenizer
     from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.emulation import emulate, figures
     from tokalign.runtime.gain import Costs
 
     resolved = resolve_tokenizer(target)
@@ -108,37 +104,11 @@ def command(
         costs=lambda: costs,
     )
     texts = read_texts(text_file, field=field, limit=limit)
-    figures = _emulate(drafting, resolved.tokenizer.encode_batch(texts), prompt_tokens, quiet=quiet)
-    if as_json:
-        print_json(figures)
-    else:
-        click.echo(
-            table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
-        )
-
-
-def _emulate(
-    drafting: Drafting, texts: list[list[TargetId]], prompt_tokens: int, *, quiet: bool
-) -> dict[str, float]:
-    """The figures of all texts together; each is a request of its own."""
-    from tokalign.runtime.drafting import make_drafter
-    from tokalign.runtime.replay import replay
-    from tokalign.runtime.statistics import Statistics
-
-    statistics = Statistics()
+    encoded = resolved.tokenizer.encode_batch(texts)
     with progress(len(texts), "emulating", quiet=quiet) as advance:
-        for ids in texts:
-            drafter = make_drafter(drafting, None)
-            for event in replay(ids, drafter, prompt_tokens=prompt_tokens):
-                statistics.observe(event)
-            advance(1)
-    return {
-        "speedup": statistics.tokens_per_round,
-        "coverage": statistics.coverage,
-        "mean_accepted_length": statistics.mean_accepted_length,
-        "draft_acceptance_rate": statistics.draft_acceptance_rate,
-        "rows_per_step": 1 + statistics.proposed_per_round,
-        "tokens": statistics.generation_tokens,
-        "steps": statistics.rounds,
-        "host_ms_per_step": statistics.host_ms_per_round["p50"],
-    }
+        statistics = emulate(drafting, encoded, prompt_tokens=prompt_tokens, progress=advance)
+    found = figures(statistics)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in found.items()))
