@@ -51,6 +51,9 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     assert found["ids_that_differ"] == 0
     assert all(row["prompts"] == 3 for row in found["overall"])
     assert_self_contained(kept.with_name("x.html").read_text("utf-8"))
+    typed = f"tokalign bench --target {DEMO}/target --draft {DEMO}/draft"
+    assert found["about"]["command"].startswith(typed)
+    assert "--condition exact --condition copy" in found["about"]["command"]
     assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][1] if f"`{key}`" not in documented] == []

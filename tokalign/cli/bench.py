@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
 from tokalign.cli.prompts import PromptText, read_prompts
@@ -95,6 +97,7 @@ def command(**given: Any) -> None:
     from tokalign.comparison import compare
 
     comparison = compare(measurements)
+    about = {"command": _command_line(click.get_current_context()), **about}
     for path, write in writers.items():
         write_text(path, write(comparison, about))
     click.echo(show(comparison, about), nl=False)
@@ -103,6 +106,19 @@ def command(**given: Any) -> None:
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on how many rows a pass has; --dtype float32 rules that out"
         )
+
+
+def _command_line(context: click.Context) -> str:
+    """What was typed, for whoever wants to do it again."""
+    words = ["tokalign", "bench"]
+    for option in context.command.params:
+        name, typed = option.name or "", ParameterSource.COMMANDLINE
+        if context.get_parameter_source(name) is typed and name not in ("output", "quiet"):
+            value = context.params[name]
+            flag = next(flag for flag in option.opts if flag.startswith("--"))
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [flag] if one is True else [flag, str(one)]
+    return shlex.join(words)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], list[Measurement]]:
