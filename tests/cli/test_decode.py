@@ -140,6 +140,25 @@ def test_sampling_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
     assert plain["seed"] == 7
 
 
+def test_auto_says_once_what_it_assumes_and_records_a_trace(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    arguments = ["--target", models["target"], "--draft", models["draft"], "-p", PROMPT]
+    trace = tmp_path / "run.jsonl"
+    auto = run(*arguments, "-m", "40", "--trace", str(trace))
+    assert auto.exit_code == 0, auto.output
+    assert auto.stderr.count("verification cost not measured") == 1
+    assert '"every_position": false' in trace.read_text().splitlines()[0]
+    assert "auto:" not in run(*arguments, "-m", "5", "--num-draft-tokens", "2").stderr
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5"])
+def test_a_number_of_draft_tokens_that_is_none_is_refused(given: str) -> None:
+    result = run("--target", "t", "-p", PROMPT, "--num-draft-tokens", given)
+    assert isinstance(result.exception, UsageError)
+
+
 def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
@@ -152,7 +171,7 @@ GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[4;35m", "\x1b[36m"
 
 
 def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
-    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12"]
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12", "--num-draft-tokens", "2"]
     same = run(*arguments, "--draft", models["target"], "--color")
     assert GREEN in same.stdout
     assert CYAN in same.stdout  # behind a proposal accepted to its end
@@ -167,6 +186,7 @@ def test_colours_are_for_terminals_and_those_who_want_them(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
+    arguments += ["--num-draft-tokens", "2"]
     assert "\x1b[" not in (plain := run(*arguments)).output
     assert "rejected and corrected" not in plain.stderr
     assert "\x1b[" not in run(*arguments, "--no-color").output
