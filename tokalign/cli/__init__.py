@@ -22,6 +22,7 @@ _COMMANDS = {
     "inspect": "Show what is in a table file.",
     "project": "What recorded drafts would be worth under any cost curve.",
     "replay": "Measure a draft model on a reference text that plays the target.",
+    "sweep": "Try dictionaries of many kinds and sizes on texts.",
     "report": "Show how each token of a run came about, as a page.",
     "verify": "Check a table file byte for byte.",
 }

@@ -153,13 +153,13 @@ class Decoder:
         self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the gain controller is both."""
-        neural, pace = self._translated(prompt, draft), self.drafting.pace
+        neural, pace = self.translated(prompt, draft), self.drafting.pace
         if pace is None or self.drafting.method == "plain":
             return make_drafter(self.drafting, neural), verifier
         controller = make_controlled(self.drafting, pace, verifier, neural)
         return controller, controller
 
-    def _translated(self, prompt: Prompt, session: Session | None) -> NeuralDrafter | None:
+    def translated(self, prompt: Prompt, session: Session | None) -> NeuralDrafter | None:
         """The draft model as a drafter for one request."""
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None

@@ -8,7 +8,7 @@ from typing import Any
 from tokalign.cost_curve import CostCurve, read_curve
 from tokalign.curve_store import find_curve
 from tokalign.runtime.controller import MOST
-from tokalign.runtime.estimates import PassTimes
+from tokalign.runtime.estimates import Acceptance, PassTimes
 from tokalign.runtime.measure import machine_of
 from tokalign.runtime.models_mlx import weight_bytes
 from tokalign.runtime.pace import Pace
@@ -60,8 +60,10 @@ def pace_of(curve: CostCurve, target: Any, draft: Any = None, *, context: int = 
         ratio = weight_bytes(draft) / weight_bytes(target)
         prior = [steps * (ratio if each is None else each) for steps in range(1, MOST + 1)]
         drafts = PassTimes(prior, weight=0 if each is None else _MEASURED)
+    known = curve.notes.get("acceptance")
     return Pace(
         PassTimes(curve.rows_at(context), weight=_MEASURED if measured else 0),
         drafts,
         host=curve.host if measured else 0.0,
+        acceptance=Acceptance(start=known[0]) if draft is not None and known else None,
     )

@@ -150,6 +150,17 @@ def costs_under(curve: CostCurve, trace: OfferTrace, *, draft_pass: float | None
     )
 
 
+def expected_tokens(trace: OfferTrace, length: int) -> float:
+    """Tokens of a step at a fixed draft length, over all positions: UniSpec's tau."""
+    accepted = [
+        _at_most(offer, length).accepted if length else 0
+        for text in trace.texts
+        for by in text.offers.values()
+        for offer in by.values()
+    ]
+    return 1 + sum(accepted) / len(accepted) if accepted else 1.0
+
+
 def known_pace(costs: Costs, trace: OfferTrace) -> Pace:
     """A controller's knowledge where the curve was measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)

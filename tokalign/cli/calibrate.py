@@ -1,0 +1,193 @@
+"""`tokalign calibrate`: what passes cost on this machine, kept for every later run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+
+if TYPE_CHECKING:
+    from tokalign.cost_curve import CostCurve
+    from tokalign.offers import OfferTrace
+    from tokalign.registry import ModelLocation
+    from tokalign.runtime.assembly import Decoder, LanguageModel
+
+_SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
+_PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
+
+
+@click.command("calibrate")
+@click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
+@click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
+@click.option(
+    "--calibration",
+    type=click.Choice(["argmax", "unispec"]),
+    default="argmax",
+    show_default=True,
+    help="How the best fixed draft length is found: every measured one, or UniSpec's smooth fits.",
+)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Not the cache.")
+@click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
+@click.option(
+    "--budget", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds."
+)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@json_option
+@quiet_option
+def command(
+    *,
+    target: str,
+    draft: str | None,
+    calibration: str,
+    output: Path | None,
+    refresh: bool,
+    budget: float,
+    dtype: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure verification by rows, draft passes and host work; decode reads them by itself.
+
+    A curve is measured again when the chip, mlx, or the weights' shapes or formats have changed.
+    """
+    from tokalign.curve_store import find_curve, store_curve
+    from tokalign.runtime.measure import machine_of
+
+    decoder = _load(target, draft, dtype, quiet=quiet)
+    theirs = decoder.draft and decoder.draft.model
+    machine = machine_of(decoder.target.model, theirs)
+    curve = None if refresh else find_curve(machine)
+    if curve is None or curve.is_stale(machine) or "length" not in curve.notes:
+        curve = _measured(decoder, calibration, budget, quiet=quiet)
+        path = store_curve(curve, output)
+        note(f"cost curve -> {path}", quiet=quiet)
+    else:
+        note("measured before, and nothing has changed; --refresh measures again", quiet=quiet)
+        if output is not None:
+            store_curve(curve, output)
+    if as_json:
+        print_json(curve.to_json())
+    else:
+        click.echo(table(_rows(curve)))
+
+
+def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool) -> CostCurve:
+    """The curve, and in its notes how well the draft guesses and which fixed length is best."""
+    from tokalign.runtime.measure import measure_curve
+    from tokalign.runtime.own_output import conditional_acceptance
+
+    with progress(100, "measuring", quiet=quiet) as advance:
+        curve = measure_curve(
+            decoder.target.model,
+            decoder.draft and decoder.draft.model,
+            budget=budget,
+            advance=lambda share: advance(round(100 * share)),
+        )
+    if decoder.draft is None:
+        return replace(curve, notes={"length": None})
+    trace = _trace(decoder)
+    length, speedup = _best_length(curve, trace, calibration)
+    found = conditional_acceptance(trace, _LONGEST)
+    notes = {
+        "acceptance": [round(share, 3) for share in found],
+        "length": length,
+        "speedup": round(speedup, 3),
+        "calibration": calibration,
+    }
+    return replace(curve, notes=notes)
+
+
+def _trace(decoder: Decoder) -> OfferTrace:
+    from tokalign.runtime.own_output import trace_own_output
+
+    lines = _SAMPLE.read_text("utf-8").splitlines()
+    long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
+    prompts = [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
+    return trace_own_output(decoder, prompts, limit=_LONGEST)
+
+
+def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple[int, float]:
+    """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
+    from tokalign.runtime.projection import costs_under, expected_tokens, project
+    from tokalign.runtime.unispec import unispec_size
+
+    costs = costs_under(curve, trace, draft_pass=None)
+    if calibration == "argmax":
+        projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
+        return projection.best, projection.fixed[projection.best]
+    lengths = range(_LONGEST + 1)
+    found = unispec_size(
+        {g: costs.verify(g + 1) + g * costs.draft_pass for g in lengths},
+        {g: expected_tokens(trace, g) for g in lengths},
+    )
+    return found.length, found.speedup
+
+
+def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
+    from tokalign.build.alignment import align
+    from tokalign.lookup import open_alignment
+    from tokalign.runtime.assembly import Decoder
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.methods import choose_translation
+    from tokalign.runtime.sampling import Sampling
+
+    location, ours = _model(target, dtype, quiet=quiet)
+    if draft is None:
+        return Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
+    _, theirs = _model(draft, dtype, quiet=quiet)
+    drafting = Drafting(
+        method="draft",
+        translation=choose_translation(None, ours.tokenizer, theirs.tokenizer),
+        alignment=cache(
+            lambda: open_alignment(
+                ours.tokenizer,
+                theirs.tokenizer,
+                otherwise=align,
+                beside=location.folder,
+                note=lambda line: note(line, quiet=quiet),
+            )
+        ),
+    )
+    return Decoder(target=ours, draft=theirs, drafting=drafting, sampler=Sampling())
+
+
+def _model(name: str, dtype: str | None, *, quiet: bool) -> tuple[ModelLocation, LanguageModel]:
+    from tokalign.registry import resolve_model
+    from tokalign.runtime.assembly import LanguageModel
+
+    location = resolve_model(name)
+    note(location.description, quiet=quiet)
+    return location, LanguageModel.from_folder(location.folder, dtype=dtype)
+
+
+def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
+    """What a person wants to know."""
+    shown: list[tuple[str, Any]] = [("curve", curve.name), ("source", curve.source)]
+    for costs in curve.contexts:
+        plain = costs.rows[1].median
+        for rows in (1, 2, 3, 5, 9, 17, 33):
+            if rows in costs.rows:
+                timing = costs.rows[rows]
+                shown.append(
+                    (
+                        f"{rows} rows behind {costs.tokens}",
+                        f"{timing.median * 1e3:.2f} ms "
+                        f"({timing.low * 1e3:.2f}-{timing.high * 1e3:.2f}), "
+                        f"{timing.median / plain:.2f} x one row",
+                    )
+                )
+        if costs.draft_pass is not None:
+            share = costs.draft_pass.median / plain
+            shown.append((f"draft pass behind {costs.tokens}", f"{share:.3f} x one row"))
+    shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
+    if curve.notes.get("acceptance"):
+        shown.append(("acceptance by position", curve.notes["acceptance"]))
+        length, speedup = curve.notes["length"], curve.notes["speedup"]
+        shown.append(("best fixed length", f"{length} ({speedup:.2f} x plain expected)"))
+    return shown
