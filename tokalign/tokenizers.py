@@ -39,6 +39,10 @@ class Tokenizer(Generic[Id]):
         """Read a tokenizer file or a model's folder. Raises: see `read_tokenizer_file`."""
         return cls(read_tokenizer_file(Path(path), supplement), name=Path(path).name)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs; encoders and caches are made anew there."""
+        return {"spec": self.spec, "name": self.name}
+
     @property
     def fingerprint(self) -> str:
         return self.spec.fingerprint
@@ -101,6 +105,18 @@ class Tokenizer(Generic[Id]):
         encodings = self._backend.encode_batch_fast(
             [self._prefixed(text) for text in texts], add_special_tokens=False
         )
+        return [cast("list[Id]", encoding.ids) for encoding in encodings]
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
+        """Encode parts of texts as they stand, without a dummy prefix, on all cores."""
+        if self.spec.by_characters and any(_SPACE_MARK in part for part in parts):
+            return [
+                cast("list[Id]", self.bpe.encode(part.encode()))
+                if _SPACE_MARK in part
+                else self.encode_parts([part])[0]
+                for part in parts
+            ]
+        encodings = self._backend.encode_batch_fast(list(parts), add_special_tokens=False)
         return [cast("list[Id]", encoding.ids) for encoding in encodings]
 
     def decode(self, ids: Iterable[Id]) -> str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import zstandard
@@ -37,9 +38,11 @@ class FileStamp:
     bytes, sha256: of the file as it lies on disk (compressed, where it is).
     text_bytes: after decompression.
     lines: paragraphs read from it; skipped: lines reported as unreadable and left out.
+    weight: how often each occurrence in it counts.
     """
 
     name: str
+    weight: float
     bytes: int
     sha256: str
     text_bytes: int
@@ -59,12 +62,16 @@ class Corpus:
         *,
         field: str = "text",
         report: Report = refuse,
+        weights: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Name the files; nothing is read yet.
 
         field: where a `.jsonl` object has its text.
         report: called with each line that cannot be read; returning from it skips the line.
-        Raises: CorpusError for a file that is missing, of an unknown kind, or named twice.
+        weights: file name -> how often each occurrence in it counts, 1 where nothing is said; over
+            0 and with at most three decimals.
+        Raises: CorpusError for a file that is missing, of an unknown kind, named twice or weighted
+            wrongly.
         """
         self._paths = sorted(paths, key=lambda path: path.name)
         self._field, self._report = field, report
@@ -78,6 +85,14 @@ class Corpus:
                 "two corpus files have this name, so a stamp cannot tell them apart; rename one",
                 path=twice,
             )
+        self._weights = {name: weights.get(name, 1.0) for name in names}
+        for name, weight in weights.items():
+            if name not in self._weights:
+                raise CorpusError("a weight for a file that is no part of the corpus", path=name)
+            if weight <= 0 or round(weight, 3) != weight:
+                raise CorpusError(
+                    f"a weight is over 0 and has at most three decimals, not {weight}", path=name
+                )
 
     @property
     def size(self) -> int:
@@ -105,11 +120,19 @@ class Corpus:
         progress: called with the number of bytes read from disk since the last call.
         Raises: CorpusError for a damaged archive, and at the end when there was nothing to read.
         """
+        for _, lines in self.files(progress):
+            yield from lines
+
+    def files(
+        self, progress: Callable[[int], None] = lambda _: None
+    ) -> Iterator[tuple[float, Iterator[str]]]:
+        """The weight and the paragraphs of each file, read in this order; else as `lines`."""
         stamps: list[FileStamp] = []
         for path in self._paths:
             file = _File(path, self._field, self._report, progress)
-            yield from file.paragraphs()
-            stamps.append(file.stamp())
+            weight = self._weights[path.name]
+            yield weight, file.paragraphs()
+            stamps.append(file.stamp(weight))
         if not sum(stamp.lines for stamp in stamps):
             raise CorpusError(
                 "the corpus is empty; give at least one file with text",
@@ -129,9 +152,10 @@ class _File:
         self._digest = hashlib.sha256()
         self._bytes = self._text_bytes = self._lines = self._skipped = 0
 
-    def stamp(self) -> FileStamp:
+    def stamp(self, weight: float) -> FileStamp:
         return FileStamp(
             name=self._path.name,
+            weight=weight,
             bytes=self._bytes,
             sha256=self._digest.hexdigest(),
             text_bytes=self._text_bytes,

@@ -1,14 +1,18 @@
-"""Counting the token n-grams of a corpus, order by order.
+"""Counting the token n-grams of a corpus of any size, in bounded memory, on all cores.
 
-An n-gram that occurs `min_count` times has a prefix that does. So each order looks only at the
-positions whose (n-1)-gram was kept, and an n-gram is one number: the rank of its prefix among the
-kept ones, then its last id.
+The corpus is cut into shards; each becomes ids (`word_encoder`) and then a sorted run on disk; the
+runs are cut into key ranges, and each range is counted (`windows`). Every step is a pure function
+of its shard or range and leaves one file, so any machine can do any of them in any order, and a
+killed count goes on from the files that are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +21,75 @@ from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.stages import Stage, silent
+from tokalign.build.windows import (
+    IdSpace,
+    Keys,
+    TokenNgrams,
+    Windows,
+    choose_cuts,
+    count_range,
+    join,
+    locate_cuts,
+    sample_keys,
+    sort_windows,
+)
+from tokalign.build.word_encoder import WordEncoder, words_stand_alone
+from tokalign.build.workers import Apply, workers
+from tokalign.build.workspace import appearing, digest, open_workspace
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
+
+__all__ = ["Chunks", "TokenNgrams", "count_token_ngrams"]
 
 MAX_ORDER = 9
 MIN_COUNT = 2
 MEMORY = 2 << 30
 
+_FORMAT = 1
+_WEIGHT_UNIT = 1000
+_WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
+
 
 @dataclass(frozen=True, slots=True)
-class TokenNgrams:
-    """The kept n-grams of one order, with how often each occurs.
+class Chunks:
+    """How the work is cut; no result depends on it.
 
-    ids: u16 or u32 [k, n], sorted lexicographically, no row twice.
-    counts: i64[k], or f64[k] where a corpus file has a weight that is not a whole number.
+    shard_characters: text in a shard, but for the end of its last line: about a million tokens.
+    range_windows: tokens whose n-grams are counted at once, about.
     """
 
-    ids: NDArray[Any]
-    counts: NDArray[Any]
+    shard_characters: int = 1 << 21
+    range_windows: int = 1 << 18
 
-    @property
-    def order(self) -> int:
-        return int(self.ids.shape[1])
 
-    def __len__(self) -> int:
-        return len(self.counts)
+_CHUNKS = Chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The sorted windows of one shard, in a file. weight: in thousandths."""
+
+    path: Path
+    weight: int
+
+    def read(self, space: IdSpace, max_order: int, begin: int = 0, end: int = -1) -> Windows:
+        row = max_order * np.dtype(space.dtype).itemsize
+        number = -1 if end < 0 else (end - begin) * max_order
+        flat = np.fromfile(self.path, dtype=space.dtype, count=number, offset=begin * row)
+        return flat.reshape(-1, max_order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counting:
+    """What is counted, where it is kept, and by whom."""
+
+    tokenizer: str
+    space: IdSpace
+    max_order: int
+    min_count: int
+    chunks: Chunks
+    folder: Path
+    apply: Apply
 
 
 def count_token_ngrams(
@@ -54,36 +102,166 @@ def count_token_ngrams(
     jobs: int | None = None,
     workspace: Path | None = None,
     stage: Stage = silent,
+    chunks: Chunks = _CHUNKS,
 ) -> Iterator[TokenNgrams]:
     """Count the n-grams of order 1 to `max_order` in each line, as `tokenizer.encode` has it.
 
     Yields one `TokenNgrams` per order, the shortest first; an order may be empty. An n-gram never
     crosses the end of a line. Its count is the sum, over the corpus files, of its occurrences times
     the weight of the file; those with a count under `min_count` are left out. Prefix and suffix
-    of a kept n-gram are kept too. The result does not depend on `memory`, `jobs` or `workspace`.
+    of a kept n-gram are kept too. The result does not depend on how the work is done: on `memory`,
+    `jobs`, `workspace` and `chunks`.
 
     memory: how many bytes all processes together may hold at once.
-    jobs: how many processes count; default: one per core.
+    jobs: how many processes count; default: one per core, fewer for a small corpus.
     workspace: a folder for finished runs, from which a killed count resumes; it is deleted at the
         end. Default: a temporary folder.
-    stage: shows two steps, in bytes of text.
+    stage: shows two steps, in bytes of the corpus on disk.
+    Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
-    lines = tokenizer.encode_batch(list(corpus.lines()))
-    gap = len(tokenizer.vocabulary)
-    text = np.fromiter((i for line in lines for i in (*line, gap)), dtype=np.uint32)
-    starts = np.arange(len(text))
-    parents, prefixes = np.zeros(len(text), dtype=np.int64), np.zeros((1, 0), dtype=np.uint32)
-    for order in range(1, max_order + 1):
-        last = starts + order - 1
-        inside = text[last] != gap
-        starts, parents, last = starts[inside], parents[inside], last[inside]
-        keys, ranks, counts = np.unique(
-            parents * (gap + 1) + text[last], return_inverse=True, return_counts=True
-        )
-        kept = counts >= min_count
-        prefixes = np.column_stack(
-            [prefixes[keys[kept] // (gap + 1)], (keys[kept] % (gap + 1)).astype(np.uint32)]
-        )
-        yield TokenNgrams(prefixes, counts[kept])
-        survive = kept[ranks]
-        starts, parents = starts[survive], (np.cumsum(kept) - 1)[ranks[survive]]
+    jobs = jobs or min(os.cpu_count() or 1, 1 + corpus.size // _WORTH_A_PROCESS)
+    space = IdSpace(len(tokenizer.vocabulary))
+    with open_workspace(workspace) as folder:
+        with workers(jobs, partial(_make_encoder, tokenizer, space)) as apply:
+            counting = _Counting(
+                tokenizer=tokenizer.fingerprint,
+                space=space,
+                max_order=max_order,
+                min_count=math.ceil(min_count * _WEIGHT_UNIT),
+                chunks=chunks,
+                folder=folder,
+                apply=apply,
+            )
+            with stage(corpus.size, "Encoding the corpus") as advance:
+                runs = _sort_runs(corpus, counting, advance)
+            with stage(corpus.size, "Counting token n-grams") as advance:
+                parts = _count_ranges(runs, counting, lambda part: advance(int(part * corpus.size)))
+        whole = all(run.weight % _WEIGHT_UNIT == 0 for run in runs)
+        for order in range(1, max_order + 1):
+            loaded = [_load_part(part, order) for part in parts]
+            yield _in_units(join(loaded, min_count=counting.min_count), whole=whole)
+
+
+def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace) -> WordEncoder:
+    return WordEncoder(
+        tokenizer.encode_parts,
+        prefix=" " if tokenizer.spec.dummy_prefix else "",
+        by_word=words_stand_alone(tokenizer.splitter),
+        gap=space.gap,
+        dtype=space.dtype,
+    )
+
+
+def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[_Run]:
+    """A run for each shard; those that are there already are not made again."""
+    runs: list[_Run] = []
+
+    def missing() -> Iterator[tuple[Any, ...]]:
+        for weight, lines in _shards(corpus, counting.chunks, advance):
+            name = digest(_FORMAT, counting.tokenizer, counting.max_order, lines)
+            runs.append(_Run(counting.folder / f"{name}.run", weight))
+            if not runs[-1].path.exists():
+                yield runs[-1].path, lines, counting.max_order, counting.space
+
+    for _ in counting.apply(_write_run, missing()):
+        pass
+    return runs
+
+
+def _shards(
+    corpus: Corpus, chunks: Chunks, advance: Callable[[int], None]
+) -> Iterator[tuple[int, list[str]]]:
+    """The corpus, cut after lines; a shard is of one file, with its weight in thousandths."""
+    for weight, lines in corpus.files(advance):
+        shard: list[str] = []
+        size = 0
+        for line in lines:
+            shard.append(line)
+            size += len(line)
+            if size >= chunks.shard_characters:
+                yield round(weight * _WEIGHT_UNIT), shard
+                shard, size = [], 0
+        if shard:
+            yield round(weight * _WEIGHT_UNIT), shard
+
+
+def _write_run(
+    encoder: WordEncoder, path: Path, lines: list[str], max_order: int, space: IdSpace
+) -> None:
+    windows = sort_windows(encoder.encode(lines), max_order, space)
+    with appearing(path) as partial_path:
+        windows.tofile(partial_path)
+
+
+def _count_ranges(
+    runs: list[_Run], counting: _Counting, advance: Callable[[float], None]
+) -> list[Path]:
+    """A part, the counts of all orders, for each key range.
+
+    advance: called with the share of all windows that a range had.
+    """
+    space, max_order, apply = counting.space, counting.max_order, counting.apply
+    samples = list(apply(_sample, [(run, max_order, space) for run in runs]))
+    cuts = choose_cuts(samples, counting.chunks.range_windows)
+    located = np.array(list(apply(_locate, [(run, cuts, max_order, space) for run in runs])))
+    of_all = digest(
+        _FORMAT, [(r.path.name, r.weight) for r in runs], cuts.tobytes(), counting.min_count
+    )
+    parts = [counting.folder / f"{of_all}.{i}.part" for i in range(len(cuts) + 1)]
+    missing = (
+        (part, runs, bounds, counting.min_count, max_order, space)
+        for part, bounds in zip(parts, _bounds(located), strict=True)
+        if not part.exists()
+    )
+    for windows in apply(_write_part, missing):
+        advance(windows / located[:, -1].sum())
+    return parts
+
+
+def _bounds(located: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Of each range: i64[runs, 2], where it begins and ends in each run."""
+    return [located[:, i : i + 2] for i in range(located.shape[1] - 1)]
+
+
+def _sample(_: WordEncoder, run: _Run, max_order: int, space: IdSpace) -> Keys:
+    return sample_keys(run.read(space, max_order), space)
+
+
+def _locate(
+    _: WordEncoder, run: _Run, cuts: Keys, max_order: int, space: IdSpace
+) -> NDArray[np.int64]:
+    return locate_cuts(run.read(space, max_order), cuts, space)
+
+
+def _write_part(
+    _: WordEncoder,
+    path: Path,
+    runs: list[_Run],
+    bounds: NDArray[np.int64],
+    min_count: int,
+    max_order: int,
+    space: IdSpace,
+) -> int:
+    """Count one range; returns how many windows it has."""
+    slices = [
+        run.read(space, max_order, begin, end)
+        for run, (begin, end) in zip(runs, bounds.tolist(), strict=True)
+    ]
+    weights = [run.weight for run in runs]
+    counted = count_range(slices, weights, min_count=min_count, space=space)
+    arrays: dict[str, Any] = {f"ids{part.order}": part.ids for part in counted}
+    arrays |= {f"counts{part.order}": part.counts for part in counted}
+    with appearing(path) as partial_path, partial_path.open("wb") as file:
+        np.savez(file, **arrays)
+    return sum(map(len, slices))
+
+
+def _load_part(path: Path, order: int) -> TokenNgrams:
+    with np.load(path) as arrays:
+        return TokenNgrams(arrays[f"ids{order}"], arrays[f"counts{order}"])
+
+
+def _in_units(ngrams: TokenNgrams, *, whole: bool) -> TokenNgrams:
+    """Thousandths as whole numbers where all weights are, as fractions otherwise."""
+    counts = ngrams.counts // _WEIGHT_UNIT if whole else ngrams.counts / _WEIGHT_UNIT
+    return TokenNgrams(ngrams.ids, counts)

@@ -1,0 +1,199 @@
+"""From encoded ids to n-gram counts of all orders: pure functions over shards and key ranges.
+
+A *window* is a position of the text with what follows it, `max_order` ids long. Every n-gram of
+every order is the beginning of exactly one window, so one sort of the windows counts all orders:
+
+    ids of a shard --sort_windows--> sorted run           one per shard
+    all runs --choose_cuts--> key ranges                  few enough windows in each for the memory
+    a range of every run --count_range--> counts of all orders within the range
+    counts of neighbouring ranges --join--> TokenNgrams
+
+The parts of a window are u16 or u32 columns, and sorting is least significant digit first by
+numpy's radix sort of 16-bit numbers: 12 ns per window and digit, where sorting packed u64 takes 55.
+A text of n tokens needs 18 n (36 n) bytes of disk for its runs, and none of its sizes enters a
+result: runs and ranges may be of any size and be made anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Windows = NDArray[Any]
+"""u16 or u32 [m, max_order]: windows, or the first columns of windows."""
+
+Keys = NDArray[np.uint64]
+"""The first ids of a window as one number, as many as fit; in the same order as the windows."""
+
+_SAMPLE = 1 << 10
+_WORTH_NARROWING = 0.75  # what is not kept is left out once it is a quarter; earlier costs more
+
+
+@dataclass(frozen=True, slots=True)
+class IdSpace:
+    """How ids of a vocabulary of `size` are written. `gap`, the highest number, is no id."""
+
+    size: int
+
+    @property
+    def bits(self) -> int:
+        return self.size.bit_length()
+
+    @property
+    def gap(self) -> int:
+        return (1 << self.bits) - 1
+
+    @property
+    def dtype(self) -> Any:
+        return np.uint16 if self.bits <= 16 else np.uint32
+
+    @property
+    def in_key(self) -> int:
+        """How many ids fit in a key."""
+        return 64 // self.bits
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNgrams:
+    """The kept n-grams of one order, with how often each occurs.
+
+    ids: u16 or u32 [k, n], sorted lexicographically, no row twice.
+    counts: i64[k], or f64[k] where a corpus file has a weight that is not a whole number.
+    """
+
+    ids: NDArray[Any]
+    counts: NDArray[Any]
+
+    @property
+    def order(self) -> int:
+        return int(self.ids.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def sort_windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
+    """The windows of a shard, sorted by their keys; from a line's end on they hold gaps.
+
+    ids: the shard's lines, a gap behind each.
+    """
+    windows = _windows(ids, max_order, space)
+    tokens = np.flatnonzero(ids != space.gap)
+    return windows.take(_sorted(tokens, windows[:, : space.in_key], space), axis=0)
+
+
+def sample_keys(run: Windows, space: IdSpace) -> Keys:
+    """The key of every 1024th window of a run."""
+    return _keys(run[::_SAMPLE], space)
+
+
+def choose_cuts(samples: Sequence[Keys], range_windows: int) -> Keys:
+    """Keys that cut all runs into ranges of about `range_windows` windows.
+
+    A range is never finer than one key: the windows that begin with the same three or four ids.
+    """
+    ordered = np.sort(np.concatenate(samples))
+    return np.unique(ordered[:: max(1, range_windows // _SAMPLE)][1:])
+
+
+def locate_cuts(run: Windows, cuts: Keys, space: IdSpace) -> NDArray[np.int64]:
+    """Where a run is cut: i64[len(cuts) + 2], beginning and end included."""
+    inside = np.searchsorted(_keys(run, space), cuts)
+    return np.concatenate([[0], inside, [len(run)]]).astype(np.int64)
+
+
+def count_range(
+    slices: Sequence[Windows], weights: Sequence[int], *, min_count: int, space: IdSpace
+) -> list[TokenNgrams]:
+    """Count the n-grams of each order in one key range.
+
+    slices: the range, out of each run; weights: of each run. min_count: in the same units.
+    The first and the last n-gram of an order are kept whatever their counts: they may go on in the
+    neighbouring range.
+    Cost: 0.2 us and 100 bytes per window.
+    """
+    windows = np.concatenate(slices)
+    order = _sorted(np.arange(len(windows)), windows, space)
+    weight = np.repeat(np.array(weights, dtype=np.int64), [len(part) for part in slices])[order]
+    differs = np.zeros(len(order), dtype=bool)
+    differs[:1] = True
+    counted = []
+    for n, column in enumerate(_columns(windows), 1):
+        last = column[order]
+        differs[1:] |= last[1:] != last[:-1]
+        starts = np.flatnonzero(differs)
+        counts = np.add.reduceat(weight, starts) if len(starts) else weight
+        kept = counts >= min_count
+        kept[:1] = kept[-1:] = True
+        kept &= last[starts] != space.gap
+        ids = windows.take(order[starts[kept]], axis=0)[:, :n]
+        counted.append(TokenNgrams(np.ascontiguousarray(ids), counts[kept]))
+        lengths = np.diff(starts, append=len(order))
+        if lengths[kept].sum() < _WORTH_NARROWING * len(order):
+            alive = np.flatnonzero(np.repeat(kept, lengths))
+            order, weight, differs = order[alive], weight[alive], differs[alive]
+    return counted
+
+
+def join(parts: Sequence[TokenNgrams], *, min_count: int) -> TokenNgrams:
+    """The counts of one order in all ranges, one range after the other, as one.
+
+    An n-gram that is shorter than a key may end one range and begin the next: it is added up.
+    """
+    joined: list[TokenNgrams] = []
+    for part in parts:
+        if joined and len(joined[-1]) and len(part) and (joined[-1].ids[-1] == part.ids[0]).all():
+            before = joined.pop()
+            counts = part.counts.copy()
+            counts[0] += before.counts[-1]
+            joined.append(TokenNgrams(before.ids[:-1], before.counts[:-1]))
+            part = TokenNgrams(part.ids, counts)
+        if len(part):
+            joined.append(part)
+    kept = [part.counts >= min_count for part in joined]
+    return TokenNgrams(
+        np.concatenate([parts[0].ids[:0], *(p.ids[k] for p, k in zip(joined, kept, strict=True))]),
+        np.concatenate(
+            [parts[0].counts[:0], *(p.counts[k] for p, k in zip(joined, kept, strict=True))]
+        ),
+    )
+
+
+def _windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
+    """[tokens and gaps, max_order]: the window at each position; nothing but gaps behind a gap."""
+    padded = np.append(ids, np.full(max_order - 1, space.gap, dtype=space.dtype))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, max_order).copy()
+    gaps = np.flatnonzero(ids == space.gap)
+    for back in range(1, max_order - 1):
+        windows[gaps[gaps >= back] - back, back + 1 :] = space.gap
+    return windows
+
+
+def _sorted(order: NDArray[np.int64], windows: Windows, space: IdSpace) -> NDArray[np.int64]:
+    """These windows in lexicographic order of the columns given; equal ones stay as they are."""
+    for column in _columns(windows)[::-1]:
+        for digit in _digits(column, space):
+            order = order[np.argsort(digit[order], kind="stable")]
+    return order
+
+
+def _columns(windows: Windows) -> NDArray[Any]:
+    return np.ascontiguousarray(windows.T)
+
+
+def _digits(column: NDArray[Any], space: IdSpace) -> Iterator[NDArray[np.uint16]]:
+    """Ids as 16-bit digits, the lowest first."""
+    yield column.astype(np.uint16)
+    if space.bits > 16:
+        yield (column >> 16).astype(np.uint16)
+
+
+def _keys(windows: Windows, space: IdSpace) -> Keys:
+    keys = np.zeros(len(windows), dtype=np.uint64)
+    for column in windows.T[: space.in_key]:
+        keys = keys << np.uint64(space.bits) | column
+    return keys
