@@ -16,8 +16,8 @@ from tokalign.measurements import (
     Condition,
     Measurement,
     MeasurementFile,
+    model_fingerprint,
     read_measurements,
-    weights_fingerprint,
 )
 
 ABOUT = {"target": "demo (abc)", "max_tokens": 64, "draft": None}
@@ -89,7 +89,7 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     found = set()
     for content in (b"", b"a", b"b", b"a" * (1 << 20) + b"c", b"a" * (1 << 20) + b"d"):
         weights.write_bytes(content)
-        found.add(weights_fingerprint(tmp_path))
+        found.add(model_fingerprint(tmp_path))
     assert len(found) == 5
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
@@ -162,7 +161,7 @@ def _measurements(lines: list[bytes]) -> Iterator[Measurement]:
         yield Measurement.from_json(json.loads(line))
 
 
-def weights_fingerprint(folder: Path) -> str:
+def model_fingerprint(folder: Path) -> str:
     """Twelve digits that tell models apart: of their configuration and parts of their weights.
 
     The first and last MiB of each weight file count, and its length: enough for a fine-tune or
@@ -176,8 +175,3 @@ def weights_fingerprint(folder: Path) -> str:
                 file.seek(start)
                 digest.update(b"%d %d " % (size, start) + file.read(_MIB))
     return digest.hexdigest()[:12]
-
-
-def machine_name() -> str:
-    """The machine that measures, as far as the system tells it."""
-    return f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"

@@ -15,6 +15,7 @@ from tokalign.measurements import PLAIN, Condition
 from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
 from tokalign.runtime.bench import Bench, conditions_of
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.known_costs import opening_pace
 from tokalign.runtime.sampling import Sampling
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
@@ -58,7 +59,7 @@ def test_every_condition_takes_every_place(bench: Bench) -> None:
 
 
 def test_all_conditions_emit_the_same_ids_and_a_killed_run_goes_on(bench: Bench) -> None:
-    first = list(islice(bench.run(), 5))
+    first = list(islice(bench.run(), 9))
     rest = list(bench.run(first))
     assert [(m.block, m.condition) for m in first + rest] == list(bench.schedule())
     found = compare(first + rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,16 +12,28 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tokalign import __version__
+from tokalign.cli.loading import LoadedPair, load_pair
 from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
+from tokalign.comparison import Comparison, compare
+from tokalign.curve_store import find_curve
 from tokalign.errors import UsageError
-from tokalign.measurements import PLAIN, Condition
-from tokalign.runtime.methods import METHODS, check_draft_tokens, check_translation
+from tokalign.measurements import (
+    PLAIN,
+    Condition,
+    Measurement,
+    MeasurementFile,
+    model_fingerprint,
+    read_measurements,
+)
+from tokalign.report import tables
+from tokalign.report.bench import bench_page
+from tokalign.runtime.methods import METHODS, check_translation, read_draft_tokens
 
 if TYPE_CHECKING:
-    from tokalign.comparison import Comparison
-    from tokalign.measurements import Measurement
+    from tokalign.cost_curve import CostCurve
     from tokalign.runtime.assembly import Decoder, Prompt
     from tokalign.runtime.bench import Bench
 
@@ -69,7 +81,7 @@ class Options:
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME", help="A method or a translation."
 )
-@click.option("-k", "--num-draft-tokens", default="2,4", show_default=True, metavar="K,K,...")
+@click.option("-k", "--num-draft-tokens", default="2,4", show_default=True, metavar="K,K,auto")
 @click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, show_default=True)
@@ -91,21 +103,28 @@ def command(**given: Any) -> None:
     thirty of benchmarks/prompts are used. Without --target, what --results holds is shown.
     """
     options = Options(**given)
-    writers = {path: _writer(path.suffix.removeprefix(".")) for path in options.save}
-    show = _writer(options.output)
-    about, measurements = _measured(options)
-    from tokalign.comparison import compare
-
-    comparison = compare(measurements)
-    about = {"command": _command_line(click.get_current_context()), **about}
-    for path, write in writers.items():
-        write_text(path, write(comparison, about))
-    click.echo(show(comparison, about), nl=False)
+    for path in options.save:
+        _form(path)
+    found = _measured(options)
+    comparison = compare(found.measurements)
+    about = {"command": _command_line(click.get_current_context()), **found.about}
+    for path in options.save:
+        write_text(path, _written(_form(path), comparison, about, found.curve))
+    click.echo(_written(options.output, comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on how many rows a pass has; --dtype float32 rules that out"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Measurements, what they hold for, and the machine's cost curve where it is known."""
+
+    about: Mapping[str, Any]
+    measurements: Sequence[Measurement]
+    curve: CostCurve | None = None
 
 
 def _command_line(context: click.Context) -> str:
@@ -121,14 +140,12 @@ def _command_line(context: click.Context) -> str:
     return shlex.join(words)
 
 
-def _measured(options: Options) -> tuple[Mapping[str, Any], list[Measurement]]:
+def _measured(options: Options) -> _Found:
     """Measurements of the file and of this run, those that were asked for."""
-    from tokalign.measurements import MeasurementFile, read_measurements
-
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
-        return read_measurements(options.results)
+        return _Found(*read_measurements(options.results))
     lengths = _lengths(options.num_draft_tokens)
     for name in options.conditions:
         if name not in METHODS:
@@ -140,8 +157,17 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], list[Measurement]]:
         limit=options.limit,
         repeats=options.repeats,
     )
-    decoder, about = _load(options, options.target)
-    bench = _bench(options, decoder, texts, lengths)
+    pair = load_pair(
+        options.target,
+        options.draft,
+        sampling={"temperature": options.temp, "seed": options.seed},
+        dtype=options.dtype,
+        dictionary=options.dictionary,
+        alignment=options.alignment,
+        note=options.note,
+    )
+    about = _about(options, pair)
+    bench = _bench(options, pair.decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
     done = file.open() if file else []
     if done:
@@ -154,25 +180,23 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], list[Measurement]]:
                 file.append(measurement)
             found.append(measurement)
             advance(1)
-    return about, found
+    return _Found(about, found, find_curve(pair.machine))
 
 
-def _lengths(typed: str) -> list[int]:
-    """Raises: UsageError for what is no draft length."""
-    parts = [part.strip() for part in typed.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise UsageError(f"--num-draft-tokens {typed} are no numbers; give, for instance, 2,4")
-    for part in parts:
-        check_draft_tokens(int(part))
-    return list(dict.fromkeys(map(int, parts)))
+def _lengths(typed: str) -> list[int | str]:
+    """Draft lengths in the order typed, "auto" among them. Raises: UsageError."""
+    lengths = [read_draft_tokens(part.strip()) for part in typed.split(",")]
+    return list(dict.fromkeys("auto" if k is None else k for k in lengths))
 
 
 def _bench(
-    options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int]
+    options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
     from tokalign.runtime.bench import Bench, conditions_of
+    from tokalign.runtime.known_costs import opening_pace
 
     target, draft = decoder.target, decoder.draft
+    say_once = cache(options.note)
     pair = None if draft is None else (target.tokenizer, draft.tokenizer)
     conditions = conditions_of(decoder.drafting, lengths=lengths, pair=pair)
     if options.conditions:
@@ -184,6 +208,7 @@ def _bench(
         conditions=conditions,
         max_tokens=options.max_tokens,
         seed=options.seed,
+        pace=lambda: opening_pace(target.model, draft and draft.model, note=say_once),
     )
 
 
@@ -195,85 +220,41 @@ def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
     return prompt
 
 
-def _load(options: Options, target_name: str) -> tuple[Decoder, dict[str, Any]]:
-    """Models and tables; and what measurements with them hold for."""
-    from tokalign.build.alignment import align
-    from tokalign.lookup import open_alignment, open_dictionary
-    from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import Decoder, LanguageModel
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.methods import choose_translation
-    from tokalign.runtime.sampling import Sampling
-
-    places = [resolve_model(name) for name in (target_name, options.draft) if name is not None]
-    for place in places:
-        options.note(place.description)
-    models = [LanguageModel.from_folder(p.folder, dtype=options.dtype) for p in places]
-    target, draft = models[0], models[1] if len(models) > 1 else None
-    beside = places[0].folder
-    drafting = Drafting(
-        dictionary=open_dictionary(
-            target.tokenizer, file=options.dictionary, beside=beside, note=options.note
-        )
-    )
-    if draft is not None:
-        drafting = replace(
-            drafting,
-            translation=choose_translation(None, target.tokenizer, draft.tokenizer),
-            alignment=cache(
-                lambda: open_alignment(
-                    target.tokenizer,
-                    draft.tokenizer,
-                    otherwise=align,
-                    file=options.alignment,
-                    beside=beside,
-                    note=options.note,
-                )
-            ),
-        )
-    sampler = Sampling(temperature=options.temp, seed=options.seed)
-    about = _about(options, [place.folder for place in places])
-    return Decoder(target=target, draft=draft, drafting=drafting, sampler=sampler), about
-
-
-def _about(options: Options, folders: Sequence[Path]) -> dict[str, Any]:
+def _about(options: Options, pair: LoadedPair) -> dict[str, Any]:
     """What has to be equal for measurements to be compared."""
-    from importlib.metadata import version
-
-    from tokalign import __version__
-    from tokalign.measurements import machine_name, weights_fingerprint
-
     names = [name for name in (options.target, options.draft) if name]
-    weights = [f"{n} ({weights_fingerprint(f)})" for n, f in zip(names, folders, strict=True)]
+    models = [f"{n} ({model_fingerprint(f)})" for n, f in zip(names, pair.folders, strict=True)]
     return {
-        "target": weights[0],
-        "draft": weights[1] if len(weights) > 1 else None,
+        "target": models[0],
+        "draft": models[1] if len(models) > 1 else None,
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "seed": options.seed,
         "dtype": options.dtype or "of the weights",
-        "machine": machine_name(),
-        "mlx": version("mlx"),
+        "machine": pair.machine.device,
+        "mlx": pair.machine.mlx,
         "tokalign": __version__,
     }
 
 
-def _writer(form: str) -> Callable[[Comparison, Mapping[str, Any]], str]:
-    """How a comparison is written. Raises: UsageError for a form there is not."""
-    from tokalign.report.bench import bench_page
-    from tokalign.report.tables import aligned, as_object, comma_separated, markdown
+def _form(path: Path) -> str:
+    """What to write into a file, by its ending. Raises: UsageError."""
+    form = path.suffix.removeprefix(".")
+    if form not in FORMATS or form == "table":
+        raise UsageError(f"{path}: give a file that ends in .md, .csv, .json or .html to --save")
+    return form
 
+
+def _written(
+    form: str, comparison: Comparison, about: Mapping[str, Any], curve: CostCurve | None
+) -> str:
     match form:
-        case "table":
-            return aligned
-        case "md":
-            return markdown
-        case "csv":
-            return comma_separated
-        case "json":
-            return lambda comparison, about: as_json(as_object(comparison, about)) + "\n"
         case "html":
-            return bench_page
-    raise UsageError(
-        f"--save cannot write .{form}; give a file that ends in .md, .csv, .json or .html"
-    )
+            return bench_page(comparison, about, curve=curve)
+        case "json":
+            return as_json(tables.as_object(comparison, about)) + "\n"
+        case "csv":
+            return tables.comma_separated(comparison)
+        case "md":
+            return tables.markdown(comparison, about)
+    return tables.aligned(comparison)

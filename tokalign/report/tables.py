@@ -46,7 +46,7 @@ def _break_even(fit: BreakEven | None) -> str:
     return f"{fit.acceptance:.2f} ({fit.low:.2f} to {fit.high:.2f})"
 
 
-def aligned(comparison: Comparison, about: Mapping[str, Any]) -> str:
+def aligned(comparison: Comparison) -> str:
     """A table for a terminal, over all prompts."""
     rows = [HEAD, *map(cells, comparison.overall)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -74,7 +74,7 @@ def _markdown_table(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in [HEAD, rule, *map(cells, rows)])
 
 
-def comma_separated(comparison: Comparison, about: Mapping[str, Any]) -> str:
+def comma_separated(comparison: Comparison) -> str:
     """A line per prompt and condition, for programs that plot."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

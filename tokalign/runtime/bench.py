@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
 from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.pace import Pace
 from tokalign.tokenizers import Tokenizer
 
 _WARM_UP_TOKENS = 12
@@ -23,7 +24,8 @@ class Bench:
     """A loaded pair and the prompts to decode with it.
 
     decoder: models, tables and sampling; method and draft length are those of each condition.
-    prompts: by the blocks in which conditions are compared.
+    prompts: by the blocks in which conditions are compared. pace: what the gain controller begins
+    with, where k is `auto`; each such condition learns for itself, from prompt to prompt.
     """
 
     decoder: Decoder
@@ -31,6 +33,7 @@ class Bench:
     conditions: Sequence[Condition]
     max_tokens: int
     seed: int = 0
+    pace: Callable[[], Pace] | None = None
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
         """Block by block every condition once, in an order turned by one from block to block.
@@ -54,19 +57,33 @@ class Bench:
         with_both = replace(self.decoder, drafting=replace(self.decoder.drafting, method="hybrid"))
         sessions = with_both.open_target(), with_both.open_draft()
         for condition, block in {condition: block for block, condition in pending}.items():
-            self._measure(block, condition, sessions, _WARM_UP_TOKENS)
+            self._generate(block, self._drafting(condition), sessions, _WARM_UP_TOKENS)
+        drafting = {condition: self._drafting(condition) for _, condition in pending}
         for block, condition in pending:
-            yield self._measure(block, condition, sessions, self.max_tokens)
+            found = self._generate(block, drafting[condition], sessions, self.max_tokens)
+            yield _measurement(found, block, condition)
 
-    def _measure(
+    def _drafting(self, condition: Condition) -> Drafting:
+        """What a condition stands for: a method, else a translation of the draft model."""
+        drafting = self.decoder.drafting
+        if condition.name in METHODS:
+            drafting = replace(drafting, method=condition.name)
+        else:
+            drafting = replace(drafting, method="draft", translation=condition.name)
+        if isinstance(condition.k, str):
+            assert self.pace is not None, "auto needs a pace"
+            return replace(drafting, num_draft_tokens=None, pace=self.pace())
+        return replace(drafting, num_draft_tokens=condition.k, pace=None)
+
+    def _generate(
         self,
         block: Block,
-        condition: Condition,
+        drafting: Drafting,
         sessions: tuple[ModelSession, ModelSession | None],
         max_tokens: int,
-    ) -> Measurement:
+    ) -> Generation:
         generation = Generation(
-            replace(self.decoder, drafting=drafting_of(condition, self.decoder.drafting)),
+            replace(self.decoder, drafting=drafting),
             self.prompts[block],
             max_tokens=max_tokens,
             target_session=sessions[0],
@@ -74,31 +91,25 @@ class Bench:
         )
         for _ in generation:
             pass
-        found = generation.statistics
-        return Measurement(
-            block=block,
-            condition=condition,
-            token_ids=tuple(generation.context.emitted),
-            prompt_tokens=found.prompt_tokens,
-            rounds=found.rounds,
-            proposed=found.num_draft_tokens,
-            accepted=found.num_accepted_draft_tokens,
-            draft_passes=found.draft_passes,
-            tokens_per_second=found.tokens_per_second,
-            host_ms=found.host_ms_per_round["p50"],
-            finish_reason=found.finish_reason or "",
-            sources={name: counts["accepted"] for name, counts in found.per_source.items()},
-        )
+        return generation
 
 
-def drafting_of(condition: Condition, drafting: Drafting) -> Drafting:
-    """What a condition stands for: a method by its name, else a translation of the draft model."""
-    if condition.name in METHODS:
-        drafting = replace(drafting, method=condition.name)
-    else:
-        drafting = replace(drafting, method="draft", translation=condition.name)
-    assert not isinstance(condition.k, str)
-    return replace(drafting, num_draft_tokens=condition.k)
+def _measurement(generation: Generation, block: Block, condition: Condition) -> Measurement:
+    found = generation.statistics
+    return Measurement(
+        block=block,
+        condition=condition,
+        token_ids=tuple(generation.context.emitted),
+        prompt_tokens=found.prompt_tokens,
+        rounds=found.rounds,
+        proposed=found.num_draft_tokens,
+        accepted=found.num_accepted_draft_tokens,
+        draft_passes=found.draft_passes,
+        tokens_per_second=found.tokens_per_second,
+        host_ms=found.host_ms_per_round["p50"],
+        finish_reason=found.finish_reason or "",
+        sources={name: counts["accepted"] for name, counts in found.per_source.items()},
+    )
 
 
 def conditions_of(

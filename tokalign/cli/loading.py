@@ -1,0 +1,81 @@
+"""Loading a pair with its tables, for commands that run more than one method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokalign.cost_curve import Machine
+    from tokalign.runtime.assembly import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """A decoder with everything that any method needs, of which it has no method yet.
+
+    folders: of the target, and of the draft model if there is one. machine: what a cost curve of
+    the two holds for.
+    """
+
+    decoder: Decoder
+    folders: tuple[Path, ...]
+    machine: Machine
+
+
+def load_pair(
+    target_name: str,
+    draft_name: str | None,
+    *,
+    sampling: Mapping[str, Any],
+    dtype: str | None,
+    dictionary: Path | None,
+    alignment: Path | None,
+    note: Callable[[str], None],
+) -> LoadedPair:
+    """Find and load models and tables; `note` is told which ones.
+
+    sampling: fields of `Sampling`. dictionary, alignment: files; found or computed otherwise.
+    Raises: MissingAssetError and other kinds of TokalignError.
+    """
+    from tokalign.build.alignment import align
+    from tokalign.lookup import open_alignment, open_dictionary
+    from tokalign.registry import resolve_model
+    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.measure import machine_of
+    from tokalign.runtime.methods import choose_translation
+    from tokalign.runtime.sampling import Sampling
+
+    places = [resolve_model(name) for name in (target_name, draft_name) if name is not None]
+    for place in places:
+        note(place.description)
+    models = [LanguageModel.from_folder(place.folder, dtype=dtype) for place in places]
+    target, draft = models[0], models[1] if len(models) > 1 else None
+    beside = places[0].folder
+    drafting = Drafting(
+        dictionary=open_dictionary(target.tokenizer, file=dictionary, beside=beside, note=note)
+    )
+    if draft is not None:
+        drafting = replace(
+            drafting,
+            translation=choose_translation(None, target.tokenizer, draft.tokenizer),
+            alignment=cache(
+                lambda: open_alignment(
+                    target.tokenizer,
+                    draft.tokenizer,
+                    otherwise=align,
+                    file=alignment,
+                    beside=beside,
+                    note=note,
+                )
+            ),
+        )
+    return LoadedPair(
+        Decoder(target=target, draft=draft, drafting=drafting, sampler=Sampling(**sampling)),
+        tuple(place.folder for place in places),
+        machine_of(target.model, draft and draft.model),
+    )
