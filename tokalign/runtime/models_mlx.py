@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -185,20 +187,20 @@ class ModelSession:
         """See `interfaces.Session`."""
         if len(ids) >= self.context_length:
             return []
-        rows = self.logits(ids, last=len(allowed)).astype(mx.float32)
-        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        lists = [
-            _best(logprobs[len(allowed) - 1 - back], among, count)
-            for back, among in enumerate(allowed)
-        ]
-        kept = [logprobs[len(allowed) - 1 - j, ids[len(ids) - j]] for j in range(1, len(allowed))]
+        rows = self.logits(ids, last=len(allowed))
         began = perf_counter()
-        mx.eval(lists, kept)
+        rows = rows.astype(mx.float32)
+        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        places = range(len(allowed) - 1, -1, -1)  # the row with no id taken back is the last one
+        best = [_best(logprobs[at], among, count) for at, among in zip(places, allowed, strict=True)]
+        tail = mx.array(ids[len(ids) - len(allowed) + 1 :], dtype=mx.uint32)
+        kept = logprobs[mx.arange(len(allowed) - 1), tail]
+        values = mx.concatenate([*(of for _, of in best), kept])
+        chosen = mx.concatenate([listed for listed, _ in best])
+        mx.eval(chosen, values)
+        lists = _shortlists(chosen.tolist(), values.tolist(), [of.shape[0] for _, of in best])
         self.seconds += perf_counter() - began
-        return [
-            _shortlist(best, values, float(kept[back - 1].item()) if back else 0.0)
-            for back, (best, values) in enumerate(lists)
-        ]
+        return lists
 
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """See `interfaces.Session`."""
@@ -281,8 +283,14 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
 
 
-def _shortlist(ids: Array, logprobs: Array, kept: float = 0.0) -> Shortlist:
-    return Shortlist(ids=ids.tolist(), logprobs=logprobs.tolist(), kept=kept)
+def _shortlists(ids: list[int], logprobs: list[float], sizes: list[int]) -> list[Shortlist]:
+    """Cut up what came from the device; behind the lists' logprobs are those kept, last one first."""
+    kept = [0.0, *logprobs[: len(ids) - 1 : -1]]
+    ends = list(accumulate(sizes))
+    return [
+        Shortlist(ids=ids[begin:end], logprobs=logprobs[begin:end], kept=behind)
+        for begin, end, behind in zip([0, *ends], ends, kept, strict=False)
+    ]
 
 
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
@@ -320,7 +328,7 @@ def device_name() -> str:
 
 
 def mlx_version() -> str:
-    return str(mx.__version__)
+    return version("mlx")
 
 
 def peak_memory() -> float:
