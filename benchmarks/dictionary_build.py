@@ -122,7 +122,7 @@ def shipped(shared: Path, file: Path, thresholds: tuple[float, ...]) -> None:
     assert table is not None
     texts = _dev_texts(target, shared)
     for p_min in (None, *thresholds):
-        _print_saving(table, texts, p_min=p_min, table=file.name)
+        _print_saving(table, texts, p_min=p_min, file=file.name)
     _print_use(target, file, shared)
 
 

@@ -120,7 +120,7 @@ class BackoffTable:
         shape = parameters.shape
         bits, segments = shape.segment_bits, shape.segments
         size = 1 << bits
-        mask, state = size - 1, shape.seed
+        mask, state = size - 1, shape.start
         found: tuple[int, int, int] | None = None
         for token in suffix[: -parameters.max_context - 1 : -1]:
             state = (state ^ token) * MULTIPLIER & WORD

@@ -41,14 +41,19 @@ class FuseShape:
     segments: int
 
     @property
+    def start(self) -> int:
+        """The hash of no ids: no small number, so that no id cancels it."""
+        return (self.seed + 1) * MULTIPLIER & WORD
+
+    @property
     def slots(self) -> int:
         return (self.segments + 2) << self.segment_bits
 
     @classmethod
-    def holding(cls, keys: int, *, seed: int, slots_per_key: float = SLOTS_PER_KEY) -> FuseShape:
-        """The shape for so many keys. Small maps need more slots per key than `slots_per_key`."""
+    def holding(cls, keys: int, *, seed: int) -> FuseShape:
+        """The shape for so many keys. Small maps need more slots per key than large ones."""
         bits = min(18, int(log(max(keys, 2)) / log(3.33) + 2.25))
-        wanted = max(slots_per_key, 0.875 + 0.25 * log(10**6) / log(max(keys, 3))) * keys
+        wanted = max(SLOTS_PER_KEY, 0.875 + 0.25 * log(10**6) / log(max(keys, 3))) * keys
         return cls(seed=seed, segment_bits=bits, segments=max(1, ceil(wanted / (1 << bits)) - 2))
 
     def places(self, hashes: Hashes) -> NDArray[np.int64]:
@@ -66,7 +71,7 @@ class FuseShape:
 
 
 def mix(hashes: Hashes, ids: NDArray[np.uint64]) -> Hashes:
-    """The hashes of keys with one more id each; the hash of no ids is the seed."""
+    """The hashes of keys with one more id each; `FuseShape.start` is that of no ids."""
     mixed = (hashes ^ ids) * np.uint64(MULTIPLIER)
     return mixed ^ mixed >> np.uint64(32)
 

@@ -14,7 +14,7 @@ from tokalign.build.fuse import assign, find_shape
 from tokalign.build.ngram_tree import Floats, Level, walk_back
 from tokalign.build.prune import Mask, best_predictions, gains, keep_best
 from tokalign.build.smoothing import smooth
-from tokalign.fuse import SLOTS_PER_KEY, FuseShape, Hashes, fingerprints, mix
+from tokalign.fuse import FuseShape, Hashes, fingerprints, mix
 
 P_MIN = 0.1
 """A row is proposed while all ids up to it are right with this probability: where a row costs
@@ -99,11 +99,11 @@ def pack(
     likely = np.concatenate([some.probabilities for some in entries] or [np.zeros(0, np.float32)])
     numbers, predicted, quantized = number_predictions(ids, likely)
 
-    def hash_contexts(seed: int) -> Hashes:
-        hashed = [_hash(levels, n, entries[n - 1].nodes, seed) for n in lengths]
+    def hash_contexts(start: int) -> Hashes:
+        hashed = [_hash(levels, n, entries[n - 1].nodes, start) for n in lengths]
         return np.concatenate(hashed) if hashed else np.zeros(0, dtype=np.uint64)
 
-    shape, hashes, places, rounds = find_shape(hash_contexts, SLOTS_PER_KEY)
+    shape, hashes, places, rounds = find_shape(len(ids), hash_contexts)
     return BackoffTable(
         BackoffParameters(
             shape=shape, entries=len(hashes), max_context=max(lengths, default=0), p_min=p_min
@@ -141,8 +141,8 @@ def number_predictions(
     return numbers.astype(np.uint16), pairs // bins, np.rint(means * 255).astype(np.uint8)
 
 
-def _hash(levels: list[Level], length: int, nodes: NDArray[np.int64], seed: int) -> Hashes:
-    hashes = np.full(len(nodes), seed, dtype=np.uint64)
+def _hash(levels: list[Level], length: int, nodes: NDArray[np.int64], start: int) -> Hashes:
+    hashes = np.full(len(nodes), start, dtype=np.uint64)
     for ids in walk_back(levels, length, nodes):
         hashes = mix(hashes, ids)
     return hashes

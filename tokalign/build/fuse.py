@@ -58,18 +58,18 @@ def assign(places: Integers, rounds: Rounds, values: NDArray[Any], slots: int) -
 
 
 def find_shape(
-    hash_keys: Callable[[int], Hashes], slots_per_key: float
+    keys: int, hash_keys: Callable[[int], Hashes]
 ) -> tuple[FuseShape, Hashes, Integers, Rounds]:
     """The first seed under which all keys find a place, with their hashes, slots and order.
 
-    hash_keys: seed -> the hashes of all keys, the same number for each seed.
-    Raises: ValueError if two keys are the same, or `slots_per_key` is too low.
+    hash_keys: the hash of no ids -> the hashes of all keys.
+    Raises: ValueError if two keys are the same.
     """
-    for seed in range(1, _SEEDS + 1):
-        hashes = hash_keys(seed)
-        shape = FuseShape.holding(len(hashes), seed=seed, slots_per_key=slots_per_key)
+    for seed in range(_SEEDS):
+        shape = FuseShape.holding(keys, seed=seed)
+        hashes = hash_keys(shape.start)
         places = shape.places(hashes)
         rounds = peel(places, shape.slots)
         if rounds is not None:
             return shape, hashes, places, rounds
-    raise ValueError(f"no way to place {len(hashes)} keys at {slots_per_key} slots each")
+    raise ValueError(f"no way to place {keys} keys: some of them are the same")
