@@ -1,6 +1,6 @@
-"""Reading tokenizer files: tokenizer.json, SentencePiece's tokenizer.model, tiktoken ranks.
+"""Reading tokenizer files: tokenizer.json, SentencePiece's tokenizer.model, ranks, tekken.json.
 
-Three spellings of one thing. Each reader inverts its file's spelling and returns a `TokenizerSpec`:
+Four spellings of one thing. Each reader inverts its file's spelling and returns a `TokenizerSpec`:
 bytes, merges, pre-tokenizer, special tokens. Nothing behind this module knows which file it was.
 """
 
@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.errors import MissingAssetError, VocabularyError
-from tokalign.tokenizer_spec import Supplement, TokenizerSpec, byte_alphabet, find_roles
+from tokalign.tekken import is_tekken, read_tekken
+from tokalign.tokenizer_spec import (
+    Supplement,
+    TokenizerSpec,
+    byte_alphabet,
+    every_triple,
+    find_roles,
+)
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What `ByteLevel(use_regex=True)` means (tokenizers, `pre_tokenizers/byte_level.rs`)."""
@@ -50,6 +57,7 @@ def read_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
 def _choose_file(folder: Path) -> Path:
     names = [
         "tokenizer.json",
+        "tekken.json",
         "tokenizer.model",
         *sorted(p.name for p in folder.glob("*.tiktoken")),
     ]
@@ -57,7 +65,7 @@ def _choose_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise MissingAssetError(
-        f"{folder} holds no tokenizer.json, tokenizer.model or *.tiktoken; "
+        f"{folder} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
         "point to a model's folder or a tokenizer file"
     )
 
@@ -67,6 +75,8 @@ def _choose_file(folder: Path) -> Path:
 
 def _read_json(path: Path) -> TokenizerSpec:
     document = json.loads(path.read_bytes())
+    if is_tekken(document):
+        return read_tekken(document)
     model = document["model"]
     if model.get("type", "BPE") != "BPE":
         raise VocabularyError(
@@ -186,7 +196,7 @@ def _read_sentencepiece(path: Path, supplement: Supplement | None) -> TokenizerS
         config = config | {"eos_token": supplement.eos}
     return TokenizerSpec(
         tokens=tokens,
-        triples=_all_triples(order, tokens, literal),
+        triples=every_triple(order, tokens, literal),
         fallback=fallback,
         specials=specials,
         roles=find_roles(specials, config),
@@ -228,7 +238,7 @@ def _read_ranks(path: Path, supplement: Supplement | None) -> TokenizerSpec:
     order = sorted(ranks.values())
     return TokenizerSpec(
         tokens=tuple(tokens),
-        triples=_all_triples(order, tokens, ranks),
+        triples=every_triple(order, tokens, ranks),
         fallback=frozenset(),
         specials=dict(supplement.specials),
         roles=find_roles(supplement.specials, {"eos_token": supplement.eos}),
@@ -239,27 +249,6 @@ def _read_ranks(path: Path, supplement: Supplement | None) -> TokenizerSpec:
 
 
 # -- what the readers share --------------------------------------------------------------------
-
-
-def _all_triples(
-    order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
-) -> list[tuple[int, int, int]]:
-    """Every way to make each token of two others, in the order in which tokens are made.
-
-    Files with scores or ranks instead of merges mean this: any two neighbours whose bytes form a
-    token are merged, the best-ranked token first.
-    """
-    triples = []
-    for result in order:
-        token = tokens[result]
-        halves = [
-            (left, right)
-            for cut in range(1, len(token))
-            if (left := literal.get(token[:cut])) is not None
-            and (right := literal.get(token[cut:])) is not None
-        ]
-        triples += [(left, right, result) for left, right in sorted(halves)]
-    return triples
 
 
 def _from_pieces(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[int]]:

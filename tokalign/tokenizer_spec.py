@@ -110,3 +110,24 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles:
         unk=unk if unk is not None else ids.get("<unk>"),
         control=frozenset(specials) - ends,
     )
+
+
+def every_triple(
+    order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
+) -> list[tuple[int, int, int]]:
+    """Every way to make each token of two others, in the order in which tokens are made.
+
+    Files with scores or ranks instead of merges mean this: any two neighbours whose bytes form a
+    token are merged, the best-ranked token first.
+    """
+    triples = []
+    for result in order:
+        token = tokens[result]
+        halves = [
+            (left, right)
+            for cut in range(1, len(token))
+            if (left := literal.get(token[:cut])) is not None
+            and (right := literal.get(token[cut:])) is not None
+        ]
+        triples += [(left, right, result) for left, right in sorted(halves)]
+    return triples
