@@ -18,12 +18,12 @@ _COMMANDS = {
     "calibrate": "Measure what passes cost on this machine.",
     "check": "Will this pair work well? Tokenizers only, no weights.",
     "decode": "Generate text, faster, with exactly the target's own output.",
-    "emulate": "Measure a dictionary on a text, as DictSpec's emulator does.",
+    "emulate": "Measure any drafting without a model on a text, as DictSpec's emulator does.",
     "inspect": "Show what is in a table file.",
     "project": "What recorded drafts would be worth under any cost curve.",
     "replay": "Measure a draft model on a reference text that plays the target.",
-    "sweep": "Try dictionaries of many kinds and sizes on texts.",
     "report": "Show how each token of a run came about, as a page.",
+    "sweep": "Try dictionaries of many kinds and sizes on texts.",
     "verify": "Check a table file byte for byte.",
 }
 

@@ -1,0 +1,202 @@
+"""`tokalign sweep`: dictionaries of many kinds and sizes, and what each saves on texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
+from tokalign.cli.texts import field_option, limit_option, read_texts
+from tokalign.errors import UsageError
+from tokalign.sweep import LONGEST, Outcome, SweepFile, Variant, sweep, variants
+
+if TYPE_CHECKING:
+    from tokalign.bundle import Bundle
+    from tokalign.tokenizers import Tokenizer
+
+_PATH = click.Path(path_type=Path)
+_SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
+
+
+class Numbers(click.ParamType):
+    """Numbers separated by commas, none of them below `least`."""
+
+    name = "numbers"
+
+    def __init__(self, number: type[int] | type[float], least: float) -> None:
+        self._number, self._least = number, least
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(self._number(part.replace("_", "")) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers, such as 1,2,3", param, ctx)
+        if min(found) < self._least:
+            self.fail(f"{min(found)} is less than {self._least}", param, ctx)
+        return found
+
+
+@click.command("sweep")
+@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
+@click.option("--corpus", "corpus_files", type=_PATH, multiple=True, required=True, metavar="FILE")
+@click.option("--text", "text_files", type=_PATH, multiple=True, required=True, metavar="FILE")
+@click.option("--kind", default="backoff,dictspec", show_default=True, help="One or both of them.")
+@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3", show_default=True)
+@click.option(
+    "--dictionary-bytes",
+    "sizes",
+    type=Numbers(int, 1),
+    default="1_000_000,2_500_000,5_000_000",
+    show_default=True,
+    help="Sizes of backoff.",
+)
+@click.option(
+    "--ngrams",
+    type=Numbers(int, 1),
+    default="50_000,200_000",
+    show_default=True,
+    help="Sizes of dictspec.",
+)
+@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2", show_default=True)
+@click.option("--max-draft", type=click.IntRange(min=1), default=8, show_default=True)
+@field_option
+@limit_option
+@click.option("--results", type=_PATH, required=True, metavar="FILE", help="CSV; it resumes.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw it, as an HTML page.")
+@json_option
+@quiet_option
+def command(
+    *,
+    target: str,
+    corpus_files: tuple[Path, ...],
+    text_files: tuple[Path, ...],
+    kind: str,
+    orders: tuple[int, ...],
+    sizes: tuple[int, ...],
+    ngrams: tuple[int, ...],
+    p_mins: tuple[float, ...],
+    max_draft: int,
+    field: str,
+    limit: int | None,
+    results: Path,
+    plot: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Build a dictionary for every combination and emulate it on every text.
+
+    The corpus is counted once for each kind. Finished tables are in RESULTS at once; run the same
+    command again to go on where a sweep was stopped.
+    """
+    wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
+    from tokalign.registry import resolve_tokenizer
+
+    resolved = resolve_tokenizer(target)
+    note(resolved.description, quiet=quiet)
+    texts = {path.name: read_texts(path, field=field, limit=limit) for path in text_files}
+    settings = resolved.tokenizer.fingerprint, max_draft, field, limit
+    file = SweepFile(results, _basis(*settings, files=(*corpus_files, *text_files)), len(texts))
+    outcomes = file.open()
+    missing = sorted(set(wanted) - {outcome.variant for outcome in outcomes})
+    note(f"{len(wanted) - len(missing)} of {len(wanted)} tables are done", quiet=quiet)
+    found = _sweep(
+        missing,
+        file,
+        resolved.tokenizer,
+        corpus_files=corpus_files,
+        texts=texts,
+        max_draft=max_draft,
+        quiet=quiet,
+    )
+    with progress(len(missing), "sweeping", quiet=quiet) as advance:
+        for of_table in found:
+            outcomes += of_table
+            advance(1)
+    if plot is not None:
+        _draw(outcomes, plot, quiet=quiet)
+    if as_json:
+        print_json({"outcomes": [asdict(outcome) for outcome in outcomes]})
+    else:
+        click.echo(_as_text(outcomes))
+
+
+def _sizes_by_kind(
+    kinds: str, sizes: tuple[int, ...], ngrams: tuple[int, ...]
+) -> Mapping[str, tuple[int, ...]]:
+    known = {"backoff": sizes, "dictspec": ngrams}
+    asked = [kind.strip() for kind in kinds.split(",")]
+    if unknown := [kind for kind in asked if kind not in LONGEST]:
+        raise UsageError(f"there is no kind {unknown[0]!r}; choose of {', '.join(LONGEST)}")
+    return {kind: known[kind] for kind in asked}
+
+
+def _basis(*parts: object, files: Iterable[Path]) -> str:
+    """Twelve digits of all that the outcomes depend on besides the variant."""
+    digest = sha256(json.dumps(parts).encode())
+    for path in sorted(files, key=lambda path: path.name):
+        digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+    return digest.hexdigest()[:12]
+
+
+def _sweep(
+    missing: Sequence[Variant],
+    file: SweepFile,
+    target: Tokenizer[Any],
+    *,
+    corpus_files: Sequence[Path],
+    texts: Mapping[str, list[str]],
+    max_draft: int,
+    quiet: bool,
+) -> Iterator[list[Outcome]]:
+    """Wire builder and emulator; see `sweep`."""
+    from tokalign.build.corpus import Corpus
+    from tokalign.build.variants import VariantBuilder
+    from tokalign.lookup import read_dictionary
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.emulation import emulate, figures
+
+    encoded = {name: target.encode_batch(lines) for name, lines in texts.items()}
+    builder = VariantBuilder(
+        target,
+        Corpus(corpus_files),
+        workspace=file.path.with_suffix(".counts"),
+        stage=lambda total, label: progress(total, label, quiet=quiet),
+    )
+
+    def measure(bundle: Bundle) -> dict[str, dict[str, float]]:
+        drafting = Drafting(
+            method="dictionary", num_draft_tokens=max_draft, dictionary=read_dictionary(bundle)
+        )
+        return {name: figures(emulate(drafting, ids)) for name, ids in encoded.items()}
+
+    return sweep(missing, file, build=builder.build, measure=measure)
+
+
+def _as_text(outcomes: list[Outcome]) -> str:
+    """A table, the best on each text first."""
+    ranked = sorted(outcomes, key=lambda outcome: (outcome.text, -outcome.speedup))
+    rows = [_SHOWN, *(tuple(_shown(getattr(one, key)) for key in _SHOWN) for one in ranked)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _draw(outcomes: list[Outcome], path: Path, *, quiet: bool) -> None:
+    from tokalign.report.sweep import sweep_page
+
+    path.write_text(sweep_page(outcomes), encoding="utf-8")
+    note(f"plot -> {path}", quiet=quiet)
