@@ -116,6 +116,24 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
 
 
+def test_weights_memory_and_workspace_are_honoured(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
+    counted = {}
+    for weight in ("1", "3"):
+        out = tmp_path / weight
+        given = ("--weight", f"text={weight}", "--memory", "300M", "--workspace", tmp_path / "w")
+        result = tokalign(*build, out, *given)
+        assert result.returncode == 0, result.stderr
+        bundle = open_bundle(out / "small-target" / "pl.dictionary.tok")
+        assert bundle.corpus["files"][0]["weight"] == float(weight)
+        counted[weight] = bundle.statistics["entries"]
+    assert counted["3"] > counted["1"]  # what occurs once counts three times
+    for wrong in (("--weight", "other=2"), ("--weight", "text=x"), ("--memory", "much")):
+        assert_one_line_error(tokalign(*build, tmp_path / "no", *wrong), 2, *wrong)
+
+
 def test_both_kinds_of_dictionary_can_be_asked_for(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -171,17 +189,17 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
 
 _SLOW_BUILD = """
 import sys, time
-from tokalign.build.corpus import Corpus
+from tokalign.build import corpus
 
-read = Corpus.lines
+read = corpus._File.paragraphs
 
-def read_slowly(self, progress=lambda _: None):
-    for line in read(self, progress):
+def read_slowly(self):
+    for line in read(self):
         print("reading", file=sys.stderr, flush=True)
         time.sleep(30)
         yield line
 
-Corpus.lines = read_slowly
+corpus._File.paragraphs = read_slowly
 from tokalign.cli import main
 main()
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,13 @@ _SHOWN_PROBLEMS = 10
     "corpora/pl-mini.txt.",
 )
 @click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@click.option(
+    "--weight",
+    "weights",
+    metavar="NAME=W",
+    multiple=True,
+    help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
+)
 @click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder. Default: tables/.")
 @click.option(
@@ -59,6 +67,19 @@ _SHOWN_PROBLEMS = 10
     help="Least probability of what is proposed. Default: 0.1 (backoff), 0.2 (dictspec).",
 )
 @click.option(
+    "--memory",
+    metavar="SIZE",
+    default="2G",
+    show_default=True,
+    help="backoff: what counting may hold, all processes together, as 500M or 2G.",
+)
+@click.option(
+    "--workspace",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="backoff: keep finished counts here while building; a killed build goes on from them.",
+)
+@click.option(
     "--on-invalid",
     type=click.Choice(["skip", "refuse"]),
     default="skip",
@@ -77,12 +98,15 @@ def command(
     corpus_files: tuple[Path, ...],
     more_corpus_files: tuple[Path, ...],
     field: str,
+    weights: tuple[str, ...],
     language: str,
     output: Path | None,
     kind: str,
     dictionary_bytes: int | None,
     ngrams: int | None,
     p_min: float | None,
+    memory: str,
+    workspace: Path | None,
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
@@ -105,19 +129,25 @@ def command(
     from tokalign.build.pipeline import build_tables
 
     report = _Problems(quiet=quiet)
+    files = (*corpus_files, *more_corpus_files) or (_bundled_corpus(quiet=quiet),)
     corpus = Corpus(
-        (*corpus_files, *more_corpus_files) or (_bundled_corpus(quiet=quiet),),
+        files,
         field=field,
+        weights=_read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else report,
+    )
+    options = _dictionary_options(
+        kind,
+        _given(max_bytes=dictionary_bytes, memory=_read_size(memory), workspace=workspace),
+        _given(ngrams=ngrams),
+        p_min,
     )
     builders = _plan(
         None if dictionary_only else draft,
         target,
         output=output,
         language=language,
-        dictionary=None
-        if alignment_only
-        else _dictionary_options(kind, max_bytes=dictionary_bytes, ngrams=ngrams, p_min=p_min),
+        dictionary=None if alignment_only else options,
         quiet=quiet,
     )
     built = build_tables(
@@ -166,20 +196,48 @@ def _plan(
 
 
 def _dictionary_options(
-    kind: str, *, max_bytes: int | None, ngrams: int | None, p_min: float | None
+    kind: str, backoff: dict[str, Any], dictspec: dict[str, Any], p_min: float | None
 ) -> BackoffOptions | DictspecOptions:
-    """The options given, the rest by default. Raises: UsageError for one of the other kind."""
+    """The options given for a kind, the rest by default.
+
+    Raises: UsageError for a size that bounds the other kind.
+    """
     from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
 
     if kind == "dictspec":
-        if max_bytes is not None:
+        if "max_bytes" in backoff:
             raise UsageError("--dictionary-bytes bounds a backoff dictionary; use --ngrams here")
-        published = DictspecOptions()
-        return DictspecOptions(ngrams=ngrams or published.ngrams, p_min=p_min or published.p_min)
-    if ngrams is not None:
+        return DictspecOptions(**dictspec, **_given(p_min=p_min))
+    if dictspec:
         raise UsageError("--ngrams is for --dictionary-kind dictspec; use --dictionary-bytes here")
-    ours = BackoffOptions()
-    return BackoffOptions(max_bytes=max_bytes or ours.max_bytes, p_min=p_min or ours.p_min)
+    return BackoffOptions(**backoff, **_given(p_min=p_min))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _read_weights(given: Sequence[str], files: Sequence[Path]) -> dict[str, float]:
+    """File name -> weight. Raises: UsageError for what is not one of a file of the corpus."""
+    weights = {}
+    for text in given:
+        name, _, value = text.rpartition("=")
+        matching = [file.name for file in files if name in (file.name, file.name.split(".")[0])]
+        if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
+            raise UsageError(
+                f"--weight {text} is not NAME=W with the name of one corpus file and a number"
+            )
+        weights[matching[0]] = float(value)
+    return weights
+
+
+def _read_size(text: str) -> int:
+    """Bytes: a number with K, M or G behind it, or nothing. Raises: UsageError."""
+    match = re.fullmatch(r"([0-9]+)([KMG]?)B?", text.upper())
+    if match is None:
+        raise UsageError(f"--memory {text} is no size; give one such as 500M or 2G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
