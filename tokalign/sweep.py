@@ -138,7 +138,11 @@ def sweep(
                 bytes=len(encode_bundle(bundle)),
                 text=text,
                 basis=file.basis,
-                **{name: figures[name] for name in _FIGURES},
+                speedup=figures["speedup"],
+                coverage=figures["coverage"],
+                mean_accepted_length=figures["mean_accepted_length"],
+                draft_acceptance_rate=figures["draft_acceptance_rate"],
+                rows_per_step=figures["rows_per_step"],
             )
             for text, figures in measure(bundle).items()
         ]
@@ -170,10 +174,3 @@ def by_line(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
 
 
 _NAMES = tuple(field.name for field in fields(Outcome))
-_FIGURES = (
-    "speedup",
-    "coverage",
-    "mean_accepted_length",
-    "draft_acceptance_rate",
-    "rows_per_step",
-)

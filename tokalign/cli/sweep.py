@@ -24,7 +24,7 @@ _PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType[tuple[float, ...]]):
     """Numbers separated by commas, none of them below `least`."""
 
     name = "numbers"

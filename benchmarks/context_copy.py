@@ -1,0 +1,221 @@
+"""Context copy against prompt lookup on generations that repeat their prompt.
+
+    python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
+    python benchmarks/context_copy.py --text FILE calibration
+
+The outputs are known because a script makes them from the prompt's own text, as an assistant that
+is asked to would: it replaces words (edit), leaves sentences out (shorten), keeps what stands
+before the first comma of every third sentence (summary), puts the shorter half of the sentences in
+a list by length (list). No text is made up; the prompt is one line of instruction and the text.
+
+Both copy at most 10 tokens. `prompt lookup` is as published: the longest of the last 3 ids, its
+first occurrence. A row is a verified position beyond the first of a round.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from math import log
+from pathlib import Path
+from random import Random
+
+import click
+
+from tokalign.cli.texts import read_texts
+from tokalign.registry import resolve_tokenizer
+from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
+from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.gain import Costs
+from tokalign.runtime.replay import replay
+from tokalign.runtime.statistics import Statistics
+from tokalign.suffix_automaton import Occurrence, SuffixAutomaton
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import TargetId
+
+CHARACTERS = 2500
+"""Of each text; shorter ones than half of it are left out."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…]) +(?=[A-ZĄĆĘŁŃÓŚŹŻ„])")
+
+
+def edit(text: str, random: Random) -> str:
+    """Every sixteenth word becomes another one of the text."""
+    words = text.split(" ")
+    return " ".join(random.choice(words) if random.random() < 1 / 16 else w for w in words)
+
+
+def shorten(text: str, random: Random) -> str:
+    """Four sentences in ten are left out."""
+    return " ".join(s for s in sentences(text) if random.random() < 0.6)
+
+
+def summarize(text: str, random: Random) -> str:
+    """Every third sentence, up to its first comma, colon or bracket."""
+    return " ".join(re.split(r"[,;:(]", s)[0].rstrip(". ") + "." for s in sentences(text)[::3])
+
+
+def enumerate_shortest(text: str, random: Random) -> str:
+    """The shorter half of the sentences as a list."""
+    found = sorted(sentences(text), key=len)
+    return "\n".join(f"- {s}" for s in found[: max(3, len(found) // 2)])
+
+
+TASKS: dict[str, tuple[str, Callable[[str, Random], str]]] = {
+    "edit": ("Popraw styl tego tekstu.", edit),
+    "shorten": ("Skróć ten tekst.", shorten),
+    "summary": ("Streść ten tekst w kilku zdaniach.", summarize),
+    "list": ("Wypisz w punktach najkrótsze zdania.", enumerate_shortest),
+}
+
+
+def sentences(text: str) -> list[str]:
+    return [s for s in _SENTENCE_END.split(text.replace("\n", " ")) if s.strip()]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Prompt and output as ids; the first `given` are the prompt."""
+
+    ids: Sequence[TargetId]
+    given: int
+
+
+def generations(
+    task: str, texts: Iterable[str], target: Tokenizer[TargetId], seed: int = 0
+) -> list[Generation]:
+    instruction, answer = TASKS[task]
+    random, made = Random(seed), []
+    for text in texts:
+        passage = text[:CHARACTERS]
+        prompt = f"{instruction}\n\n{passage}\n\n"
+        alone, ids = target.encode(prompt), target.encode(prompt + answer(passage, random))
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(alone, ids, strict=False))
+        given = sum(1 for _ in same)
+        made.append(Generation(ids, given))
+    return made
+
+
+def measure(made: Iterable[Generation], drafting: Drafting) -> Statistics:
+    statistics = Statistics()
+    for one in made:
+        drafter = make_drafter(drafting, None)
+        for event in replay(one.ids, drafter, prompt_tokens=one.given):
+            statistics.observe(event)
+    return statistics
+
+
+METHODS = {
+    "prompt lookup": Drafting(method="prompt-lookup", num_draft_tokens=10),
+    "copy, rows free": Drafting(
+        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0,))
+    ),
+    "copy, 2 % a row": Drafting(
+        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0, 1.02))
+    ),
+    "copy, 5 % a row": Drafting(
+        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0, 1.05))
+    ),
+}
+
+
+@click.group(invoke_without_command=True)
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--text", "files", type=click.Path(path_type=Path, exists=True), multiple=True)
+@click.option("--field", "text_field", default="text", show_default=True)
+@click.option("--limit", default=30, show_default=True, help="Texts of each file.")
+@click.pass_context
+def main(
+    context: click.Context, *, target: str, files: tuple[Path, ...], text_field: str, limit: int
+) -> None:
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
+    texts = [text for file in files for text in long_texts(file, text_field, limit)]
+    made = {task: generations(task, texts, tokenizer) for task in TASKS}
+    if context.invoked_subcommand:
+        context.obj = made
+        return
+    print(f"{len(texts)} texts\n\n| task | method | accepted per row | accepted per round | rows |")
+    print("|---|---|---|---|---|")
+    for task, of_task in made.items():
+        for name, drafting in METHODS.items():
+            found = measure(of_task, drafting)
+            print(
+                f"| {task} | {name} | {found.draft_acceptance_rate:.3f} "
+                f"| {found.accepted_per_round:.3f} | {found.proposed_per_round:.2f} |",
+                flush=True,
+            )
+
+
+def long_texts(file: Path, text_field: str, limit: int) -> list[str]:
+    found = read_texts(file, field=text_field)
+    return [text for text in found if len(text) >= CHARACTERS // 2][:limit]
+
+
+# -- shift in log-odds against a table of frequencies ----------------------------------------------
+
+
+class Frequencies(CopyReliability):
+    """Instead of a shift, a Beta estimate for every kind and length; the prior weighs 10 trials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def probability(self, kind: int, length: int) -> float:
+        prior = PRIORS[kind]
+        place = min(length, len(prior))
+        right, trials = self._seen[kind, place]
+        return (right + 10 * prior[place - 1]) / (trials + 10)
+
+    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None:
+        if occurrence is not None:
+            kind, right = judge(text, occurrence, token)
+            seen = self._seen[kind, min(occurrence.length, len(PRIORS[kind]))]
+            seen[:] = seen[0] * 0.98 + right, seen[1] * 0.98 + 1
+
+
+class Unmoved(CopyReliability):
+    """The prior alone."""
+
+    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None: ...
+
+
+def judge(text: Sequence[int], occurrence: Occurrence, token: int) -> tuple[int, bool]:
+    """What kind of match it was, and whether its latest occurrence went on like the text."""
+    _, first, latest = occurrence
+    kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
+    return kind, text[latest] == token
+
+
+@main.command()
+@click.pass_obj
+def calibration(made: dict[str, list[Generation]]) -> None:
+    """Log-loss of what the latest occurrence predicts, in nats per token that had a match."""
+    kinds = {"prior alone": Unmoved, "frequencies": Frequencies, "shift": CopyReliability}
+    print(f"| task | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
+    plain = [Generation(one.ids[: one.given], 0) for one in made["edit"]]
+    for task, of_task in {"plain text": plain, **made}.items():
+        losses = [log_loss(of_task, kind) for kind in kinds.values()]
+        print(f"| {task} | {' | '.join(f'{loss:.4f}' for loss in losses)} |", flush=True)
+
+
+def log_loss(made: Iterable[Generation], make: Callable[[], CopyReliability]) -> float:
+    losses = []
+    for one in made:
+        automaton, reliability = SuffixAutomaton(), make()
+        for place, token in enumerate(one.ids):
+            occurrence = automaton.longest_repeat()
+            if occurrence is not None and place >= one.given:
+                kind, right = judge(automaton.ids, occurrence, token)
+                said = reliability.probability(kind, occurrence.length)
+                losses.append(-log(said if right else 1 - said))
+            reliability.learn(automaton.ids, occurrence, token)
+            automaton.append(token)
+    return sum(losses) / len(losses)
+
+
+if __name__ == "__main__":
+    main()
