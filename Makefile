@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check format lint types clean
+.PHONY: demo bench test check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,16 @@ demo: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
 		--ignore-chat-template --temp 0.7 --seed 5 --max-tokens 160 --color --prompt "Wisła jest"
+
+# Every way to draft against plain decoding on the demo pair: benchmarks/results/bench-demo.*, half
+# an hour on two cores. A killed run goes on; `make clean` begins anew.
+bench: $(STAMP)
+	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
+	$(BIN)/tokalign calibrate --target demo/target --draft demo/draft --dtype float32
+	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
+		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 48 --repeats 3 \
+		--results out/bench-demo.jsonl \
+		--save benchmarks/results/bench-demo.md --save benchmarks/results/bench-demo.html
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
@@ -37,4 +47,4 @@ types: $(STAMP)
 check: lint types test
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

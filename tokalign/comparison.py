@@ -32,7 +32,8 @@ class Row:
     medians over prompts, `low` and `high` the quartiles of the speed-up. points: one per prompt;
     those that ended in their first round have no speed and no point.
     ids_that_differ: tokens that are not plain decoding's, over all prompts.
-    break_even: None without drafting, or for too few prompts.
+    break_even: None for plain decoding, for `auto` (it drafts where that pays, so that its speed
+    says little about acceptance), and for too few prompts.
     """
 
     condition: Condition
@@ -116,9 +117,9 @@ def _row(
         high=high,
         ids_that_differ=sum(_differing(m, plain[m.block]) for m in measured),
         points=tuple(points),
-        break_even=None
-        if condition.name == PLAIN
-        else fit_break_even([point.acceptance for point in points], speedups),
+        break_even=fit_break_even([point.acceptance for point in points], speedups)
+        if isinstance(condition.k, int)
+        else None,
     )
 
 

@@ -97,8 +97,8 @@ def test_a_file_of_other_settings_is_refused(kept: Path) -> None:
     result = bench(*PAIR, *SHORT, "-m", "9", "--results", str(kept))
     assert isinstance(result.exception, IncompatibleError)
     assert "max_tokens" in str(result.exception)
-    other = ["--target", str(DEMO / "draft"), "--dtype", "float32", *SHORT]
-    result = bench(*other, "--results", str(kept))
+    other = ["--target", str(DEMO / "draft"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
+    result = bench(*other, *SHORT, "--results", str(kept))
     assert isinstance(result.exception, IncompatibleError)
     assert "target" in str(result.exception)
 
@@ -119,6 +119,23 @@ def test_refusals_come_before_anything_is_loaded(
     result = bench(*arguments)
     assert isinstance(result.exception, error)
     assert says in str(result.exception)
+
+
+def test_a_condition_that_lacks_what_it_needs_is_refused() -> None:
+    alone = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "4"]
+    assert "--draft" in str(bench(*alone, "--condition", "exact").exception)
+    result = bench(*PAIR, "--limit", "1", "--condition", "none")
+    assert isinstance(result.exception, IncompatibleError)
+
+
+def test_windows_are_cut_in_target_tokens(tmp_path: Path) -> None:
+    windows, results = tmp_path / "w.txt", tmp_path / "r.jsonl"
+    windows.write_text("Wisła jest najdłuższą rzeką w Polsce\n")
+    cut = ["--windows", str(windows), "--window-tokens", "5", "--results", str(results)]
+    assert bench(*PAIR, "-m", "4", "-k", "2", "--condition", "exact", *cut).exit_code == 0
+    measured = read_measurements(results)[1]
+    assert [m.prompt_tokens for m in measured] == [5, 5]
+    assert measured[0].token_ids == measured[1].token_ids
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:

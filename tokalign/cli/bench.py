@@ -30,7 +30,7 @@ from tokalign.measurements import (
 )
 from tokalign.report import tables
 from tokalign.report.bench import bench_page
-from tokalign.runtime.methods import METHODS, check_translation, read_draft_tokens
+from tokalign.runtime.methods import METHODS, check_translation, choose_method, read_draft_tokens
 
 if TYPE_CHECKING:
     from tokalign.cost_curve import CostCurve
@@ -169,6 +169,11 @@ def _measured(options: Options) -> _Found:
     about = _about(options, pair)
     bench = _bench(options, pair.decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
+    return _Found(about, _run(bench, file, options), find_curve(pair.machine))
+
+
+def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
+    """What the file has of the schedule already, and the rest of it measured now."""
     done = file.open() if file else []
     if done:
         options.note(f"{options.results}: {len(done):,} measurements are there already")
@@ -180,7 +185,7 @@ def _measured(options: Options) -> _Found:
                 file.append(measurement)
             found.append(measurement)
             advance(1)
-    return _Found(about, found, find_curve(pair.machine))
+    return found
 
 
 def _lengths(typed: str) -> list[int | str]:
@@ -201,6 +206,12 @@ def _bench(
     conditions = conditions_of(decoder.drafting, lengths=lengths, pair=pair)
     if options.conditions:
         names = [name for name in options.conditions if name != PLAIN]
+        for name in names:
+            choose_method(
+                name if name in METHODS else "draft",
+                draft=draft is not None,
+                dictionary=decoder.drafting.dictionary is not None,
+            )
         conditions = [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
     return Bench(
         decoder=decoder,
@@ -231,6 +242,8 @@ def _about(options: Options, pair: LoadedPair) -> dict[str, Any]:
         "temperature": options.temp,
         "seed": options.seed,
         "dtype": options.dtype or "of the weights",
+        "chat_template": not options.ignore_chat_template,
+        "window_tokens": options.window_tokens or "all",
         "machine": pair.machine.device,
         "mlx": pair.machine.mlx,
         "tokalign": __version__,

@@ -85,7 +85,7 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 caption { text-align: left; color: var(--quiet); padding-bottom: .35rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th { font-weight: 600; color: var(--quiet); }
+th { font-weight: 600; color: var(--quiet); white-space: normal; vertical-align: bottom; }
 th.n, td.n { text-align: right; }
 figure { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 600; }
