@@ -90,13 +90,17 @@ class ExactTranslation:
         pending = [b"", *self._pending()]
         allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
         lists = session.shortlist(ids, allowed, self._search.width)
-        covers, possible = find_covers(lists, self._search.depth)
-        ways = []
+        covers, possible = find_covers(lists)
+        ways: list[Way] = []
+        known = False
         for cover in covers:
+            if known and cover.logprob < covers[0].logprob - self._search.depth:
+                break
             data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
             translated = self._translate(cover, data)
             if translated is not None:
                 ways.append(Way(cover, data, translated))
+                known = known or bool(translated)
             elif self._search.mask:
                 counts["masked"] += 1
                 possible -= exp(cover.logprob)
