@@ -40,13 +40,14 @@ def test_build_and_runtime_meet_only_in_a_bundle() -> None:
 
 def test_the_domain_imports_no_layer_above_it() -> None:
     domain = {path.name for path in PACKAGE.glob("*.py")} - {"__main__.py", "__init__.py", "api.py"}
-    for layer in ("build", "runtime", "cli"):
+    for layer in ("build", "runtime", "cli", "report"):
         assert not importers(f"tokalign.{layer}") & domain
 
 
 def test_reports_are_made_of_values() -> None:
     for layer in ("build", "runtime", "cli"):
         assert importers(f"tokalign.{layer}", PACKAGE / "report") == set()
+    assert {path.split("/")[0] for path in importers("tokalign.report")} == {"cli", "report"}
 
 
 MODELS = {"models_mlx", "tree_attention"}
