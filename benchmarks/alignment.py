@@ -38,12 +38,14 @@ from tokalign.runtime.translate import Pair, Translation
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {
-    "exact, no mask": CoverSearch(mask=False, alternatives=0),
-    "exact, no healing": CoverSearch(max_back=0, alternatives=0),
-    "exact, chain only": CoverSearch(alternatives=0),
-    "exact, 1 alternative": CoverSearch(alternatives=1),
-    "exact": CoverSearch(),
+    "exact, no mask": (CoverSearch(mask=False), 0),
+    "exact, no healing": (CoverSearch(max_back=0), 0),
+    "exact, chain only": (CoverSearch(), 0),
+    "exact, 1 alternative": (CoverSearch(), 1),
+    "exact": (CoverSearch(), 2),
 }
+"""How far to search, and how many alternatives to propose beside the chain."""
+
 HEADER = """\
 | translation | accepted/round | 95 % | acceptance | rows | empty | passes | host p50 ms | p99 |
 |---|---|---|---|---|---|---|---|---|"""
@@ -65,7 +67,10 @@ class Ladder:
         statistics, per_text = Statistics(), []
         for ids in track(self.texts, name, console=Console(stderr=True), transient=True):
             drafter = NeuralDrafter(
-                self.session, self._translation(name, ids), num_draft_tokens=self.steps
+                self.session,
+                self._translation(name, ids),
+                num_draft_tokens=self.steps,
+                alternatives=PARTS[name][1] if name in PARTS else 0,
             )
             rounds = accepted = 0
             for event in replay(ids, drafter, prompt_tokens=self.prompt_tokens):
@@ -87,7 +92,7 @@ class Ladder:
         prompt = Prompt(target=ids[: self.prompt_tokens])
         if name in PARTS:
             text = prompt.draft_text(self.pair)
-            return ExactTranslation(self.pair, text, self.alignment(), PARTS[name])
+            return ExactTranslation(self.pair, text, self.alignment(), PARTS[name][0])
         return make_translation(name, self.pair, prompt, self.alignment)
 
 

@@ -34,6 +34,7 @@ from tokalign.runtime.interfaces import Guesser, Sampler
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import (
+    DEFAULT_ALTERNATIVES,
     check_draft_tokens,
     check_translation,
     choose_method,
@@ -223,6 +224,7 @@ def speculative_generate_step(
         draft_session,
         _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.drafts),
         num_draft_tokens=num_draft_tokens,
+        alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )
     verifier = TargetVerifier(target_session, chooser)
     limits = Limits(

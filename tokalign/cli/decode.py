@@ -15,6 +15,7 @@ import click
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
 from tokalign.rounds import Outcome
 from tokalign.runtime.methods import (
+    DEFAULT_ALTERNATIVES,
     HYBRID_ORDER,
     METHODS,
     MODEL_METHODS,
@@ -60,6 +61,7 @@ class Options:
     order: str
     translation: str | None
     num_draft_tokens: int | None
+    alternatives: int
     temp: float
     top_p: float
     top_k: int
@@ -98,6 +100,13 @@ class Options:
     help="Of hybrid-fixed.",
 )
 @click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
+@click.option(
+    "--alternatives",
+    type=click.IntRange(min=0),
+    default=DEFAULT_ALTERNATIVES,
+    show_default=True,
+    help="Tokens proposed beside a draft model's first one, in a tree.",
+)
 @click.option(
     "--num-draft-tokens",
     metavar="N",
@@ -184,6 +193,7 @@ def _load(options: Options) -> Decoder:
     drafting = Drafting(
         method=method,
         num_draft_tokens=options.num_draft_tokens,
+        alternatives=options.alternatives,
         order=read_order(options.order),
         dictionary=dictionary,
     )

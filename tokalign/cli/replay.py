@@ -10,7 +10,12 @@ import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
-from tokalign.runtime.methods import check_draft_tokens, check_translation, choose_translation
+from tokalign.runtime.methods import (
+    DEFAULT_ALTERNATIVES,
+    check_draft_tokens,
+    check_translation,
+    choose_translation,
+)
 
 if TYPE_CHECKING:
     from tokalign.runtime.statistics import Statistics
@@ -42,6 +47,13 @@ _KEYS = (
     help="Draft passes in a round.",
 )
 @click.option(
+    "--alternatives",
+    type=click.IntRange(min=0),
+    default=DEFAULT_ALTERNATIVES,
+    show_default=True,
+    help="Tokens proposed beside the first one of a draft model, in a tree.",
+)
+@click.option(
     "--prompt-tokens",
     type=click.IntRange(min=1),
     default=12,
@@ -61,6 +73,7 @@ def command(
     field: str,
     translation: str | None,
     num_draft_tokens: int,
+    alternatives: int,
     prompt_tokens: int,
     limit: int | None,
     alignment: Path | None,
@@ -80,6 +93,7 @@ def command(
         texts,
         translation=translation,
         steps=num_draft_tokens,
+        alternatives=alternatives,
         prompt_tokens=prompt_tokens,
         alignment=alignment,
         dtype=dtype,
@@ -88,6 +102,7 @@ def command(
     figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
         "translation": chosen,
         "num_draft_tokens": num_draft_tokens,
+        "alternatives": alternatives,
         "texts": len(texts),
         "host_ms_per_round": statistics.host_ms_per_round,
         "translation_counts": dict(sorted(statistics.counts.items())),
@@ -107,6 +122,7 @@ def _replay(
     *,
     translation: str | None,
     steps: int,
+    alternatives: int,
     prompt_tokens: int,
     alignment: Path | None,
     dtype: str | None,
@@ -147,6 +163,7 @@ def _replay(
                 session,
                 make_translation(chosen, pair, prompt, tables),
                 num_draft_tokens=steps,
+                alternatives=alternatives,
             )
             for event in replay(ids, drafter, prompt_tokens=prompt_tokens):
                 statistics.observe(event)

@@ -153,14 +153,17 @@ class Decoder:
         self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the gain controller is both."""
-        neural, pace = self.translated(prompt, draft), self.drafting.pace
+        neural = self.translated(prompt, draft, trees=verifier.can_branch)
+        pace = self.drafting.pace
         if pace is None or self.drafting.method == "plain":
             return make_drafter(self.drafting, neural), verifier
         controller = make_controlled(self.drafting, pace, verifier, neural)
         return controller, controller
 
-    def translated(self, prompt: Prompt, session: Session | None) -> NeuralDrafter | None:
-        """The draft model as a drafter for one request."""
+    def translated(
+        self, prompt: Prompt, session: Session | None, *, trees: bool = True
+    ) -> NeuralDrafter | None:
+        """The draft model as a drafter for one request. trees: whether it may propose one."""
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None
         translation = make_translation(
@@ -171,7 +174,12 @@ class Decoder:
             self.sampler.drafts,
         )
         steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
-        return NeuralDrafter(session, translation, num_draft_tokens=steps)
+        return NeuralDrafter(
+            session,
+            translation,
+            num_draft_tokens=steps,
+            alternatives=self.drafting.alternatives if trees else 0,
+        )
 
 
 def _configured_ends(config: Mapping[str, Any]) -> frozenset[int]:
@@ -202,4 +210,4 @@ def make_translation(
     if kind == "intersection":
         table = alignment().intersection
         return TokenIntersection(pair, prompt.draft_text(pair), table, guesser)
-    return ExactTranslation(pair, prompt.draft_text(pair), alignment())
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), guesser=guesser)

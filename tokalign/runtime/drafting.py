@@ -19,7 +19,7 @@ from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft.sources import Source, TableSource
 from tokalign.runtime.gain import Costs
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.methods import HYBRID_ORDER, MODEL_METHODS
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
 from tokalign.runtime.pace import Pace
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def no_alignment() -> Alignment:
 class Drafting:
     """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
 
+    alternatives: ids that a draft model proposes beside its first one, in a tree.
     alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
     outputs: earlier outputs of the same session, to copy from. pace: has the gain controller choose
     every draft length, by what it knows and learns; None leaves that to the drafters.
@@ -50,6 +51,7 @@ class Drafting:
     method: str = "plain"
     translation: str = "none"
     num_draft_tokens: int | None = None
+    alternatives: int = DEFAULT_ALTERNATIVES
     order: Sequence[str] = HYBRID_ORDER
     dictionary: Dictionary | None = None
     alignment: Callable[[], Alignment] = no_alignment

@@ -28,6 +28,9 @@ DEFAULT_DRAFT_TOKENS = 2
 ORDERED = ("dictionary", "copy", "prompt-lookup", "draft")
 """What `hybrid-fixed` may ask."""
 
+DEFAULT_ALTERNATIVES = 2
+"""Beside the first id that a draft model proposes: its second and third guess."""
+
 HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
 """`hybrid-fixed` asks in this order; what costs nothing comes first, as in DictSpec's hybrid."""
 

@@ -27,6 +27,11 @@ class TargetVerifier:
         self._sampler = sampler
         self._ahead: tuple[int, Choices] | None = None
 
+    @property
+    def can_branch(self) -> bool:
+        """Whether it can verify a tree."""
+        return self._session.can_branch
+
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         began = self._session.seconds
         chosen, logprobs = self._choose(context, proposal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Session
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translate import Translation
 
@@ -11,14 +12,24 @@ SOURCE = "draft"
 
 
 class NeuralDrafter:
-    """A draft model guesses `num_draft_tokens` tokens; a translation puts them in target ids."""
+    """A draft model guesses `num_draft_tokens` tokens; a translation puts them in target ids.
+
+    alternatives: how many ids at most are proposed beside the first one, where the translation
+    knows any; 0 for a target that cannot verify a tree.
+    """
 
     def __init__(
-        self, session: Session, translation: Translation, *, num_draft_tokens: int = 3
+        self,
+        session: Session,
+        translation: Translation,
+        *,
+        num_draft_tokens: int = 3,
+        alternatives: int = DEFAULT_ALTERNATIVES,
     ) -> None:
         self._session = session
         self._translation = translation
         self._steps = num_draft_tokens
+        self._alternatives = alternatives
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return self.draft(context, steps=self._steps, limit=limit)
@@ -30,7 +41,7 @@ class NeuralDrafter:
             return Proposal()
         passes, seconds = self._session.passes, self._session.seconds
         translated = self._translation.draft(context, self._session, steps)
-        chain, beside = translated.ids[:limit], translated.beside
+        chain, beside = translated.ids[:limit], translated.beside[: self._alternatives]
         ids = (*chain, *(token for token, _ in beside))
         return Proposal(
             ids=ids,
