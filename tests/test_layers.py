@@ -50,7 +50,7 @@ def test_reports_are_made_of_values() -> None:
     assert {path.split("/")[0] for path in importers("tokalign.report")} == {"cli", "report"}
 
 
-MODELS = {"models_mlx", "tree_attention"}
+MODELS = {"models_mlx", "tree_attention", "weights"}
 CHOICES = {"sampling", "noise", "rejection", "drawing"}
 
 

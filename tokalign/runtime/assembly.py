@@ -20,7 +20,7 @@ from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Veri
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.runtime.models_mlx import CacheOptions, ModelSession, load_weights
+from tokalign.runtime.models_mlx import CacheOptions, ModelSession
 from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.translate import (
     ContextWindow,
@@ -31,6 +31,7 @@ from tokalign.runtime.translate import (
     Translation,
 )
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.runtime.weights import load_weights
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 

@@ -10,8 +10,8 @@ from tokalign.curve_store import find_curve
 from tokalign.runtime.controller import MOST
 from tokalign.runtime.estimates import Acceptance, PassTimes
 from tokalign.runtime.measure import machine_of
-from tokalign.runtime.models_mlx import weight_bytes
 from tokalign.runtime.pace import Pace
+from tokalign.runtime.weights import weight_bytes
 
 _MEASURED = 4
 """Observations that a measured time is worth; it may be of another day."""

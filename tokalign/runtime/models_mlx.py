@@ -1,35 +1,25 @@
-"""Language models on MLX: loading them, and sessions that keep their caches in step.
-
-The one module besides `sampling` that imports mlx.
-"""
+"""Language models on MLX: sessions that keep their caches in step."""
 
 from __future__ import annotations
 
-import platform
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.metadata import version
 from itertools import accumulate
-from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
-from mlx_lm.generate import maybe_quantize_kv_cache, wired_limit
+from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
     can_trim_prompt_cache,
     make_prompt_cache,
     trim_prompt_cache,
 )
-from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
-from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.errors import CacheError, ContextLengthError
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.proposal import Array, Proposal
 from tokalign.runtime.tree_attention import can_branch, find_ropes, tree_rows
@@ -53,24 +43,6 @@ class CacheOptions:
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
-
-
-def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """An mlx-lm model and its configuration from a local folder, quantized weights included.
-
-    dtype: "float32" makes passes of any number of rows agree to the last bit that decides.
-    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
-    """
-    try:
-        model, config = load_model(folder)
-    except (FileNotFoundError, ValueError) as error:
-        raise MissingAssetError(
-            f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
-            "mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
-        ) from error
-    if dtype is not None:
-        model.set_dtype(getattr(mx, dtype))
-    return model, config
 
 
 class ModelSession:
@@ -192,13 +164,16 @@ class ModelSession:
         rows = rows.astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         places = range(len(allowed) - 1, -1, -1)  # the row with no id taken back is the last one
-        best = [_best(logprobs[at], among, count) for at, among in zip(places, allowed, strict=True)]
-        tail = mx.array(ids[len(ids) - len(allowed) + 1 :], dtype=mx.uint32)
+        best = [
+            _best(logprobs[at], among, count) for at, among in zip(places, allowed, strict=True)
+        ]
+        tail = mx.array(list(ids[len(ids) - len(allowed) + 1 :]), dtype=mx.uint32)
         kept = logprobs[mx.arange(len(allowed) - 1), tail]
         values = mx.concatenate([*(of for _, of in best), kept])
         chosen = mx.concatenate([listed for listed, _ in best])
         mx.eval(chosen, values)
-        lists = _shortlists(chosen.tolist(), values.tolist(), [of.shape[0] for _, of in best])
+        sizes = [of.shape[0] for _, of in best]
+        lists = _shortlists(chosen, values, sizes)
         self.seconds += perf_counter() - began
         return lists
 
@@ -283,8 +258,9 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
 
 
-def _shortlists(ids: list[int], logprobs: list[float], sizes: list[int]) -> list[Shortlist]:
-    """Cut up what came from the device; behind the lists' logprobs are those kept, last one first."""
+def _shortlists(chosen: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
+    """Cut up what comes from the device; behind the lists' logprobs are those kept, last first."""
+    ids, logprobs = cast(list[int], chosen.tolist()), cast(list[float], values.tolist())
     kept = [0.0, *logprobs[: len(ids) - 1 : -1]]
     ends = list(accumulate(sizes))
     return [
@@ -309,38 +285,6 @@ def _likeliest(row: Array, mask: Array | None) -> Array:
         size = min(row.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
         row = row[:, :size] + mask[:size]
     return mx.argmax(row, axis=-1)
-
-
-def weights_fingerprint(model: Any) -> str:
-    """What a pass costs depends on this: names, shapes and number formats of all weights."""
-    weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
-    return sha256(repr(weights).encode()).hexdigest()[:16]
-
-
-def weight_bytes(model: Any) -> int:
-    """What a pass over one row has to read."""
-    return sum(weight.nbytes for _, weight in tree_flatten(model.parameters()))
-
-
-def device_name() -> str:
-    """The chip that mlx computes on, such as "Apple M2 Pro"."""
-    return str(mx.device_info().get("device_name", platform.machine()))
-
-
-def mlx_version() -> str:
-    return version("mlx")
-
-
-def peak_memory() -> float:
-    """The most memory mlx has held so far, in GB."""
-    return float(mx.get_peak_memory()) / 1e9
-
-
-@contextmanager
-def wired(model: Any) -> Iterator[None]:
-    """Keep the model's weights resident while decoding (macOS; elsewhere nothing happens)."""
-    with wired_limit(model):
-        yield
 
 
 def _context_length(model: Any) -> int:

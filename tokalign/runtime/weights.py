@@ -1,0 +1,68 @@
+"""A model's weights, and the device that they are computed on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.generate import wired_limit
+from mlx_lm.utils import load_model
+
+from tokalign.errors import MissingAssetError
+
+
+def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """An mlx-lm model and its configuration from a local folder, quantized weights included.
+
+    dtype: "float32" makes passes of any number of rows agree to the last bit that decides.
+    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
+    """
+    try:
+        model, config = load_model(folder)
+    except (FileNotFoundError, ValueError) as error:
+        raise MissingAssetError(
+            f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
+            "mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+        ) from error
+    if dtype is not None:
+        model.set_dtype(getattr(mx, dtype))
+    return model, config
+
+
+def weights_fingerprint(model: Any) -> str:
+    """What a pass costs depends on this: names, shapes and number formats of all weights."""
+    weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
+    return sha256(repr(weights).encode()).hexdigest()[:16]
+
+
+def weight_bytes(model: Any) -> int:
+    """What a pass over one row has to read."""
+    return sum(weight.nbytes for _, weight in tree_flatten(model.parameters()))
+
+
+def device_name() -> str:
+    """The chip that mlx computes on, such as "Apple M2 Pro"."""
+    return str(mx.device_info().get("device_name", platform.machine()))
+
+
+def mlx_version() -> str:
+    return version("mlx")
+
+
+def peak_memory() -> float:
+    """The most memory mlx has held so far, in GB."""
+    return float(mx.get_peak_memory()) / 1e9
+
+
+@contextmanager
+def wired(model: Any) -> Iterator[None]:
+    """Keep the model's weights resident while decoding (macOS; elsewhere nothing happens)."""
+    with wired_limit(model):
+        yield
