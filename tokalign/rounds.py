@@ -53,7 +53,7 @@ class Round:
     def path(self) -> list[int]:
         """Which of the proposed ids were accepted: their indices, in the order of the text."""
         path: list[int] = []
-        for index, (token, parent) in enumerate(zip(self.proposed, self._parents, strict=True)):
+        for index, (token, parent) in enumerate(zip(self.proposed, self.behind, strict=True)):
             if len(path) == self.accepted:
                 break
             if parent == (path[-1] if path else -1) and token == self.emitted[len(path)]:
@@ -64,7 +64,7 @@ class Round:
     def rejected(self) -> list[int]:
         """Which of the proposed ids stood where the target's own one stands now: their indices."""
         last = (self.path or [-1])[-1]
-        return [index for index, parent in enumerate(self._parents) if parent == last]
+        return [index for index, parent in enumerate(self.behind) if parent == last]
 
     def outcome(self, index: int) -> Outcome:
         """How the emitted token at `index` came about."""
@@ -75,7 +75,8 @@ class Round:
         return Outcome.CORRECTED if self.rejected else Outcome.BONUS
 
     @property
-    def _parents(self) -> Sequence[int]:
+    def behind(self) -> Sequence[int]:
+        """For each proposed id the index of the one it stands behind, -1 for the committed text."""
         return self.parents or range(-1, len(self.proposed) - 1)
 
     def to_json(self) -> dict[str, Any]:

@@ -123,6 +123,20 @@ def test_totals_are_the_statistics(log: list[Round]) -> None:
             assert pieces[at + 1] == f"{count:,}"
 
 
+def test_branches_of_a_tree_are_told_apart() -> None:
+    tree = Round(
+        limit=4,
+        proposed=(1, 2, 3, 4),
+        parents=(-1, 0, -1, 2),
+        sources=("draft",) * 4,
+        accepted=1,
+        emitted=(3, 5),
+    )
+    document = Document(run_page(run_of([tree], tokens)))
+    assert "“ t1” “ t2” | “ t3” “ t4”" in document.pieces
+    assert document.of_class("t")[5]["data-note"] == "instead of “ t4” from draft · round 1"
+
+
 def test_what_was_rejected_is_said_where_it_was_corrected() -> None:
     one = Round(
         limit=3,

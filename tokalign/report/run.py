@@ -14,7 +14,7 @@ from tokalign.report.bars import columns
 from tokalign.report.html import Html, table, tag
 from tokalign.report.page import details, figures, page, section
 from tokalign.report.plots import Series, staircase
-from tokalign.report.tokens import ShownToken, quoted, shown_tokens
+from tokalign.report.tokens import ShownToken, proposal_in_words, quoted, shown_tokens
 from tokalign.rounds import Outcome, SavedRun
 
 _OUTCOMES = {
@@ -164,7 +164,7 @@ def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
             _OUTCOMES[one.outcome(len(one.emitted) - 1)],
             ", ".join(dict.fromkeys(one.sources)),
             quoted(run, one.emitted),
-            quoted(run, one.proposed),
+            proposal_in_words(run, one),
         )
 
 

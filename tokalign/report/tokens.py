@@ -65,6 +65,14 @@ def quoted(run: SavedRun, tokens: Iterable[int]) -> str:
     return " ".join(f"“{text}”" for text in spelled)
 
 
+def proposal_in_words(run: SavedRun, one: Round) -> str:
+    """What a round proposed; in a tree, a bar stands before what begins another branch."""
+    words = []
+    for index, (token, parent) in enumerate(zip(one.proposed, one.behind, strict=True)):
+        words += [*(["|"] if parent != index - 1 else []), quoted(run, [token])]
+    return " ".join(words)
+
+
 def _note(run: SavedRun, one: Round, index: int) -> str:
     match one.outcome(index):
         case Outcome.ACCEPTED:
