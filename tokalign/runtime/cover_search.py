@@ -28,16 +28,18 @@ class CoverSearch:
     each position; of all of them, those within `depth` e-folds of the likeliest are translated,
     and where none of these begins with a target token, further ones until one does.
     mask: whether ways that would be absorbed are passed over; else they are followed in vain.
-    alternatives: how many next target tokens to propose beside the likeliest, each with a
-    probability of at least `worth`.
+    worth: the least probability of a next target token that is offered beside the likeliest.
     """
 
     max_back: int = 3
     width: int = 16
     depth: float = 4.0
     mask: bool = True
-    alternatives: int = 2
     worth: float = 0.04
+
+
+FOR_SAMPLING = CoverSearch(width=64, depth=6.0)
+"""Where ids are drawn, the many unlikely ones count too."""
 
 
 class Cover(NamedTuple):
@@ -63,12 +65,16 @@ class Way(NamedTuple):
 class Outlook(NamedTuple):
     """What may come next.
 
-    first: next target tokens with their probabilities, the likeliest first. way: the likeliest of
-    those that begin with the first of them.
+    first: next target tokens with their probabilities, the likeliest first. ways: to all of them.
     """
 
     first: list[tuple[TargetId, float]]
-    way: Way
+    ways: Sequence[Way]
+
+    def way_to(self, token: TargetId) -> Way:
+        """The likeliest way that begins with `token`, one of `first`."""
+        begun = (way for way in self.ways if way.ids and way.ids[0] == token)
+        return max(begun, key=lambda way: way.cover.logprob)
 
 
 def find_covers(lists: Sequence[Shortlist]) -> tuple[list[Cover], float]:
@@ -102,8 +108,7 @@ def look_out(ways: Sequence[Way], possible: float) -> Outlook | None:
     if not mass:
         return None
     first = sorted(((t, p / possible) for t, p in mass.items()), key=lambda tp: -tp[1])
-    begun = (way for way in ways if way.ids and way.ids[0] == first[0][0])
-    return Outlook(first, max(begun, key=lambda way: way.cover.logprob))
+    return Outlook(first, ways)
 
 
 def _kept(lists: Sequence[Shortlist]) -> list[float]:

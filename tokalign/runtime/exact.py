@@ -17,13 +17,17 @@ The host waits for the device twice a round: for the ways, and for what follows 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate
-from math import exp
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, takewhile
+from math import exp, log
+from typing import TypeAlias
 
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
 from tokalign.runtime.cover_search import (
+    FOR_SAMPLING,
     Cover,
     CoverSearch,
     Outlook,
@@ -32,10 +36,14 @@ from tokalign.runtime.cover_search import (
     look_out,
 )
 from tokalign.runtime.draft_text import DraftText
-from tokalign.runtime.interfaces import Session
+from tokalign.runtime.drawing import Drawn, Projection, draw
+from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translate import Pair, Translated
 from tokalign.vocab import DraftId, TargetId
+
+Laws: TypeAlias = tuple[Array | None, ...]
 
 
 class ExactTranslation:
@@ -47,9 +55,11 @@ class ExactTranslation:
         text: DraftText,
         alignment: Alignment,
         search: CoverSearch | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         self._pair, self._text, self._trie = pair, text, alignment.healing
-        self._search = search or CoverSearch()
+        self._search = search or (CoverSearch() if guesser is None else FOR_SAMPLING)
+        self._guesser, self._intersection = guesser, alignment.intersection
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._tokens = pair.draft.vocabulary.tokens
         self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
@@ -58,29 +68,91 @@ class ExactTranslation:
         self._text.follow(context.ids)
         self._boundary.follow(context.ids)
         ids, counts = self._text.ids, Counter[str]()
+        rolled = self._roll(context, session)
         outlook = self._look_out(ids, session, counts)
         if outlook is None:
             return Translated((), counts)
-        (_, back, token), data, chain = outlook.way
+        ranked, law = self._rank(outlook, context, rolled)
+        way = outlook.way_to(ranked[0])
+        (_, back, token), data, chain = way
         if back:
             counts["healed"] += 1
             counts["taken_back"] += back
+        laws: Laws = (law,)
         if steps > 1 and data:
-            drafted = session.draft([*ids[: len(ids) - back], token], steps - 1)
-            chain = self._continue(data, drafted, counts)
-        return self._propose(chain, outlook, counts)
+            held = [*ids[: len(ids) - back], token]
+            if self._guesser is None:
+                chain = self._continue(data, session.draft(held, steps - 1), counts)
+            else:
+                behind = [*context.ids, *chain]
+                drawn = draw(
+                    session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
+                )
+                chain, laws = self._join(way, law, drawn)
+        return self._propose(chain, ranked, outlook, counts, laws)
+
+    def _roll(self, context: Context, session: Session) -> Array | None:
+        """Have the noise of the first choice computed beside the pass that comes before it."""
+        if self._guesser is None:
+            return None
+        rolled = self._guesser.roll(len(context.ids), len(self._pair.target.vocabulary))
+        if rolled is not None:
+            session.start(rolled)
+        return rolled
+
+    def _rank(
+        self, outlook: Outlook, context: Context, rolled: Array | None
+    ) -> tuple[list[TargetId], Array | None]:
+        """The next target token, then what to propose beside it; the law the former is drawn from.
+
+        Any law will do that is known, so ways that were not looked at are simply not in it.
+        """
+        if self._guesser is None:
+            (likeliest, _), *others = outlook.first
+            return [likeliest, *(t for t, p in others if p >= self._search.worth)], None
+        return self._guesser.guess_among(
+            {token: log(probability) for token, probability in outlook.first},
+            position=len(context.ids),
+            ids=context.ids,
+            rolled=rolled,
+        )
+
+    def _join(self, way: Way, law: Array | None, drawn: Drawn) -> tuple[tuple[TargetId, ...], Laws]:
+        """A way and the target ids drawn behind it, token for token of the intersection.
+
+        Where no law binds the ids, their text is encoded as a whole, which is likelier.
+        """
+        ids = tuple(map(TargetId, drawn.ids))
+        if law is not None:
+            return (*way.ids, *ids), (law, *[None] * (len(way.ids) - 1), *drawn.laws)
+        tokens = self._pair.target.vocabulary.tokens
+        ordinary = list(takewhile(bool, (tokens[i] for i in ids)))
+        whole = self._boundary.encode(way.data + b"".join(ordinary))
+        return ((*(whole or way.ids), *ids[len(ordinary) if whole else 0 :]), ())
+
+    @cached_property
+    def _onto(self) -> Projection:
+        to_target = self._intersection.draft_to_target.copy()
+        to_target[list(self._roles)] = list(self._roles.values())
+        return Projection(to_target, self._intersection.target_to_draft)
 
     def _propose(
-        self, chain: tuple[TargetId, ...], outlook: Outlook, counts: Counter[str]
+        self,
+        chain: tuple[TargetId, ...],
+        ranked: Sequence[TargetId],
+        outlook: Outlook,
+        counts: Counter[str],
+        laws: Laws,
     ) -> Translated:
-        """A chain, and beside its first id the other likely ones."""
-        search, probability = self._search, dict(outlook.first)
-        beside = [(t, p) for t, p in outlook.first if p >= search.worth and t not in chain[:1]]
+        """A chain, and beside its first id the others."""
+        probability = dict(outlook.first)
+        beside = [(t, probability[t]) for t in ranked if t not in chain[:1]]
         return Translated(
             chain,
             counts,
             probabilities=tuple(probability[t] for t in chain[:1] if t in probability),
-            beside=tuple(beside[: search.alternatives]),
+            beside=tuple(beside),
+            laws=laws,
         )
 
     def _look_out(

@@ -169,9 +169,10 @@ class Guesser(Protocol):
         position: int,
         ids: Sequence[int],
         rolled: Array | None,
-    ) -> tuple[TargetId, Array | None]:
+    ) -> tuple[list[TargetId], Array | None]:
         """As `guess`, among a few ids whose log-probabilities (up to a constant) the host knows.
 
-        rolled: of `roll`, at the same position. Waits for the device only if there are processors.
+        rolled: of `roll`, at the same position. The id that is chosen comes first, behind it what
+        would be chosen without it, and so on. Waits for the device only if there are processors.
         """
         ...

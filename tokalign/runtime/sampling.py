@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from numpy.typing import NDArray
 
 from tokalign.runtime import noise
 from tokalign.runtime.candidates import Floats, filtered, softmax
@@ -88,7 +89,7 @@ class Sampling:
     def guess(
         self, logits: Array, *, position: int, ids: Sequence[int] | Array
     ) -> tuple[Array, Array | None]:
-        """See `interfaces.Sampler`."""
+        """See `interfaces.Guesser`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), None
@@ -98,7 +99,7 @@ class Sampling:
         return mx.argmax(scores + gumbel, axis=-1), law
 
     def roll(self, position: int, vocabulary: int) -> Array | None:
-        """See `interfaces.Sampler`."""
+        """See `interfaces.Guesser`."""
         if self.temperature == 0:
             return None
         return noise.gumbel(self.seed, self._draft_stream, position, (1, vocabulary))[0]
@@ -110,19 +111,19 @@ class Sampling:
         position: int,
         ids: Sequence[int],
         rolled: Array | None,
-    ) -> tuple[TargetId, Array | None]:
-        """See `interfaces.Sampler`."""
+    ) -> tuple[list[TargetId], Array | None]:
+        """See `interfaces.Guesser`."""
         among = np.array(list(logprobs))
         values = self._processed(logprobs, position, ids)
         if rolled is None:
-            return TargetId(int(among[values.argmax()])), None
+            return _ranked(among, values), None
         left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left] / self.temperature
-        chosen = TargetId(int(among[(scores + np.array(rolled)[among]).argmax()]))
+        ranked = _ranked(among, scores + np.array(rolled)[among])
         if self.acceptance == "match":
-            return chosen, None
+            return ranked, None
         law = mx.zeros((1, rolled.shape[0]))
-        return chosen, law.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
+        return ranked, law.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
     def filter(self, logprobs: Array) -> Array:
         """-inf where top-p, min-p and top-k rule a token out."""
@@ -189,6 +190,10 @@ class CallableSampler:
         """See `interfaces.Sampler`; what is proposed never matters to it."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.sampler(logprobs), logprobs
+
+
+def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
+    return [TargetId(i) for i in ids[np.argsort(-values, kind="stable")].tolist()]
 
 
 def logprobs_of(
