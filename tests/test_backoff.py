@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +155,10 @@ def test_ids_of_a_large_vocabulary_are_kept() -> None:
 @given(closed_tables())
 def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stored) -> None:
     table = packed(stored)
-    sections, parameters = table.to_sections(), table.parameters.to_header()
-    assert packed(dict(reversed(stored.items()))).to_sections() == sections
-    again = BackoffTable.from_sections(sections, parameters)
-    assert again.to_sections() == sections
-    assert again.parameters == table.parameters
+    assert packed(dict(reversed(stored.items()))).to_sections() == table.to_sections()
+    again = BackoffTable.from_bundle(bundle_of(table))
+    assert again.to_sections() == table.to_sections()
+    assert (len(again), again.parameters) == (len(table), table.parameters)
 
 
 def bundle_of(table: BackoffTable) -> Bundle:
@@ -166,6 +166,7 @@ def bundle_of(table: BackoffTable) -> Bundle:
         kind="dictionary",
         fingerprints={},
         parameters={"kind": "backoff", **table.parameters.to_header()},
+        statistics={"entries": len(table)},
         sections=table.to_sections(),
     )
 
@@ -183,14 +184,14 @@ def test_sections_that_do_not_belong_together_are_refused() -> None:
     for name in bundle.sections:
         rest = {key: bundle.sections[key] for key in bundle.sections if key != name}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_sections(rest, bundle.parameters)
+            BackoffTable.from_bundle(replace(bundle, sections=rest))
         cut = {**bundle.sections, name: bundle.sections[name][:-4]}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_sections(cut, bundle.parameters)
+            BackoffTable.from_bundle(replace(bundle, sections=cut))
     for name in packed({}).parameters.to_header():
-        rest = {key: bundle.parameters[key] for key in bundle.parameters if key != name}
+        known = {key: bundle.parameters[key] for key in bundle.parameters if key != name}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_sections(bundle.sections, rest)
+            BackoffTable.from_bundle(replace(bundle, parameters=known))
 
 
 def test_an_empty_table_knows_nothing() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bundle import Section
+from tokalign.bundle import Bundle, Section
 from tokalign.dictionary import Chain
 from tokalign.errors import BundleError
 from tokalign.fuse import (
@@ -43,12 +43,10 @@ _ID_SECTIONS = {2: "backoff.predictions.ids.u16", 4: "backoff.predictions.ids.u3
 class BackoffParameters:
     """What a reader has to know besides the sections; kept in the bundle's header.
 
-    entries: contexts stored. max_context: ids of the longest. p_min: the least probability of a
-    whole chain by default.
+    max_context: ids of the longest context. p_min: the least probability of a chain by default.
     """
 
     shape: FuseShape
-    entries: int
     max_context: int
     p_min: float
 
@@ -57,7 +55,6 @@ class BackoffParameters:
             "seed": self.shape.seed,
             "segment_bits": self.shape.segment_bits,
             "segments": self.shape.segments,
-            "entries": self.entries,
             "max_context": self.max_context,
             "p_min": self.p_min,
         }
@@ -72,7 +69,6 @@ class BackoffParameters:
         )
         return cls(
             shape=shape,
-            entries=int(parameters["entries"]),
             max_context=int(parameters["max_context"]),
             p_min=float(parameters["p_min"]),
         )
@@ -81,7 +77,7 @@ class BackoffParameters:
 class BackoffTable:
     """Context -> the likeliest next id and its probability, by longest stored suffix.
 
-    fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
+    entries: contexts stored. fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
     ids: u16 or u32[predictions], probabilities: u8[predictions] in 1/255: the different answers;
     a key's number says which is its own.
     """
@@ -90,12 +86,14 @@ class BackoffTable:
         self,
         parameters: BackoffParameters,
         *,
+        entries: int,
         fingerprints: NDArray[np.uint8],
         numbers: NDArray[np.uint16],
         ids: NDArray[Any],
         probabilities: NDArray[np.uint8],
     ) -> None:
         self.parameters = parameters
+        self._entries = entries
         # Views index into plain Python ints several times faster than arrays do.
         self._fingerprints = fingerprints.data
         self._numbers = numbers.data
@@ -104,7 +102,7 @@ class BackoffTable:
 
     def __len__(self) -> int:
         """How many contexts are stored."""
-        return self.parameters.entries
+        return self._entries
 
     @property
     def predictions(self) -> int:
@@ -172,18 +170,18 @@ class BackoffTable:
         }
 
     @classmethod
-    def from_sections(
-        cls, sections: Mapping[str, Section], parameters: Mapping[str, Any]
-    ) -> BackoffTable:
-        """The table in these sections, in place: its arrays are views of them.
+    def from_bundle(cls, bundle: Bundle) -> BackoffTable:
+        """The table in a bundle, in place: its arrays are views of the sections.
 
         The content is trusted; open the bundle with `verify` where it may be damaged.
-        Raises: BundleError for sections or parameters that are missing or contradict each other.
+        Raises: BundleError for what is missing in it or contradicts itself.
         """
+        sections = bundle.sections
         width = 2 if _ID_SECTIONS[2] in sections else 4
         try:
             table = cls(
-                BackoffParameters.from_header(parameters),
+                BackoffParameters.from_header(bundle.parameters),
+                entries=int(bundle.statistics["entries"]),
                 fingerprints=_array(sections["backoff.fingerprints"], "u1"),
                 numbers=_array(sections["backoff.numbers"], "<u2"),
                 ids=_array(sections[_ID_SECTIONS[width]], f"<u{width}"),

@@ -54,7 +54,7 @@ def read_dictionary(bundle: Bundle) -> Dictionary:
     """The dictionary in a bundle, of whichever kind it is. Raises: BundleError."""
     kind = bundle.parameters.get("kind", DICTSPEC)
     if kind == BACKOFF:
-        return BackoffTable.from_sections(bundle.sections, bundle.parameters)
+        return BackoffTable.from_bundle(bundle)
     if kind == DICTSPEC:
         return Continuations.from_sections(bundle.sections)
     raise BundleError(

@@ -105,9 +105,8 @@ def pack(
 
     shape, hashes, places, rounds = find_shape(len(ids), hash_contexts)
     return BackoffTable(
-        BackoffParameters(
-            shape=shape, entries=len(hashes), max_context=max(lengths, default=0), p_min=p_min
-        ),
+        BackoffParameters(shape=shape, max_context=max(lengths, default=0), p_min=p_min),
+        entries=len(hashes),
         fingerprints=assign(places, rounds, fingerprints(hashes), shape.slots).astype(np.uint8),
         numbers=assign(places, rounds, numbers, shape.slots).astype(np.uint16),
         ids=predicted.astype(f"u{width}"),

@@ -137,7 +137,7 @@ def _backoff_frame(
 
 def _size_of_frame(frame: Bundle) -> int:
     """An upper bound of what a file takes besides the content of its sections."""
-    names = ("seed", "segment_bits", "segments", "max_context", "entries")
+    names = ("seed", "segment_bits", "segments", "max_context")
     numbers: dict[str, Any] = dict.fromkeys(names, _LARGEST)
     full = replace(
         frame,
