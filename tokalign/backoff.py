@@ -77,7 +77,8 @@ class BackoffParameters:
 class BackoffTable:
     """Context -> the likeliest next id and its probability, by longest stored suffix.
 
-    entries: contexts stored. fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
+    entries: contexts stored.
+    fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
     ids: u16 or u32[predictions], probabilities: u8[predictions] in 1/255: the different answers;
     a key's number says which is its own.
     """
