@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.models_mlx import CacheOptions
     from tokalign.runtime.pace import Pace
-    from tokalign.runtime.sampling import Sampling
+    from tokalign.runtime.sampling import Acceptance, Sampling
 
 _PATH = click.Path(path_type=Path)
 _RESET = "\x1b[0m"
@@ -67,6 +67,7 @@ class Options:
     top_k: int
     min_p: float
     seed: int | None
+    acceptance: Acceptance
     kv_bits: int | None
     kv_group_size: int
     quantized_kv_start: int
@@ -123,6 +124,13 @@ class Options:
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off.")
 @click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
 @click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), help="Default: another every time.")
+@click.option(
+    "--acceptance",
+    type=click.Choice(["match", "residual"]),
+    default="match",
+    show_default=True,
+    help="When sampling, match gives plain decoding's text for a seed; residual only its law.",
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
 @click.option("--system-prompt", metavar="TEXT")
 @click.option("--ignore-chat-template", is_flag=True, help="Take the prompt as it is.")
@@ -276,6 +284,7 @@ def _sampling(options: Options) -> Sampling:
         top_k=options.top_k,
         min_p=options.min_p,
         seed=options.seed if options.seed is not None else randbits(32),
+        acceptance=options.acceptance,
     )
 
 
