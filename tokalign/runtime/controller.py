@@ -105,17 +105,25 @@ class GainController:
         if self._model is not None:
             best = self._pace.best_steps(limit)
             pays = best.rate * self._pace.plain > 1.0
-            if (pays and best.rate > plan.rate) or (not pays and self._pace.is_due):
+            if (pays and best.rate > plan.rate) or (not pays and self._may_try()):
                 self._pace.tried(pays=pays)
-                return self._draft(self._model, context, best.length, limit)
+                steps = min(limit, self._explored(best.length))
+                return self._draft(self._model, context, steps, limit)
         if plan.length and self._offer is not None:
-            return _head(self._offer[1], plan.length)
+            return _head(self._offer[1], self._explored(plan.length))
         return self._plain()
 
     def _must_be_plain(self) -> bool:
         if self._since_plain >= _REFRESH:
             self._plain_rounds = _REFRESH_ROUNDS
-        return self._pace.rests or self._plain_rounds > 0 or self._last_verdict is None
+        return self._pace.rests or self._plain_rounds > 0
+
+    def _may_try(self) -> bool:
+        """Not in the round that reads the prompt: the draft model would have to read it too."""
+        return self._pace.is_due and self._last_verdict is not None
+
+    def _explored(self, length: int) -> int:
+        return 2 * length + 1 if self._pace.explores() else length
 
     def _plain(self) -> Proposal:
         """Nothing this round; nothing next round either, unless waiting for it may be worth it."""

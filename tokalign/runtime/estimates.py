@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from math import sqrt
 
 import numpy as np
 
@@ -19,8 +20,14 @@ _OUTLIER = 2.0
 """A pass that takes so many times what is expected counts as this many times: something else ran,
 a kernel was compiled. What is really slower is believed after a few passes."""
 
-_ACCEPTANCES = 128
+_ACCEPTANCES = 160
 """Trials that an acceptance looks back on."""
+
+_LATELY, _CHANGE = 16.0, 2.5
+"""If the mean of so many trials is so many standard errors off, what came before is forgotten."""
+
+_ALIKE = 12.0
+"""So many trials the mean of all further positions is worth at each of them."""
 
 
 class PassTimes:
@@ -82,34 +89,55 @@ class PassTimes:
 
 
 class Acceptance:
-    """How often a draft model's i-th token is right if those before it are, by position.
+    """How often a draft's i-th token is right if those before it are, by position.
 
-    start: expected of the first position, worth `weight` trials; every further position is expected
-    to be as good as the one before it until trials say otherwise.
+    start: expected of the first position, worth `weight` trials. Every further one is expected to
+    be as good as all behind the first together, and those as good as the first, until trials say
+    otherwise: a few unlucky ones at one position must not keep drafts short for good.
     """
 
     def __init__(self, *, start: float = 0.5, weight: float = 4.0) -> None:
         self._start, self._weight = start, weight
-        self._trials: list[float] = []
-        self._right: list[float] = []
+        self._positions: list[_Position] = []
 
     def observe(self, proposed: int, accepted: int) -> None:
         """A proposal of so many ids, of which the first `accepted` were right."""
         for position in range(min(proposed, accepted + 1)):
-            if position == len(self._trials):
-                self._trials.append(0.0)
-                self._right.append(0.0)
-            fading = 1 - 1 / _ACCEPTANCES
-            self._trials[position] = self._trials[position] * fading + 1
-            self._right[position] = self._right[position] * fading + (position < accepted)
+            if position == len(self._positions):
+                self._positions.append(_Position())
+            self._positions[position].observe(position < accepted)
 
     def probabilities(self, count: int) -> list[float]:
         """Conditional probabilities of the first `count` positions."""
-        found: list[float] = []
-        expected = self._start
-        for position in range(count):
-            if position < len(self._trials):
-                trials = self._trials[position] + self._weight
-                expected = (self._right[position] + self._weight * expected) / trials
-            found.append(expected)
-        return found
+        first = self._estimate(0, self._start, self._weight)
+        trials = sum(position.trials for position in self._positions[1:])
+        right = sum(position.right for position in self._positions[1:])
+        further = (right + self._weight * first) / (trials + self._weight)
+        return [first, *(self._estimate(i, further, _ALIKE) for i in range(1, count))][:count]
+
+    def _estimate(self, position: int, expected: float, weight: float) -> float:
+        if position >= len(self._positions):
+            return expected
+        seen = self._positions[position]
+        return (seen.right + weight * expected) / (seen.trials + weight)
+
+
+class _Position:
+    """Trials of one position, the latest ones only; fewer of them once the text has changed."""
+
+    __slots__ = ("_lately", "right", "trials")
+
+    def __init__(self) -> None:
+        self.trials = self.right = 0.0
+        self._lately = 0.0
+
+    def observe(self, right: bool) -> None:
+        fading = 1 - 1 / _ACCEPTANCES
+        self.trials = self.trials * fading + 1
+        self.right = self.right * fading + right
+        rate = self.right / self.trials
+        step = 1 / min(self.trials, _LATELY)
+        self._lately += (right - self._lately) * step
+        surprise = abs(self._lately - rate)
+        if self.trials > _LATELY and surprise > _CHANGE * sqrt(rate * (1 - rate) / _LATELY):
+            self.trials, self.right = _LATELY, _LATELY * self._lately

@@ -46,6 +46,7 @@ class Pace:
         self._lost = -SLACK
         self._ids_per_pass = 1.0
         self._wait, self._due = _FIRST_WAIT, 0
+        self._drafts, self._explore_at = 0, 8
         self.rounds = self.rounds_ahead = 0
 
     # -- costs -----------------------------------------------------------------------------------
@@ -111,6 +112,17 @@ class Pace:
         self.rounds += 1
         passes = min(seconds / self.plain, tokens + SLACK) - tokens * (1 + SHARE)
         self._lost = max(-CREDIT, self._lost + passes)
+
+    def explores(self) -> bool:
+        """Whether this draft is to be longer than expected to be best: the 8th, 16th, 32nd, ...
+
+        What longer drafts cost and bring is only learned from longer drafts.
+        """
+        self._drafts += 1
+        if self._drafts < self._explore_at:
+            return False
+        self._explore_at = self._drafts + min(self._drafts, _LONGEST_WAIT)
+        return True
 
     # -- free sources ------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tokalign.cost_curve import CostCurve
 from tokalign.offers import Offer, OfferTrace, TracedText
 from tokalign.runtime.context import Context
-from tokalign.runtime.controller import GainController
+from tokalign.runtime.controller import MOST, GainController
 from tokalign.runtime.estimates import PassTimes
 from tokalign.runtime.gain import Costs
 from tokalign.runtime.interfaces import Drafter
@@ -164,10 +164,10 @@ def expected_tokens(trace: OfferTrace, length: int) -> float:
 def known_pace(costs: Costs, trace: OfferTrace) -> Pace:
     """A controller's knowledge where the curve was measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
-    drafts = [n * costs.draft_pass for n in range(1, 17)]
+    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MOST + 1)]
     return Pace(
         PassTimes([t + costs.host for t in costs.rows], weight=4),
-        PassTimes(drafts, weight=4) if with_model and costs.draft_pass else None,
+        PassTimes(drafts, weight=4) if with_model else None,
         host=costs.host,
     )
 
