@@ -1,0 +1,110 @@
+"""`tokalign calibrate` measures once and remembers; `tokalign project` reads what was recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from random_models import write_model
+
+from tokalign.cli.calibrate import command as calibrate
+from tokalign.cli.project import command as project
+from tokalign.cost_curve import read_curve
+from tokalign.errors import UsageError
+from tokalign.offers import Offer, OfferTrace, TracedText, write_trace
+from tokalign.runtime.assembly import LanguageModel
+from tokalign.runtime.known_costs import opening_pace
+from tokalign.runtime.unispec import unispec_size
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "target": str(write_model(folder / "target", vocabulary_size=420)),
+        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
+    given = ["--target", models["target"], "--draft", models["draft"], "--budget", "1"]
+    return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
+
+
+def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], store: Path) -> None:
+    first = run_calibrate(models, "--json")
+    assert first.exit_code == 0
+    measured: dict[str, Any] = json.loads(first.stdout)
+    rows = measured["contexts"][0]["rows"]
+    assert set(rows) >= {"1", "2", "3", "5", "9", "33"}
+    assert all(low <= median <= high for median, low, high in rows.values())
+    assert measured["contexts"][0]["draft_pass"][0] > 0
+    assert 0 <= measured["notes"]["length"] <= 8
+    assert "cost curve ->" in first.stderr
+    again = run_calibrate(models, "--json")
+    assert "nothing has changed" in again.stderr
+    assert json.loads(again.stdout) == measured
+    assert "cost curve ->" in run_calibrate(models, "--refresh").stderr
+
+
+def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], store: Path) -> None:
+    target = LanguageModel.from_folder(Path(models["target"])).model
+    assumed: list[str] = []
+    before = opening_pace(target, note=assumed.append)
+    assert len(assumed) == 1
+    assert not before.rows.is_calibrated
+    run_calibrate(models)
+    after = opening_pace(target, note=assumed.append)
+    assert len(assumed) == 1
+    assert after.rows.is_calibrated
+    assert 0 < after.rows(1) < 1
+
+
+def test_a_curve_can_be_written_elsewhere_and_projected(
+    models: dict[str, str], store: Path, tmp_path: Path
+) -> None:
+    curve, trace = tmp_path / "mine.json", tmp_path / "t.jsonl"
+    assert run_calibrate(models, "--output", str(curve)).exit_code == 0
+    assert read_curve(str(curve)).rows_at(0)[0] > 0
+    offer = {at: Offer(sources=("draft",) * 4, path=(0, 1), passes=4) for at in range(5, 90)}
+    text = TracedText(given=5, length=100, offers={"draft": offer})
+    write_trace(OfferTrace(texts=(text,), every_position=True), trace)
+    arguments = ["--trace", str(trace), "--cost", str(curve), "--cost", "flat", "--json"]
+    result = CliRunner().invoke(project, arguments, catch_exceptions=False)
+    found = json.loads(result.stdout)
+    assert found["tokens"] == 95
+    flat = found["curves"]["flat"]
+    assert flat["best_length"] == 2  # every pass behind the second one is for nothing
+    assert flat["fixed"]["2"] == pytest.approx(2.2, rel=0.05)
+    assert flat["auto"] > 1.5
+    shown = CliRunner().invoke(project, arguments[:-1], catch_exceptions=False)
+    assert "best fixed length 2" in shown.stdout
+    assert "by definition" in shown.stderr
+
+
+def test_an_unknown_curve_or_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("{}")
+    for arguments in (["--trace", str(tmp_path / "none")], ["--trace", str(tmp_path / "t")]):
+        result = CliRunner().invoke(project, arguments)
+        assert isinstance(result.exception, UsageError)
+
+
+def test_unispec_finds_the_summit_of_smooth_costs() -> None:
+    """tau = 1 + 2.4 (1 - 0.6^g), every row 10 %: the smooth optimum is near the true one."""
+    tokens = {g: 1 + 1.5 * (1 - 0.6**g) for g in range(9)}
+    smooth = {g: 1 + 0.1 * g for g in range(9)}
+    best = max(smooth, key=lambda g: tokens[g] / smooth[g])
+    found = unispec_size(smooth, tokens)
+    assert abs(found.length - best) <= 1
+    assert found.speedup == pytest.approx(tokens[best] / smooth[best], rel=0.03)
+    nowhere = unispec_size({g: 1 + 2.0 * g for g in range(9)}, tokens)
+    assert nowhere.length == 0
