@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import CorpusError, UsageError
 
@@ -133,13 +133,13 @@ def command(
     corpus = Corpus(
         files,
         field=field,
-        weights=_read_weights(weights, files),
+        weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else report,
     )
-    options = _dictionary_options(
+    options = read_dictionary_options(
         kind,
-        _given(max_bytes=dictionary_bytes, memory=_read_size(memory), workspace=workspace),
-        _given(ngrams=ngrams),
+        given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),
+        given(ngrams=ngrams),
         p_min,
     )
     builders = _plan(
@@ -193,51 +193,6 @@ def _plan(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
     return builders
-
-
-def _dictionary_options(
-    kind: str, backoff: dict[str, Any], dictspec: dict[str, Any], p_min: float | None
-) -> BackoffOptions | DictspecOptions:
-    """The options given for a kind, the rest by default.
-
-    Raises: UsageError for a size that bounds the other kind.
-    """
-    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
-
-    if kind == "dictspec":
-        if "max_bytes" in backoff:
-            raise UsageError("--dictionary-bytes bounds a backoff dictionary; use --ngrams here")
-        return DictspecOptions(**dictspec, **_given(p_min=p_min))
-    if dictspec:
-        raise UsageError("--ngrams is for --dictionary-kind dictspec; use --dictionary-bytes here")
-    return BackoffOptions(**backoff, **_given(p_min=p_min))
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Those that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _read_weights(given: Sequence[str], files: Sequence[Path]) -> dict[str, float]:
-    """File name -> weight. Raises: UsageError for what is not one of a file of the corpus."""
-    weights = {}
-    for text in given:
-        name, _, value = text.rpartition("=")
-        matching = [file.name for file in files if name in (file.name, file.name.split(".")[0])]
-        if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
-            raise UsageError(
-                f"--weight {text} is not NAME=W with the name of one corpus file and a number"
-            )
-        weights[matching[0]] = float(value)
-    return weights
-
-
-def _read_size(text: str) -> int:
-    """Bytes: a number with K, M or G behind it, or nothing. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]+)([KMG]?)B?", text.upper())
-    if match is None:
-        raise UsageError(f"--memory {text} is no size; give one such as 500M or 2G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
