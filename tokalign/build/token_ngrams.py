@@ -33,7 +33,7 @@ from tokalign.build.windows import (
     sample_keys,
     sort_windows,
 )
-from tokalign.build.word_encoder import WordEncoder, words_stand_alone
+from tokalign.build.word_encoder import WordEncoder
 from tokalign.build.workers import Apply, workers
 from tokalign.build.workspace import appearing, digest, open_workspace
 from tokalign.tokenizers import Tokenizer
@@ -143,13 +143,7 @@ def count_token_ngrams(
 
 
 def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace) -> WordEncoder:
-    return WordEncoder(
-        tokenizer.encode_parts,
-        prefix=" " if tokenizer.spec.dummy_prefix else "",
-        by_word=words_stand_alone(tokenizer.splitter),
-        gap=space.gap,
-        dtype=space.dtype,
-    )
+    return WordEncoder(tokenizer, gap=space.gap, dtype=space.dtype)
 
 
 def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[_Run]:
