@@ -144,13 +144,17 @@ class ExactTranslation:
         counts: Counter[str],
         laws: Laws,
     ) -> Translated:
-        """A chain, and beside its first id the others."""
+        """A chain, and beside its first id the others.
+
+        Of an id that was drawn no probability is said: how often it is right is another question.
+        """
         probability = dict(outlook.first)
+        said = chain[:1] if self._guesser is None else ()
         beside = [(t, probability[t]) for t in ranked if t not in chain[:1]]
         return Translated(
             chain,
             counts,
-            probabilities=tuple(probability[t] for t in chain[:1] if t in probability),
+            probabilities=tuple(probability[t] for t in said if t in probability),
             beside=tuple(beside),
             laws=laws,
         )

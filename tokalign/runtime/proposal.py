@@ -59,6 +59,8 @@ class Proposal:
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.sources):
             raise ValueError(f"{len(self.ids)} ids with {len(self.sources)} sources")
+        if self.probabilities and any(law is not None for law in self.laws):
+            raise ValueError("ids with laws and probabilities: nobody may choose among drawn ids")
         if self.parents and len(self.parents) != len(self.ids):
             raise ValueError(f"{len(self.ids)} ids with {len(self.parents)} parents")
 
