@@ -60,6 +60,12 @@ from tokalign.runtime.methods import (
     help="Target tokens of each text that are given.",
 )
 @limit_option
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also ask at every position, and record it for `tokalign project`.",
+)
 @json_option
 @quiet_option
 def command(
@@ -74,6 +80,7 @@ def command(
     row_cost: float,
     prompt_tokens: int,
     limit: int | None,
+    trace: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -83,9 +90,10 @@ def command(
     speedup = 1 + coverage x mean_accepted_length, exactly.
     """
     from tokalign.lookup import open_dictionary
+    from tokalign.offers import write_trace
     from tokalign.registry import resolve_tokenizer
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.emulation import emulate, figures
+    from tokalign.runtime.emulation import emulate, figures, trace_of
     from tokalign.runtime.gain import Costs
 
     resolved = resolve_tokenizer(target)
@@ -107,6 +115,8 @@ def command(
     encoded = resolved.tokenizer.encode_batch(texts)
     with progress(len(texts), "emulating", quiet=quiet) as advance:
         statistics = emulate(drafting, encoded, prompt_tokens=prompt_tokens, progress=advance)
+    if trace is not None:
+        write_trace(trace_of(drafting, encoded, prompt_tokens=prompt_tokens), trace)
     found = figures(statistics)
     if as_json:
         print_json(found)

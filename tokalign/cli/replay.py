@@ -19,6 +19,7 @@ from tokalign.runtime.methods import (
 
 if TYPE_CHECKING:
     from tokalign.runtime.statistics import Statistics
+    from tokalign.vocab import TargetId
 
 _KEYS = (
     "rounds",
@@ -63,6 +64,12 @@ _KEYS = (
 @limit_option
 @click.option("--alignment", metavar="FILE", type=click.Path(path_type=Path), help="The table.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also draft at every position, and record it for `tokalign project`.",
+)
 @json_option
 @quiet_option
 def command(
@@ -78,6 +85,7 @@ def command(
     limit: int | None,
     alignment: Path | None,
     dtype: str | None,
+    trace: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -97,6 +105,7 @@ def command(
         prompt_tokens=prompt_tokens,
         alignment=alignment,
         dtype=dtype,
+        trace=trace,
         quiet=quiet,
     )
     figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
@@ -126,15 +135,18 @@ def _replay(
     prompt_tokens: int,
     alignment: Path | None,
     dtype: str | None,
+    trace: Path | None,
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
     from tokalign.build.alignment import align
     from tokalign.lookup import open_alignment
+    from tokalign.offers import OfferTrace, TracedText, write_trace
     from tokalign.registry import resolve_model, resolve_tokenizer
     from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
     from tokalign.runtime.models_mlx import ModelSession
+    from tokalign.runtime.recorder import record
     from tokalign.runtime.replay import replay
     from tokalign.runtime.statistics import Statistics
     from tokalign.runtime.translate import Pair
@@ -156,16 +168,24 @@ def _replay(
         )
     )
     session, statistics = ModelSession(model.model), Statistics()
+    recorded: list[TracedText] = []
+
+    def drafter(ids: list[TargetId]) -> NeuralDrafter:
+        prompt = Prompt(target=ids[:prompt_tokens])
+        translation = make_translation(chosen, pair, prompt, tables)
+        return NeuralDrafter(
+            session, translation, num_draft_tokens=steps, alternatives=alternatives
+        )
+
     with progress(len(texts), "replaying", quiet=quiet) as advance:
         for ids in pair.target.encode_batch(texts):
-            prompt = Prompt(target=ids[:prompt_tokens])
-            drafter = NeuralDrafter(
-                session,
-                make_translation(chosen, pair, prompt, tables),
-                num_draft_tokens=steps,
-                alternatives=alternatives,
-            )
-            for event in replay(ids, drafter, prompt_tokens=prompt_tokens):
+            for event in replay(ids, drafter(ids), prompt_tokens=prompt_tokens):
                 statistics.observe(event)
+            if trace is not None:
+                asked = {"draft": drafter(ids)}
+                recorded.append(record(ids, asked, prompt_tokens=prompt_tokens))
             advance(1)
+    if trace is not None:
+        notes = {"translation": chosen, "num_draft_tokens": steps, "texts": len(texts)}
+        write_trace(OfferTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
     return statistics, chosen

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from tokalign.offers import OfferTrace
 from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.recorder import record
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
 from tokalign.vocab import TargetId
@@ -28,6 +30,18 @@ def emulate(
             statistics.observe(event)
         progress(1)
     return statistics
+
+
+def trace_of(
+    drafting: Drafting, texts: Iterable[Sequence[TargetId]], *, prompt_tokens: int = 0
+) -> OfferTrace:
+    """What the method offers at every position of the texts, for `tokalign project`."""
+    recorded = [
+        record(ids, {drafting.method: make_drafter(drafting, None)}, prompt_tokens=prompt_tokens)
+        for ids in texts
+    ]
+    notes = {"method": drafting.method, "texts": len(recorded)}
+    return OfferTrace(texts=tuple(recorded), every_position=True, notes=notes)
 
 
 def figures(statistics: Statistics) -> dict[str, float]:

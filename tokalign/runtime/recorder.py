@@ -10,17 +10,20 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter
 from tokalign.vocab import TargetId
 
+ENOUGH = 64
+"""More ids than any drafter offers."""
+
 
 def record(
     reference: Sequence[TargetId],
     drafters: Mapping[str, Drafter],
     *,
     prompt_tokens: int,
-    limit: int,
+    limit: int = ENOUGH,
 ) -> TracedText:
     """Ask every drafter at every position of a text behind its first `prompt_tokens` ids.
 
-    limit: the longest draft; a trace of it tells of all shorter ones.
+    limit: ids asked for; a trace of the longest draft wanted tells of all shorter ones.
     """
     text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
     context = Context(reference[:prompt_tokens])
