@@ -17,6 +17,9 @@ from math import exp, log
 LEAST = 0.005
 """No probability is taken to be nearer to 0 or 1 than this."""
 
+_PRECISION = 3.0
+"""Of the prior of a shift: shifts of about 0.6 are usual."""
+
 
 def log_odds(probability: float) -> float:
     """The log-odds of a probability, which is kept off 0 and 1."""
@@ -27,13 +30,16 @@ def log_odds(probability: float) -> float:
 class Trust:
     """How much more or less often than said a source is right, by situation.
 
-    rate: how fast it learns; 0.1 forgets within some dozens of guesses.
+    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation):
+    large at first, smaller with every guess that could have told something, but never below `rate`,
+    so that it follows a text that changes.
     Cost: about 0.5 µs per probability.
     """
 
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
         self._shifts: dict[Hashable, float] = {}
+        self._information: dict[Hashable, float] = {}
 
     def calibrated(self, probability: float, situation: Hashable, start: float = 0.0) -> float:
         """`probability` as it has turned out in such a situation; `start`: the shift at first."""
@@ -42,5 +48,7 @@ class Trust:
 
     def learn(self, said: float, situation: Hashable, *, right: bool, start: float = 0.0) -> None:
         """A guess of calibrated probability `said` was right or wrong."""
-        shift = self._shifts.get(situation, start)
-        self._shifts[situation] = shift + self._rate * (right - said)
+        information = self._information.get(situation, _PRECISION) + said * (1.0 - said)
+        self._information[situation] = information
+        step = max(self._rate, 1.0 / information)
+        self._shifts[situation] = self._shifts.get(situation, start) + step * (right - said)
