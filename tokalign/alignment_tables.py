@@ -125,12 +125,18 @@ class HealingTrie:
         return cls(np.frombuffer(sections["healing.order"], dtype="<u4"), tokens)
 
 
+CROWDED = 16
+"""Merge sites are stored where more tokens than this begin with the bytes."""
+
+
 class MergeSites:
     """After which target token which next bytes would be merged into it.
 
-    `(t, p)` is a merge site when no canonical encoding has its boundary behind `t` and goes on with
+    `(t, p)` is a merge site when no canonical piece has its boundary behind `t` and goes on with
     the bytes `p`: a proposal that starts with `p` contradicts where the target ended its token.
-    Only the shortest `p` are stored; tokens with the same sites share a row.
+    Stored are those that take long to work out: the shortest `p` with which more than CROWDED
+    tokens begin. `Absorption` asks the merges about the rest; tokens with the same sites share a
+    row.
     rows: u32[target vocabulary], the row of each token; row 0 is empty.
     trie: keys are the row as three big-endian bytes, followed by the bytes `p`.
     """
@@ -143,15 +149,15 @@ class MergeSites:
         """How many (row, bytes) entries are stored."""
         return len(self._trie)
 
-    def absorbs(self, last: TargetId, following: bytes) -> bool:
-        """Whether `following` starts with bytes that would be merged into `last`. Cost: 1 µs."""
+    def absorbs(self, last: int, following: bytes) -> bool:
+        """Whether `following` starts with a site of `last` that is stored. Cost: 1 µs."""
         row = int(self._rows[last])
         if not row:
             return False
         return bool(self._trie.prefixes(row_key(row) + following))
 
-    def after(self, last: TargetId) -> list[bytes]:
-        """The sites of one token: the shortest byte strings that it would absorb, sorted."""
+    def after(self, last: int) -> list[bytes]:
+        """The sites of one token that are stored, sorted."""
         row = int(self._rows[last])
         if not row:
             return []

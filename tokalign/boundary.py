@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokalign.absorption import Absorption
 from tokalign.alignment_tables import MergeSites
 from tokalign.incremental import IncrementalEncoder
-from tokalign.pieces import WordSplitter
+from tokalign.pieces import WordSplitter, incomplete_tail
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
@@ -25,7 +26,7 @@ class Boundary:
     """
 
     def __init__(self, target: Tokenizer[TargetId], merge_sites: MergeSites | None = None) -> None:
-        self._merge_sites = merge_sites
+        self._absorption = Absorption(target.bpe, merge_sites) if merge_sites is not None else None
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
         self._segment = IncrementalEncoder(target.bpe)
@@ -46,7 +47,7 @@ class Boundary:
             else:
                 self._segment = IncrementalEncoder(self._bpe)
         self._seen = len(ids)
-        canonical = [TargetId(i) for i in self._segment.ids[self._segment.stable :]]
+        canonical = [TargetId(i) for i in self._segment.ids[self._segment.settled :]]
         committed = list(ids[len(ids) - len(canonical) :])
         if canonical != committed:
             # The target spelled its text in a way of its own: all that counts is its last token.
@@ -58,32 +59,41 @@ class Boundary:
         """Whether nothing canonical can go on with `data`, whatever comes behind it.
 
         A stronger statement than that `encode` gives None: there, text behind `data` may still keep
-        the boundary. Without a table of merge sites the weaker one has to do. Cost: 1 µs.
+        the boundary. Without a table of merge sites the weaker one has to do.
+        Cost: 2 µs, 20 µs with a pre-tokenizer, up to 100 µs for what was not asked before.
         """
-        if self._merge_sites is None:
+        if self._absorption is None:
             return self.encode(data) is None
-        return bool(self._left_ids) and self._merge_sites.absorbs(self._left_ids[-1], data)
+        if not self._left_ids:
+            return False
+        return self._absorption.absorbs(self._left, self._left_ids[-1], data)
 
     def encode(self, data: bytes) -> list[TargetId] | None:
         """The ids of `data` behind the committed ones; None if those would not stay with it alone.
 
-        Cost: 1 µs for words seen before, 10 µs for new ones.
+        Cost: 4 µs for bytes seen before, 10 µs for new ones.
         """
         if self._by_words and b" " not in data[1:]:
-            whole = self._encode_word(data)
-        else:
-            whole = self._bpe.encode(self._left + data)
-        kept = len(self._left_ids)
-        if whole[:kept] != self._left_ids:
-            return None
-        return [TargetId(i) for i in whole[kept:]]
+            return self._encode_word(data)
+        return self._behind(self._bpe.encode(self._left + data))
 
-    def _encode_word(self, data: bytes) -> list[int]:
-        """The committed ids and `data`, which is a word or goes on with one: one piece at most.
+    def _encode_word(self, data: bytes) -> list[TargetId] | None:
+        """As `encode`, for a word or what a word goes on with: one piece at most.
 
-        What splitting would find out again for every guess of a round.
+        What is canonical together is canonical by itself, so `data` is encoded by itself, which was
+        mostly done before, and the pair at the boundary is looked at.
         """
         left = self._left
-        if data[:1] == b" " and left and left[-1:] != b" ":
-            return [*self._left_ids, *self._bpe.encode_piece(data)]
-        return list(self._bpe.encode_piece(left + data)) if left or data else []
+        if not left or not data or (data[:1] == b" " and left[-1:] != b" "):
+            return [TargetId(i) for i in self._bpe.encode_piece(data)] if data else []
+        if incomplete_tail(left) or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
+            return self._behind(self._bpe.encode_piece(left + data))
+        ids = self._bpe.encode_piece(data)
+        if not self._bpe.may_follow(self._left_ids[-1], ids[0]):
+            return None
+        return [TargetId(i) for i in ids]
+
+    def _behind(self, whole: Sequence[int]) -> list[TargetId] | None:
+        """What stands behind the committed ids, if `whole` begins with them."""
+        kept = len(self._left_ids)
+        return [TargetId(i) for i in whole[kept:]] if list(whole[:kept]) == self._left_ids else None

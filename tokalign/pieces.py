@@ -47,6 +47,10 @@ class Splitter(Protocol):
         """How many leading pieces stay as they are, whatever text follows."""
         ...
 
+    def only_grows(self, piece: str) -> bool:
+        """Whether `piece`, at the end of a text, stays the beginning of a piece in any case."""
+        ...
+
     @property
     def name(self) -> str:
         """What the fingerprint records of this splitter."""
@@ -82,6 +86,10 @@ class RegexSplitter:
             count -= 1
         return max(count, 0)
 
+    def only_grows(self, piece: str) -> bool:
+        # Behind a letter a piece ends or goes on; runs of white space give back their last one.
+        return piece[-1:].isalpha()
+
 
 @dataclass(frozen=True)
 class WordSplitter:
@@ -99,6 +107,9 @@ class WordSplitter:
     def settled(self, pieces: list[str]) -> int:
         return max(len(pieces) - 1, 0)
 
+    def only_grows(self, piece: str) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class NoSplitter:
@@ -111,6 +122,9 @@ class NoSplitter:
 
     def settled(self, pieces: list[str]) -> int:
         return 0
+
+    def only_grows(self, piece: str) -> bool:
+        return False  # it does, but to look into a whole text at every push takes too long
 
 
 _WORDS = regex.compile(r" *[^ ]+| +")
