@@ -102,6 +102,8 @@ class WordSplitter:
     name: str = "words"
 
     def split(self, text: str) -> list[str]:
+        if text.rfind(" ") < 1:  # a single word, which is what encoding a corpus mostly asks about
+            return [text] if text else []
         return [match.group() for match in _WORDS.finditer(text)]
 
     def settled(self, pieces: list[str]) -> int:

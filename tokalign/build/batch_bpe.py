@@ -62,6 +62,9 @@ class BatchBpe:
         self, pieces: Sequence[str]
     ) -> tuple[tuple[Ints, Ints, Ints], Ints, Sequence[str]]:
         """What are tokens whatever the merges say, as `_in_order` wants them; and the rest."""
+        if not self._whole:
+            nothing = np.zeros(0, dtype=np.int64)
+            return (nothing, nothing, nothing), np.arange(len(pieces)), pieces
         found = [self._whole.get(as_bytes(piece)) for piece in pieces]
         ids = [token for token in found if token is not None]
         which = np.array([i for i, token in enumerate(found) if token is not None], dtype=np.int64)

@@ -54,7 +54,7 @@ class Pool:
 
     def concatenate(self, numbers: Ints) -> NDArray[Any]:
         """The sequences with these numbers, one behind the other."""
-        return self.flat[positions(*self.spans(numbers))]
+        return self.flat.take(positions(*self.spans(numbers)))
 
 
 def grown(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -54,11 +54,11 @@ _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
 class Chunks:
     """How the work is cut; no result depends on it.
 
-    shard_characters: text in a shard, but for the end of its last line: about a million tokens.
+    shard_characters: text in a shard, but for the end of its last line: about 400,000 tokens.
     range_windows: tokens whose n-grams are counted at once, about.
     """
 
-    shard_characters: int = 1 << 21
+    shard_characters: int = 1 << 20
     range_windows: int = 1 << 18
 
 

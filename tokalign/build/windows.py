@@ -118,12 +118,14 @@ def count_range(
     """
     windows = np.concatenate(slices)
     order = _sorted(np.arange(len(windows)), windows, space)
-    weight = np.repeat(np.array(weights, dtype=np.int64), [len(part) for part in slices])[order]
+    weight = np.repeat(np.array(weights, dtype=np.int64), [len(part) for part in slices]).take(
+        order
+    )
     differs = np.zeros(len(order), dtype=bool)
     differs[:1] = True
     counted = []
     for n, column in enumerate(_columns(windows), 1):
-        last = column[order]
+        last = column.take(order)
         differs[1:] |= last[1:] != last[:-1]
         starts = np.flatnonzero(differs)
         counts = np.add.reduceat(weight, starts) if len(starts) else weight
@@ -135,7 +137,7 @@ def count_range(
         lengths = np.diff(starts, append=len(order))
         if lengths[kept].sum() < _WORTH_NARROWING * len(order):
             alive = np.flatnonzero(np.repeat(kept, lengths))
-            order, weight, differs = order[alive], weight[alive], differs[alive]
+            order, weight, differs = (array.take(alive) for array in (order, weight, differs))
     return counted
 
 
@@ -177,7 +179,7 @@ def _sorted(order: NDArray[np.int64], windows: Windows, space: IdSpace) -> NDArr
     """These windows in lexicographic order of the columns given; equal ones stay as they are."""
     for column in _columns(windows)[::-1]:
         for digit in _digits(column, space):
-            order = order[np.argsort(digit[order], kind="stable")]
+            order = order.take(np.argsort(digit.take(order), kind="stable"))
     return order
 
 

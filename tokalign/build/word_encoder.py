@@ -77,10 +77,11 @@ class WordEncoder:
         units = np.frombuffer(text.encode("utf-16-le"), dtype="<u2")
         starts, lengths = self._cut(units)
         numbers, new = self._words.number(units, starts, lengths)
-        self._ids.extend(*self._encode_words(_texts(units, starts[new], lengths[new])))
+        self._ids.extend(*self._encode_words(_texts(text, units, starts[new], lengths[new])))
         if (alone := np.flatnonzero(numbers == ABSENT)).size:
             numbers[alone] = len(self._ids) + np.arange(len(alone))
-            self._ids.extend(*self._encode_long(_texts(units, starts[alone], lengths[alone])))
+            texts = _texts(text, units, starts[alone], lengths[alone])
+            self._ids.extend(*self._encode_long(texts))
         ids = self._ids.concatenate(numbers)
         self._ids.truncate(len(self._words))
         return ids
@@ -117,11 +118,12 @@ class WordEncoder:
         )
 
 
-def _texts(units: Units, starts: Ints, lengths: Ints) -> list[str]:
-    return [
-        units[start:end].tobytes().decode("utf-16-le")
-        for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    ]
+def _texts(text: str, units: Units, starts: Ints, lengths: Ints) -> list[str]:
+    """The spans of `units` as text. Without surrogate pairs, positions in both are the same."""
+    spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    if len(text) == len(units):
+        return [text[start:end] for start, end in spans]
+    return [units[start:end].tobytes().decode("utf-16-le") for start, end in spans]
 
 
 class _Words:
