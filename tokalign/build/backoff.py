@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from tokalign.backoff import BackoffParameters, BackoffTable
 from tokalign.build.fuse import assign, find_shape
 from tokalign.build.ngram_tree import Floats, Level, walk_back
-from tokalign.build.prune import Mask, best_predictions, gains, keep_best
-from tokalign.build.smoothing import smooth
+from tokalign.build.prune import ROW_COST, Mask, best_predictions, gains, keep_best
+from tokalign.build.smoothing import smooth, sobered
 from tokalign.fuse import FuseShape, Hashes, fingerprints, mix
 
-P_MIN = 0.1
-"""A row is proposed while all ids up to it are right with this probability: where a row costs
-about a fifteenth of a pass it pays for itself."""
+P_MIN = ROW_COST
+"""A row is proposed while all ids up to it are right with this probability: while it saves more
+than it costs."""
 
 MAX_PREDICTIONS = 1 << 16
 """Different answers: their numbers are u16."""
@@ -61,7 +61,8 @@ def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]
     """The best `entries` contexts with their predictions, those of one id first."""
     if len(levels) < 2:
         return []
-    probabilities, left = smooth(levels)
+    smoothed, left = smooth(levels)
+    probabilities = [sobered(values) for values in smoothed]
     predictions = best_predictions(levels, probabilities)
     gained = gains(levels, probabilities, left, predictions, p_min=p_min)
     return [

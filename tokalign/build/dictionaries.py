@@ -14,7 +14,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.ngram_tree import Level, grow_tree
 from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.prune import ROW_COST
-from tokalign.build.smoothing import CONCENTRATION, DISCOUNT
+from tokalign.build.smoothing import CONCENTRATION, DISCOUNT, OPTIMISM
 from tokalign.build.stages import Stage, silent
 from tokalign.build.token_ngrams import MEMORY, MIN_COUNT, count_token_ngrams
 from tokalign.bundle import ALIGNMENT, Bundle, encode_bundle
@@ -127,6 +127,7 @@ def _backoff_frame(
             "min_count": options.min_count,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
+            "optimism": OPTIMISM,
             "row_cost": ROW_COST,
             "max_bytes": options.max_bytes,
         },

@@ -23,6 +23,13 @@ from tokalign.build.ngram_tree import Floats, Level
 DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
+OPTIMISM = 0.5
+"""By how much, in log-odds, the best prediction of a context is less often right in other text.
+
+It was chosen for being the best in the text that was counted. Measured on lines held out of ten
+corpora of Polish: between 0.4 and 0.6 at every probability and every length of context.
+"""
+
 
 def smooth(
     levels: Sequence[Level], *, discount: float = DISCOUNT, concentration: float = CONCENTRATION
@@ -43,6 +50,12 @@ def smooth(
         probabilities.append(own + weight[continued.prefix] * shorter)
     left.append(np.ones(len(levels[-1]), dtype=np.float32))
     return probabilities, left
+
+
+def sobered(probabilities: Floats) -> Floats:
+    """Probabilities as they turn out in other text: their log-odds less `OPTIMISM`."""
+    odds = probabilities * np.float32(np.exp(-OPTIMISM))
+    return np.asarray(odds / (1 - probabilities + odds), dtype=np.float32)
 
 
 def _left(contexts: Level, continued: Level, discount: float, concentration: float) -> Floats:

@@ -64,7 +64,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--p-min",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Least probability of what is proposed. Default: 0.1 (backoff), 0.2 (dictspec).",
+    help="Least probability of what is proposed. Default: 0.05 (backoff), 0.2 (dictspec).",
 )
 @click.option(
     "--memory",
