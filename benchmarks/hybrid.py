@@ -27,6 +27,7 @@ from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.asking import Experience
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
@@ -60,17 +61,20 @@ class Text:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Plays what was recorded."""
+    """Plays what was recorded, chains only."""
 
     answers: dict[int, Proposal]
 
     def propose(self, context: Context, limit: int) -> Proposal:
         answer = self.answers[len(context.ids)]
+        end = min(limit, answer.chain_length)
         return replace(
             answer,
-            ids=answer.ids[:limit],
-            sources=answer.sources[:limit],
-            probabilities=answer.probabilities[:limit],
+            ids=answer.ids[:end],
+            sources=answer.sources[:end],
+            probabilities=answer.probabilities[:end],
+            parents=(),
+            laws=(),
         )
 
 
@@ -86,9 +90,9 @@ def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
 def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[float, float]:
     """Tokens per round, and per time in plain passes; of all texts together."""
     statistics, time = Statistics(), 0.0
+    drafting = replace(drafting, costs=lambda: costs, experience=Experience())
     for text in texts:
-        neural = Recorded(text.answers) if text.answers else None
-        drafter = make_drafter(replace(drafting, costs=lambda: costs), neural)
+        drafter = make_drafter(drafting, Recorded(text.answers) if text.answers else None)
         for event in replay(text.ids, drafter, prompt_tokens=PROMPT_TOKENS):
             statistics.observe(event)
             if isinstance(event, Proposed):

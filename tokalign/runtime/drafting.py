@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
 from tokalign.runtime.controller import GainController, SteppedDrafter
-from tokalign.runtime.draft.asking import AskedWhereItPays
+from tokalign.runtime.draft.asking import AskedWhereItPays, Experience
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
@@ -46,6 +46,7 @@ class Drafting:
     alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
     outputs: earlier outputs of the same session, to copy from. pace: has the gain controller choose
     every draft length, by what it knows and learns; None leaves that to the drafters.
+    experience: with a draft model beside free sources; requests share it.
     """
 
     method: str = "plain"
@@ -58,6 +59,7 @@ class Drafting:
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     outputs: SuffixAutomaton | None = None
     pace: Pace | None = None
+    experience: Experience = field(default_factory=Experience)
 
     @property
     def uses_model(self) -> bool:
@@ -96,10 +98,12 @@ def make_controlled(
 
 
 def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    hybrid = _free_hybrid(drafting)
     if neural is None:
-        return hybrid
-    return AskedWhereItPays(hybrid, neural, costs=drafting.costs)
+        return _free_hybrid(drafting)
+    # The number of draft tokens is the model's, then.
+    hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
+    costs, experience = drafting.costs, drafting.experience
+    return AskedWhereItPays(hybrid, neural, costs=costs, experience=experience)
 
 
 def _free_hybrid(drafting: Drafting) -> Hybrid:

@@ -1,12 +1,14 @@
 """When a draft model is worth asking beside sources that are free.
 
-Without the model a round gives what the best free chain promises. With it, it gives at least the
-better of the two and something of the other, as guesses are merged; how much is learned as a
-factor. The model is asked where that, over the time it takes, is the better rate.
+Without the model a round gives what the best free chain promises. What asking adds to that is
+learned, apart for rounds in which the free chain promises little and much, as both find the same
+tokens easy. The model is asked where what is then expected, over the time it takes, is the better
+rate. What is not tried is slowly believed in again, so that a bad stretch is no verdict.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -20,26 +22,48 @@ from tokalign.vocab import TargetId
 
 SOURCE = "draft"
 
-_BOTH = 0.3
-"""What the weaker of free chain and model adds to the stronger, before that is learned."""
+_PROMISES = (0.1, 0.3, 0.6, 1.2)
+_ADDED = (0.8, 0.6, 0.5, 0.4, 0.2)
+"""Tokens that asking adds below and between these promises, before that is learned."""
 
-_KEPT = 0.95
-"""What of the past counts at the next observation."""
+_KEPT = 0.99
+"""What of the past counts at the next observation; without one, per round, `_FADING`."""
+
+_FADING = 0.998
 
 
 class Mean:
-    """A running mean that forgets; `start` weighs `weight` observations, and is forgotten too."""
+    """A running mean that forgets and goes back to `start`, which weighs `weight` observations."""
 
     def __init__(self, start: float, weight: float) -> None:
-        self._sum, self._weight = start * weight, weight
+        self._start, self._weight = start, weight
+        self._sum = self._seen = 0.0
 
     @property
     def value(self) -> float:
-        return self._sum / self._weight
+        return (self._sum + self._start * self._weight) / (self._seen + self._weight)
 
     def observe(self, value: float) -> None:
         self._sum = self._sum * _KEPT + value
-        self._weight = self._weight * _KEPT + 1.0
+        self._seen = self._seen * _KEPT + 1.0
+
+    def fade(self) -> None:
+        """A round went by without an observation."""
+        self._sum *= _FADING
+        self._seen *= _FADING
+
+
+class Experience:
+    """What is known of a draft model's answers. It holds no text, so requests may share it."""
+
+    def __init__(self) -> None:
+        self.acceptance = Acceptance()
+        self.passes, self.proposed = Mean(2.0, 1.0), Mean(2.0, 1.0)
+        self._added = [Mean(start, 4.0) for start in _ADDED]
+
+    def added(self, promised: float) -> Mean:
+        """Tokens that asking adds where the free chain promises so many."""
+        return self._added[bisect(_PROMISES, promised)]
 
 
 class AskedWhereItPays:
@@ -54,26 +78,27 @@ class AskedWhereItPays:
         model: Drafter,
         *,
         costs: Callable[[], Costs] = lambda: FREE_ROWS,
+        experience: Experience | None = None,
     ) -> None:
         self._hybrid, self._model, self._costs = hybrid, model, costs
-        self._acceptance = Acceptance()
-        self._passes, self._length = Mean(2.0, 1.0), Mean(2.0, 1.0)
-        self._factor = Mean(1.0, 10.0)
+        self._experience = experience or Experience()
         self._answer: tuple[TargetId, ...] = ()
-        self._merged = 0.0
+        self._promised = 0.0
         self._seen = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
         self._learn(context.ids[self._seen :])
         self._seen = len(context.ids)
         free, costs = self._hybrid.propose(context, limit), self._costs()
+        self._promised = expected(free.probabilities)
         if not limit or not self._pays(free, costs):
+            self._experience.added(self._promised).fade()
             return free
         answer = self._model.propose(context, limit)
-        self._remember(answer, free)
-        joined = self._hybrid.join(
-            self._guess(answer), limit, spent=answer.draft_passes * costs.draft_pass
-        )
+        guess = self._guess(answer)
+        joined = self._hybrid.join(guess, limit, spent=answer.draft_passes * costs.draft_pass)
+        self._answer = guess.ids
+        self._experience.proposed.observe(len(joined.ids))
         return replace(
             joined,
             draft_passes=answer.draft_passes,
@@ -83,35 +108,27 @@ class AskedWhereItPays:
 
     def _pays(self, free: Proposal, costs: Costs) -> bool:
         """Whether the round is expected to have a better rate with the model than without."""
-        rows = 1 + max(len(free.ids), round(self._length.value))
-        time = costs.verify(rows) + costs.host + self._passes.value * costs.draft_pass
-        tokens = 1.0 + self._factor.value * self._together(free)
+        known = self._experience
+        tokens = 1.0 + self._promised + known.added(self._promised).value
+        whole, part = divmod(known.proposed.value, 1)
+        below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
+        time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
         return tokens / time > best_length(free.probabilities, costs).rate
-
-    def _together(self, free: Proposal) -> float:
-        """How many ids of free chain and model together are accepted, as far as not learned."""
-        length = round(self._length.value)
-        alone = expected(free.probabilities), expected(self._acceptance.probabilities(length))
-        return max(alone) + _BOTH * min(alone)
 
     def _guess(self, answer: Proposal) -> Guess:
         """The chain of an answer: probabilities that it does not say are those of the position."""
         chain = answer.ids[: answer.chain_length]
+        self._experience.passes.observe(answer.draft_passes)
         said = answer.probabilities[: len(chain)]
-        assumed = self._acceptance.probabilities(len(chain))[len(said) :]
+        assumed = self._experience.acceptance.probabilities(len(chain))[len(said) :]
         return Guess(chain, (*said, *assumed), SOURCE)
-
-    def _remember(self, answer: Proposal, free: Proposal) -> None:
-        self._passes.observe(answer.draft_passes)
-        self._length.observe(answer.chain_length)
-        self._answer = answer.ids[: answer.chain_length]
-        self._merged = self._together(free)
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """What came behind the last answer; nothing if the model was not asked."""
         if self._answer:
             right = [guessed == token for guessed, token in zip(self._answer, came, strict=False)]
             right.append(False)
-            self._acceptance.observe(min(len(self._answer), len(came)), right.index(False))
-            self._factor.observe((len(came) - 1) / self._merged)
+            known = self._experience
+            known.acceptance.observe(min(len(self._answer), len(came)), right.index(False))
+            known.added(self._promised).observe(len(came) - 1 - self._promised)
         self._answer = ()
