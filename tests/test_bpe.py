@@ -6,7 +6,6 @@ import random
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from polish import SENTENCES, byte_strings, texts
 
@@ -99,21 +98,3 @@ def test_with_ignore_merges_a_piece_that_is_a_token_stays_whole(llama: Tokenizer
     for token in unreachable[:50]:
         assert bpe.encode_piece(llama.spec.tokens[token]) == (token,)
         assert bpe.is_canonical_piece([token])
-
-
-@pytest.mark.slow
-def test_a_million_tokens_of_real_text_hold_no_invalid_pair(
-    tokenizer: Tokenizer[Any], shared_data: Any
-) -> None:
-    import zstandard
-
-    path = shared_data / "corpus" / "train" / "wikisource_pages.txt.zst"
-    with zstandard.open(path, "rt", encoding="utf-8") as lines:
-        text = [line.rstrip("\n") for _, line in zip(range(9000), lines, strict=False)]
-    bpe, seen = tokenizer.bpe, 0
-    pieces = {piece for line in text for piece in bpe.splitter.split(" " + line)}
-    for piece in pieces:
-        ids = bpe.encode_piece(piece.encode())
-        seen += len(ids)
-        assert bpe.is_canonical_piece(ids)
-    assert seen > 50_000

@@ -115,14 +115,15 @@ class PrefixTree:
         shared_behind = _running_minimum(behind, run[-1] - run[::-1])[::-1]
         needed = np.maximum(shared_before, shared_behind) + 1
         starts = (needed > self.shared[positions]) & (needed <= self.length[positions])
-        nodes = self.base[positions[starts]] + needed[starts]
+        nodes: Ints = self.base[positions[starts]] + needed[starts]
         return nodes[self.last[nodes] - self.first[nodes] > more_than]
 
 
 def _running_minimum(values: Ints, group: Ints) -> Ints:
     """The least value so far within each group; groups are numbered 0, 1, ... in order."""
     drop = group << 32  # each group lies below all before it
-    return np.minimum.accumulate(values - drop) + drop
+    least: Ints = np.minimum.accumulate(values - drop) + drop
+    return least
 
 
 def _common(a: bytes, b: bytes) -> int:
