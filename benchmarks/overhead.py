@@ -1,0 +1,153 @@
+"""What the decode loop itself costs: plain decoding against mlx-lm's generate_step, and `auto`.
+
+    python benchmarks/overhead.py [--target MODEL] [--draft MODEL] [--prompts FILE ...]
+
+All in one process, one after another for each prompt, in an order that turns with every repetition,
+so that heat and other programs hit all alike. Speeds are of the tokens behind the first. Ratios are
+medians over prompts and repetitions: `plain / mlx-lm` is the loop's overhead, `auto / plain` what
+turning drafting on costs or brings; host time is of a round without the passes of either model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import click
+import mlx.core as mx
+from mlx_lm.generate import generate_step
+from rich.console import Console
+from rich.progress import track
+
+from tokalign.build.alignment import align
+from tokalign.cli.texts import read_texts
+from tokalign.lookup import open_alignment, open_dictionary
+from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.known_costs import opening_pace
+from tokalign.runtime.sampling import Sampling
+
+ROOT = Path(__file__).resolve().parent.parent
+_PATH = click.Path(path_type=Path, exists=True)
+
+
+@dataclass
+class Speeds:
+    """Tokens per second and host milliseconds of the runs so far, by way of decoding."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    host: dict[str, list[float]] = field(default_factory=dict)
+
+    def ratio(self, one: str, other: str) -> float:
+        pairs = zip(self.rates[one], self.rates[other], strict=True)
+        return median(a / b for a, b in pairs)
+
+
+def _rate(times: list[float]) -> float:
+    return (len(times) - 1) / (times[-1] - times[0])
+
+
+def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int) -> float:
+    ids = mx.array(prompt.target, dtype=mx.uint32)
+    return _rate([perf_counter() for _ in generate_step(ids, target.model, max_tokens=tokens)])
+
+
+def _tokalign(decoder: Decoder, prompt: Prompt, tokens: int, speeds: Speeds, name: str) -> float:
+    generation = Generation(decoder, prompt, max_tokens=tokens)
+    times = [perf_counter() for _ in generation]
+    speeds.host.setdefault(name, []).append(generation.statistics.host_ms_per_round["p50"])
+    return _rate(times)
+
+
+def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]:
+    """Plain, and `auto` of every method; none of them ends before the last token."""
+    ours = LanguageModel.from_folder(target)
+    ours = replace(ours, stop_ids=frozenset())
+    plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
+    yield "plain", plain
+    dictionary = open_dictionary(ours.tokenizer, beside=target)
+    free = Drafting(method="hybrid", dictionary=dictionary, pace=opening_pace(ours.model))
+    yield "auto, free sources", replace(plain, drafting=free)
+    if draft is not None:
+        theirs = LanguageModel.from_folder(draft)
+        tables = cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align))
+        for method in ("draft", "hybrid"):
+            drafting = Drafting(
+                method=method,
+                translation="exact",
+                dictionary=dictionary,
+                alignment=tables,
+                pace=opening_pace(ours.model, theirs.model),
+            )
+            yield f"auto, {method}", replace(plain, draft=theirs, drafting=drafting)
+
+
+@click.command()
+@click.option("--target", type=_PATH, default=ROOT / "demo" / "target")
+@click.option("--draft", type=_PATH, default=ROOT / "demo" / "draft")
+@click.option("--prompts", type=_PATH, multiple=True, help="Default: the bundled sample.")
+@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@click.option("--limit", type=int, default=5, show_default=True, help="Prompts of each file.")
+@click.option("--tokens", type=int, default=200, show_default=True, help="Of each output.")
+@click.option("--repetitions", type=int, default=5, show_default=True)
+@click.option("--plain-only", is_flag=True, help="Only the loop's overhead.")
+def benchmark(
+    target: Path,
+    draft: Path,
+    prompts: tuple[Path, ...],
+    field: str,
+    limit: int,
+    tokens: int,
+    repetitions: int,
+    plain_only: bool,
+) -> None:
+    """One row per prompt file and way to decode."""
+    decoders = dict(_decoders(target, None if plain_only else draft))
+    if plain_only:
+        decoders = {"plain": decoders["plain"]}
+    click.echo("| prompts | | tokens/s | / mlx-lm | / plain | host ms per round, p50 |")
+    click.echo("|---|---|---|---|---|---|")
+    for file in prompts or (ROOT / "corpora" / "pl-mini.txt",):
+        texts = [text[:200] for text in read_texts(file, field=field, limit=limit)]
+        speeds = _measure(decoders, texts, tokens, repetitions)
+        for name, rates in speeds.rates.items():
+            host = f"{median(speeds.host[name]):.3f}" if name in speeds.host else ""
+            ratios = (f"{speeds.ratio(name, other):.3f}" for other in ("mlx-lm", "plain"))
+            cells = (file.stem, name, f"{median(rates):.1f}", *ratios, host)
+            click.echo(f"| {' | '.join(cells)} |")
+
+
+def _measure(
+    decoders: dict[str, Decoder], texts: list[str], tokens: int, repetitions: int
+) -> Speeds:
+    speeds, plain = Speeds(), decoders["plain"]
+    prompts = [plain.prompt(text, use_template=False) for text in texts]
+    for repetition in track(range(repetitions + 1), console=Console(stderr=True)):
+        for prompt in prompts:
+            ways: list[tuple[str, Callable[[], float]]] = [
+                ("mlx-lm", lambda prompt=prompt: _mlx_lm(plain.target, prompt, tokens)),
+                *(
+                    (
+                        name,
+                        lambda name=name, decoder=decoder, prompt=prompt: _tokalign(
+                            decoder, Prompt(target=prompt.target), tokens, speeds, name
+                        ),
+                    )
+                    for name, decoder in decoders.items()
+                ),
+            ]
+            turned = ways[repetition % len(ways) :] + ways[: repetition % len(ways)]
+            for name, run in turned:
+                rate = run()
+                if repetition:  # the first is a warm-up
+                    speeds.rates.setdefault(name, []).append(rate)
+    return speeds
+
+
+if __name__ == "__main__":
+    benchmark()
