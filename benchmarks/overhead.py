@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -53,7 +53,7 @@ def _rate(times: list[float]) -> float:
 
 
 def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int) -> float:
-    ids = mx.array(prompt.target, dtype=mx.uint32)
+    ids = mx.array(list(prompt.target), dtype=mx.uint32)
     return _rate([perf_counter() for _ in generate_step(ids, target.model, max_tokens=tokens)])
 
 
@@ -130,17 +130,11 @@ def _measure(
     for repetition in track(range(repetitions + 1), console=Console(stderr=True)):
         for prompt in prompts:
             ways: list[tuple[str, Callable[[], float]]] = [
-                ("mlx-lm", lambda prompt=prompt: _mlx_lm(plain.target, prompt, tokens)),
-                *(
-                    (
-                        name,
-                        lambda name=name, decoder=decoder, prompt=prompt: _tokalign(
-                            decoder, Prompt(target=prompt.target), tokens, speeds, name
-                        ),
-                    )
-                    for name, decoder in decoders.items()
-                ),
+                ("mlx-lm", partial(_mlx_lm, plain.target, prompt, tokens))
             ]
+            for name, decoder in decoders.items():
+                own = Prompt(target=prompt.target)
+                ways.append((name, partial(_tokalign, decoder, own, tokens, speeds, name)))
             turned = ways[repetition % len(ways) :] + ways[: repetition % len(ways)]
             for name, run in turned:
                 rate = run()

@@ -173,10 +173,11 @@ def known_pace(costs: Costs, trace: OfferTrace) -> Pace:
 
 
 def _fixed_time(trace: OfferTrace, costs: Costs, length: int) -> float:
-    """Time of decoding all texts with the first drafter that has an offer, at a fixed length."""
+    """Time of decoding all texts at a fixed length; free sources are asked before a model."""
     clock = _Clock()
+    order = sorted(trace.drafters, key=lambda name: _is_model(trace, name))
     for text in trace.texts:
-        offers = [_Offers(name, text, costs, clock, length) for name in trace.drafters]
+        offers = [_Offers(name, text, costs, clock, length) for name in order]
         _run(text, _First(offers), _TimedReplay(text.length, costs, clock))
     return clock.now
 

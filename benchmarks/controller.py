@@ -1,0 +1,99 @@
+"""The gain controller on machines one does not have: traces replayed under every shipped curve.
+
+    tokalign emulate --method hybrid --target bielik --text wiki200.jsonl --prompt-tokens 12 \
+        --max-draft 16 --trace hybrid.jsonl
+    tokalign replay --draft DRAFT --target bielik --text wiki200.jsonl --num-draft-tokens 6 \
+        --trace draft.jsonl
+    python benchmarks/controller.py hybrid.jsonl draft.jsonl [--together hybrid.jsonl,draft.jsonl]
+
+One row per trace and curve: speed-up against plain decoding of the best fixed draft length, chosen
+in hindsight, and of `auto`, which begins with the true curve (`--blind`: with that of 24 % per row,
+in no unit). Nothing is timed; the bars are 0.99 x plain and 0.97 x the best fixed length.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tokalign.cost_curve import read_curve, shipped_names
+from tokalign.errors import UsageError
+from tokalign.offers import OfferTrace, TracedText, read_trace
+from tokalign.runtime.controller import MOST
+from tokalign.runtime.estimates import PassTimes
+from tokalign.runtime.gain import Costs
+from tokalign.runtime.pace import Pace
+from tokalign.runtime.projection import costs_under, project
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
+_PATH = click.Path(path_type=Path, exists=True)
+
+
+@click.command()
+@click.argument("traces", nargs=-1, type=_PATH)
+@click.option("--together", multiple=True, metavar="FILE,FILE", help="Traces of the same texts.")
+@click.option("--draft-pass", type=float, default=0.071, show_default=True, help="Plain passes.")
+@click.option("--host", type=float, default=0.01, show_default=True, help="Plain passes a round.")
+@click.option("--blind", is_flag=True, help="auto begins with another machine's curve.")
+def benchmark(
+    traces: tuple[Path, ...],
+    together: tuple[str, ...],
+    draft_pass: float,
+    host: float,
+    blind: bool,
+) -> None:
+    """Print the table; exit 1 if a bar is missed."""
+    rows = [(path.stem, read_trace(path)) for path in traces]
+    for names in together:
+        paths = [Path(name) for name in names.split(",")]
+        rows.append((" + ".join(path.stem for path in paths), _merged(paths)))
+    click.echo("| trace | tokens | curve | best fixed | speed-up | auto | / best fixed |")
+    click.echo("|---|---|---|---|---|---|---|")
+    missed = False
+    for name, trace in rows:
+        for curve in shipped_names():
+            known = costs_under(read_curve(curve), trace, draft_pass=draft_pass)
+            costs = Costs(rows=known.rows, draft_pass=known.draft_pass, host=host)
+            pace = partial(_blind_pace, costs) if blind else None
+            missed |= _row(name, trace, curve, costs, pace)
+    sys.exit(missed)
+
+
+def _row(
+    name: str, trace: OfferTrace, curve: str, costs: Costs, pace: Callable[[], Pace] | None
+) -> bool:
+    """Print one row; whether a bar was missed."""
+    lengths = [length for length in LENGTHS if length <= max(2, trace.longest)]
+    found = project(trace, costs, lengths=lengths, pace=pace)
+    best = found.fixed[found.best]
+    missed = found.auto < 0.99 or found.auto < 0.97 * best
+    click.echo(
+        f"| {name} | {trace.tokens} | {curve} | {found.best} | {best:.3f} "
+        f"| {found.auto:.3f} | {found.auto / best:.3f}{' (missed)' if missed else ''} |"
+    )
+    return missed
+
+
+def _blind_pace(costs: Costs) -> Pace:
+    rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+    return Pace(rows, PassTimes([0.1 * n for n in range(1, MOST + 1)], weight=0))
+
+
+def _merged(paths: Sequence[Path]) -> OfferTrace:
+    """The offers of several traces at the same positions of the same texts."""
+    traces = [read_trace(path) for path in paths]
+    texts = []
+    for same in zip(*(trace.texts for trace in traces), strict=False):
+        if len({(text.given, text.length) for text in same}) > 1:
+            raise UsageError(f"{paths} are not of the same texts; record them again")
+        offers = {name: by for text in same for name, by in text.offers.items()}
+        texts.append(TracedText(given=same[0].given, length=same[0].length, offers=offers))
+    return OfferTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
+
+
+if __name__ == "__main__":
+    benchmark()
