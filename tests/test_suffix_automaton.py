@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.suffix_automaton import TOUCHED, Place, SuffixAutomaton
@@ -35,6 +35,7 @@ def repeats_by_search(text: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
+@settings(deadline=None)
 @given(few_ids)
 def test_repeats_are_those_that_search_finds(text: list[int]) -> None:
     automaton = SuffixAutomaton()
@@ -50,6 +51,7 @@ def test_repeats_are_those_that_search_finds(text: list[int]) -> None:
     assert len(automaton) == len(text)
 
 
+@settings(deadline=None)
 @given(few_ids, few_ids)
 def test_reading_another_text_finds_its_longest_matches(text: list[int], other: list[int]) -> None:
     automaton, place = SuffixAutomaton(text), Place(0, 0)
@@ -63,6 +65,7 @@ def test_reading_another_text_finds_its_longest_matches(text: list[int], other: 
             assert automaton.occurrence(place).latest in ends_of(matched, text)
 
 
+@settings(deadline=None)
 @given(few_ids, few_ids)
 def test_reading_on_from_the_end_is_as_if_the_text_went_on(
     text: list[int], ahead: list[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.calibration import LEAST, Trust, log_odds
@@ -13,6 +13,7 @@ from tokalign.runtime.calibration import LEAST, Trust, log_odds
 probabilities = st.floats(0, 1)
 
 
+@settings(deadline=None)
 @given(probabilities, probabilities)
 def test_nothing_is_changed_before_anything_was_learned(one: float, other: float) -> None:
     trust = Trust(rate=0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle, islice
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.draft.context_copy import (
@@ -40,6 +40,7 @@ def on_from(text: list[TargetId], start: int, limit: int) -> tuple[TargetId, ...
     return tuple(grown[len(text) :])
 
 
+@settings(deadline=None)
 @given(numbers, st.integers(1, 10), st.integers(0, 40))
 def test_guesses_are_those_of_search(text: list[TargetId], limit: int, first: int) -> None:
     """Whether the text came at once or in two parts."""
@@ -55,6 +56,7 @@ def test_guesses_are_those_of_search(text: list[TargetId], limit: int, first: in
         assert guess.source == "copy"
 
 
+@settings(deadline=None)
 @given(numbers, numbers.filter(bool), st.integers(1, 6))
 def test_asking_ahead_finds_what_the_text_has(
     text: list[TargetId], ahead: list[TargetId], limit: int

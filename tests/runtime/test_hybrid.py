@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.calibration import Trust
@@ -54,6 +54,7 @@ def tree_of(found: Sequence[Guess]) -> GuessTree:
     return tree
 
 
+@settings(deadline=None)
 @given(st.lists(guesses(), max_size=5))
 def test_a_tree_has_every_guess_once(found: list[Guess]) -> None:
     chains = {guess.ids for guess in found}
@@ -67,6 +68,7 @@ def test_a_tree_has_every_guess_once(found: list[Guess]) -> None:
     assert len(paths) == len(set(paths))
 
 
+@settings(deadline=None)
 @given(guesses())
 def test_one_source_alone_is_believed(guess: Guess) -> None:
     [path] = tree_of([guess]).paths()
@@ -86,6 +88,7 @@ def test_agreement_is_worth_more_and_contradiction_less() -> None:
     assert contested[ids(2)] < 0.6
 
 
+@settings(deadline=None)
 @given(
     st.lists(guesses(), min_size=1, max_size=4),
     st.lists(st.floats(1, 3), min_size=1, max_size=6),

@@ -16,9 +16,6 @@ from tokalign.runtime.calibration import Trust
 from tokalign.runtime.proposal import Guess
 from tokalign.vocab import TargetId
 
-ALONE = {"dictionary": -0.4}
-"""Shifts to begin with: a table counted in one corpus is less often right in another text."""
-
 CONTESTED = {"dictionary": -0.8}
 """Shifts to begin with where another source expects another token; other sources': `_LESS`.
 A dictionary knows the language and loses to what knows the text. Measured like `PRIORS` of
@@ -108,8 +105,7 @@ class GuessTree:
 
 def _start(voted: frozenset[str], others: frozenset[str]) -> float:
     """The shift of a situation that has not been met; of the most trusted voter."""
-    shifts, usual = (CONTESTED, _LESS) if others else (ALONE, 0.0)
-    return max(shifts.get(source, usual) for source in voted)
+    return max(CONTESTED.get(source, _LESS) for source in voted) if others else 0.0
 
 
 def _noisy_or(votes: dict[str, float]) -> float:
