@@ -1,0 +1,143 @@
+"""Tokenizer fertility on parallel text, and Pearson's r of fertility against what tables save.
+
+    python benchmarks/fertility.py parallel --data FOLDER
+    python benchmarks/fertility.py saving --data FOLDER [--characters N]
+
+FOLDER has `parallel/` (PUD English-Polish, UDHR) and `crh/`, `train/`, `dev/` as corpora. For
+`saving` each language gives the same number of characters to a table, so that it is fertility that
+differs and not the corpus: Crimean Tatar in two scripts, every tenth line held out, and Polish,
+held out texts from `dev/wiki.jsonl`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.variants import VariantBuilder
+from tokalign.cli.texts import read_texts
+from tokalign.fertility import measure_fertility, pearson
+from tokalign.lookup import read_dictionary
+from tokalign.registry import resolve_tokenizer
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.emulation import emulate
+from tokalign.sweep import Variant
+from tokalign.tokenizers import Tokenizer
+from tokalign.vocab import TargetId
+
+NAMES = ("mistral", "mistral-nemo", "llama3.2", "qwen2.5")
+VARIANTS = (Variant("dictspec", 3, 200_000, 0.2), Variant("backoff", 8, 5_000_000, 0.1))
+
+data_option = click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+names_option = click.option(
+    "--tokenizer", "names", multiple=True, default=NAMES, help="Name or folder; repeatable."
+)
+
+
+@click.group()
+def main() -> None:
+    """Fertility."""
+
+
+@main.command()
+@data_option
+@names_option
+def parallel(data: Path, names: tuple[str, ...]) -> None:
+    """Tokens per word of both languages, and parity: tokens over those of the English text."""
+    folder = data / "parallel"
+    rows = [line.split("\t") for line in read_texts(folder / "pud.en-pl.tsv")]
+    texts = {
+        "PUD": {"English": [row[1] for row in rows], "Polish": [row[2] for row in rows]},
+        "UDHR": {
+            language: read_texts(folder / f"udhr.{code}.txt")
+            for language, code in (("English", "eng"), ("Polish", "pol"), ("Ukrainian", "ukr"))
+        },
+    }
+    print("| text | tokenizer | language | tokens per word | bytes per token | parity |")
+    print("|---|---|---|---|---|---|")
+    for name in names:
+        tokenizer = resolve_tokenizer(name).tokenizer
+        for corpus, languages in texts.items():
+            found = {k: measure_fertility(tokenizer, v) for k, v in languages.items()}
+            for language, one in found.items():
+                print(
+                    f"| {corpus} | {Path(name).name} | {language} | {one.tokens_per_word:.2f} "
+                    f"| {one.bytes_per_token:.2f} | {one.tokens / found['English'].tokens:.2f} |"
+                )
+
+
+@main.command()
+@data_option
+@names_option
+@click.option("--characters", default=1_500_000, show_default=True, help="Of each corpus.")
+@click.option("--texts", default=400, show_default=True, help="Held-out lines of each language.")
+def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> None:
+    """A row for each language and tokenizer; then r, over all and by language."""
+    kinds = [variant.kind for variant in VARIANTS]
+    points: list[tuple[str, float, list[float]]] = []
+    print(
+        f"| language | tokenizer | tokens per word | {' | '.join(kinds)} |\n|---|---|---|---|---|"
+    )
+    for language, (corpus, held) in languages(data, characters, texts).items():
+        for name in names:
+            target = resolve_tokenizer(name).tokenizer
+            fertility = measure_fertility(target, held).tokens_per_word
+            speedups = emulate_all(target, corpus, held)
+            points.append((language, fertility, speedups))
+            shown = " | ".join(f"{speedup:.3f}" for speedup in speedups)
+            print(f"| {language} | {Path(name).name} | {fertility:.2f} | {shown} |", flush=True)
+    print()
+    for chosen in (None, *dict.fromkeys(language for language, _, _ in points)):
+        of_it = [(x, ys) for language, x, ys in points if chosen in (None, language)]
+        for place, kind in enumerate(kinds):
+            r = pearson([x for x, _ in of_it], [ys[place] for _, ys in of_it])
+            print(f"Pearson r, {chosen or 'all'}, {kind}: {r:.2f} ({len(of_it)} points)")
+
+
+def languages(data: Path, characters: int, texts: int) -> dict[str, tuple[list[str], list[str]]]:
+    """Corpus and held-out lines of each language."""
+    found = {}
+    for script in ("crh_cyr", "crh_lat"):
+        lines = list(Corpus([data / "crh" / f"{script}.txt.zst"]).lines())
+        held = [line for number, line in enumerate(lines) if number % 10 == 0]
+        rest = [line for number, line in enumerate(lines) if number % 10]
+        found[script] = up_to(rest, characters), held[:: max(1, len(held) // texts)]
+    polish = Corpus([data / "train" / "poquad_wiki.txt.zst"]).lines()
+    articles = read_texts(data / "dev" / "wiki.jsonl")
+    held = [line for article in articles for line in article.split("\n") if line.strip()]
+    found["pl"] = up_to(islice(polish, 1_000_000), characters), held[:: max(1, len(held) // texts)]
+    return found
+
+
+def up_to(lines: Sequence[str] | islice[str], characters: int) -> list[str]:
+    """The first lines, as many as have so many characters."""
+    kept, length = [], 0
+    for line in lines:
+        if length >= characters:
+            break
+        kept.append(line)
+        length += len(line)
+    return kept
+
+
+def emulate_all(
+    target: Tokenizer[TargetId], corpus: Sequence[str], held: Sequence[str]
+) -> list[float]:
+    """Tokens per pass with each kind of table."""
+    encoded = target.encode_batch(list(held))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.txt"
+        path.write_text("\n".join(corpus), encoding="utf-8")
+        builder = VariantBuilder(target, Corpus([path]))
+        tables = [read_dictionary(builder.build(variant)) for variant in VARIANTS]
+    draftings = [Drafting(method="dictionary", dictionary=table) for table in tables]
+    return [emulate(drafting, encoded).tokens_per_round for drafting in draftings]
+
+
+if __name__ == "__main__":
+    main()
