@@ -262,6 +262,14 @@ def test_times_of_counts_never_seen_follow_their_neighbours() -> None:
     assert times.table(4) == pytest.approx([times(m) for m in (1, 2, 3, 4)])
 
 
+def test_an_assumed_curve_is_explored_step_by_step() -> None:
+    assumed, measured = PassTimes([1.0, 1.2], weight=0), PassTimes([1.0, 1.2], weight=4)
+    assert assumed.reach == 3
+    assumed.observe(3, 0.02)
+    assert assumed.reach == 5
+    assert measured.reach > 1000
+
+
 def test_one_slow_pass_is_not_believed_many_are() -> None:
     times = PassTimes([0.010], weight=4)
     times.observe(1, 1.0)

@@ -93,7 +93,8 @@ class GainController:
         self._was_ahead, self._steps = self._ahead, 0
         self._pace.a_round_less()
         self._check_offer(context)
-        proposal = self._choose(context, min(limit, MOST)) if limit else Proposal()
+        most = min(limit, MOST, self._pace.rows.reach - 1)
+        proposal = self._choose(context, most) if limit else Proposal()
         self._ahead = proposal.run_ahead
         self._drafting = self._clock() - began
         return proposal
@@ -110,7 +111,7 @@ class GainController:
                 steps = min(limit, self._explored(best.length))
                 return self._draft(self._model, context, steps, limit)
         if plan.length and self._offer is not None:
-            return _head(self._offer[1], self._explored(plan.length))
+            return _head(self._offer[1], min(limit, self._explored(plan.length)))
         return self._plain()
 
     def _must_be_plain(self) -> bool:

@@ -13,6 +13,8 @@ import numpy as np
 
 from tokalign.runtime.gain import Costs
 
+UNLIMITED = 1 << 30
+
 _MEMORY = 32
 """Observations that a mean time looks back on."""
 
@@ -50,6 +52,14 @@ class PassTimes:
     def is_calibrated(self) -> bool:
         """Whether times are in seconds: the prior was, or something has been seen."""
         return bool(self._weight or self._ratios)
+
+    @property
+    def reach(self) -> int:
+        """The highest count to try: of an assumed prior, two more than have been seen.
+
+        Another machine's staircase may be far too low, and one long draft cost fifty passes.
+        """
+        return UNLIMITED if self._weight else max(self._ratios, default=1) + 2
 
     def observe(self, count: int, seconds: float) -> None:
         """A pass over `count` took so long."""
