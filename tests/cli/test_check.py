@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tokalign.cli.check import command
+from tokalign.cost_curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.curve_store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.registry import resolve_tokenizer
 
 KEYS = {
     "intersection_pairs",
@@ -21,6 +25,12 @@ KEYS = {
     "draft_fertility",
     "target_fertility",
     "boundaries_inside_draft_tokens",
+    "merge_site_boundaries",
+    "draft_tokens_ruled_out",
+    "unstable_boundaries",
+    "unstable_tokens",
+    "healed_boundaries",
+    "tokens_taken_back",
     "verdict",
 }
 
@@ -42,6 +52,33 @@ def test_a_pair_is_counted_and_judged() -> None:
     assert "good fit" in str(found["verdict"])
 
 
+def test_it_ends_with_what_to_expect_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    text = tmp_path / "t.txt"
+    text.write_text("Ala ma kota, a kot ma Alę.\n")
+    asked = ("--draft", "llama3.2", "--target", "bielik", "--text", str(text))
+    assert "tokalign calibrate" in str(check(*asked)["this_machine"])
+    fingerprints = [
+        resolve_tokenizer(name).tokenizer.fingerprint for name in ("bielik", "llama3.2")
+    ]
+    rows = {m: Timing(t, t, t) for m, t in ((1, 0.05), (2, 0.06))}
+    curve = CostCurve(
+        name="a",
+        source="b",
+        contexts=(ContextCosts(tokens=128, rows=rows),),
+        machine=Machine(device="Apple M9", mlx="1", target="t", draft="d"),
+        notes={"tokenizers": fingerprints, "length": 2, "speedup": 1.31},
+    )
+    store_curve(curve)
+    said = str(check(*asked)["this_machine"])
+    assert "second row takes 1.20 plain passes" in said
+    assert "2 draft tokens a round are expected to give 1.31 x plain" in said
+    store_curve(replace(curve, notes={"tokenizers": [fingerprints[0], "other"], "length": 2}))
+    assert "more than 20% are accepted" in str(check(*asked)["this_machine"])
+
+
 def test_shares_by_hand(tmp_path: Path) -> None:
     """One word: Llama's ` Polska` and Mistral's `▁Pol`, `ska` counted by eye."""
     text = tmp_path / "one.txt"
@@ -57,6 +94,7 @@ def test_the_same_tokenizer_needs_no_translation() -> None:
     found = check("--draft", "mistral", "--target", "bielik")
     assert found["same_tokenizer"] is True
     assert found["boundaries_inside_draft_tokens"] == 0
+    assert found["healed_boundaries"] == 0
     assert "no translation" in str(found["verdict"])
 
 

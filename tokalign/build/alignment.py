@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tokalign.alignment_tables import Alignment, HealingTrie
+from tokalign.build.boundary_rates import measure_boundaries
 from tokalign.build.coverage import measure_coverage
 from tokalign.build.intersect import intersect
 from tokalign.build.merge_sites import find_merge_sites
@@ -37,7 +38,9 @@ def build_alignment(
         align(draft.vocabulary, target.vocabulary),
         merge_sites=find_merge_sites(target, progress=progress),
     )
-    coverage = measure_coverage(draft, target, alignment, lines)
+    text = list(lines)
+    coverage = measure_coverage(draft, target, alignment.intersection, text)
+    rates = measure_boundaries(draft, target, text, alignment.merge_sites)
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
@@ -47,6 +50,7 @@ def build_alignment(
             "intersection_pairs": alignment.intersection.pairs,
             "merge_sites": len(alignment.merge_sites or ()),
             **asdict(coverage),
+            **asdict(rates),
         },
         sections=alignment.to_sections(),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.alignment_tables import NO_TOKEN, Alignment, MergeSites
+from tokalign.alignment_tables import NO_TOKEN, Intersection
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 
@@ -27,7 +27,6 @@ class Coverage:
     draft_fertility, target_fertility: tokens per word (runs without white space).
     boundaries_inside_draft_tokens: share of the target's boundaries within a line that fall inside
         a token of the draft's canonical encoding.
-    merge_site_density: merge sites per target token as it occurs in the text.
     """
 
     draft_tokens: int
@@ -40,13 +39,12 @@ class Coverage:
     draft_fertility: float
     target_fertility: float
     boundaries_inside_draft_tokens: float
-    merge_site_density: float
 
 
 def measure_coverage(
     draft: Tokenizer[DraftId],
     target: Tokenizer[TargetId],
-    alignment: Alignment,
+    intersection: Intersection,
     lines: Iterable[str],
 ) -> Coverage:
     """Encode `lines` with both tokenizers and count. Cost: 1 s per megabyte."""
@@ -64,11 +62,10 @@ def measure_coverage(
             boundaries += len(target_ends)
             inside += len(target_ends - draft_ends)
 
-    draft_mapped = alignment.intersection.draft_to_target != NO_TOKEN
-    target_mapped = alignment.intersection.target_to_draft != NO_TOKEN
+    draft_mapped = intersection.draft_to_target != NO_TOKEN
+    target_mapped = intersection.target_to_draft != NO_TOKEN
     target_lengths = np.array([len(token) for token in target.vocabulary.tokens])
     target_bytes = int(targeted @ target_lengths)
-    sites = int(targeted @ _sites_per_token(alignment.merge_sites, targeted))
     return Coverage(
         draft_tokens=int(drafted.sum()),
         target_tokens=int(targeted.sum()),
@@ -80,22 +77,11 @@ def measure_coverage(
         draft_fertility=_share(drafted.sum(), words),
         target_fertility=_share(targeted.sum(), words),
         boundaries_inside_draft_tokens=_share(inside, boundaries),
-        merge_site_density=_share(sites, targeted.sum()),
     )
 
 
 def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float:
     return round(float(part) / float(whole), 4) if whole else 0.0
-
-
-def _sites_per_token(merge_sites: MergeSites | None, counts: Counts) -> Counts:
-    """i64[target vocabulary]: how many merge sites each token that occurs has; 0 if unknown."""
-    sites = np.zeros_like(counts)
-    if merge_sites is None:
-        return sites
-    for token in np.flatnonzero(counts).tolist():
-        sites[token] = len(merge_sites.after(TargetId(token)))
-    return sites
 
 
 def _batches(lines: Iterable[str], size: int = 512) -> Iterator[list[str]]:

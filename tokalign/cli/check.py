@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
+    from tokalign.build.boundary_rates import BoundaryRates
     from tokalign.build.coverage import Coverage
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
@@ -33,6 +34,7 @@ def command(
 ) -> None:
     """Compare two tokenizers on a text and say in plain words what to expect."""
     from tokalign.build.alignment import align
+    from tokalign.build.boundary_rates import measure_boundaries
     from tokalign.build.corpus import Corpus
     from tokalign.build.coverage import measure_coverage
     from tokalign.registry import resolve_tokenizer
@@ -43,16 +45,17 @@ def command(
         note(line, quiet=quiet)
     same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
     alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
-    coverage = measure_coverage(
-        ours.tokenizer, theirs.tokenizer, alignment, _lines(Corpus([path], field=field).lines())
-    )
+    lines = list(_lines(Corpus([path], field=field).lines()))
+    coverage = measure_coverage(ours.tokenizer, theirs.tokenizer, alignment.intersection, lines)
+    rates = measure_boundaries(ours.tokenizer, theirs.tokenizer, lines)
     result = {
         "intersection_pairs": alignment.intersection.pairs,
         "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
         "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
-        **_shown(coverage),
+        **asdict(coverage),
+        **asdict(rates),
         "same_tokenizer": same,
-        "verdict": _verdict(coverage, same),
+        "verdict": _verdict(coverage, rates, same),
     }
     if as_json:
         print_json(result)
@@ -70,22 +73,17 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _shown(coverage: Coverage) -> dict[str, Any]:
-    values = asdict(coverage)
-    del values["merge_site_density"]  # needs the merge sites: `tokalign inspect` has it
-    return values
-
-
-def _verdict(coverage: Coverage, same: bool) -> str:
+def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
     """What the counts mean for someone who wants to decode faster."""
     if same:
         return "Same tokenizer: every draft token is a target token, no translation is needed."
     reach = coverage.target_token_coverage
-    inside = coverage.boundaries_inside_draft_tokens
     fit = "good" if reach > 0.95 else "fair" if reach > 0.8 else "poor"
     ratio = coverage.draft_fertility / coverage.target_fertility
     return (
         f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "
-        f"{inside:.1%} of its boundaries fall inside a draft token and need healing; "
-        f"the draft spends {ratio:.2f} tokens per target token."
+        f"the draft spends {ratio:.2f} tokens per target token. Behind a target token "
+        f"{rates.draft_tokens_ruled_out:,} draft tokens are ruled out on average, and "
+        f"{rates.healed_boundaries:.1%} of the boundaries need healing "
+        f"({rates.tokens_taken_back:.2f} tokens taken back)."
     )
