@@ -110,11 +110,25 @@ class CostCurve:
         """The target's costs alone."""
         contexts = tuple(replace(costs, draft_pass=None) for costs in self.contexts)
         machine = self.machine and replace(self.machine, draft="")
-        return replace(self, contexts=contexts, machine=machine)
+        return replace(self, contexts=contexts, machine=machine, notes={})
 
     def is_stale(self, machine: Machine) -> bool:
         """Whether it was measured on, or for, something else."""
         return self.machine != machine
+
+    def expectation(self) -> str:
+        """What it means for someone who wants to decode faster, in a sentence."""
+        rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
+        second = f"on {device} verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
+        length = self.notes.get("length")
+        if length is None:
+            drafting = self.draft_pass_at(0) or 0.0
+            pays = (rows[1] + drafting) / rows[0] - 1
+            return f"{second}: a drafted token pays where more than {pays:.0%} are accepted"
+        if not length:
+            return f"{second}: this draft model is not expected to pay, decode will do without"
+        speedup = self.notes["speedup"]
+        return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
     def to_json(self) -> dict[str, Any]:
         """One object; times as [median, low, high], to a hundred nanoseconds."""

@@ -46,6 +46,19 @@ def find_curve(machine: Machine) -> CostCurve | None:
     return None
 
 
+def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
+    """A stored curve of models with these tokenizers (fingerprints); else of the target alone."""
+    curves = [_read(path) for path in sorted((cache_folder() / "curves").glob("*.json"))]
+    found = None
+    for curve in curves:
+        of = curve.notes.get("tokenizers") if curve is not None else None
+        if curve is not None and of == [target, draft]:
+            return curve
+        if curve is not None and of and of[0] == target:
+            found = curve.without_draft()
+    return found
+
+
 def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
     """Write a measured curve to `path`, or to its place in the cache; whole or not at all.
 

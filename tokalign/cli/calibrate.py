@@ -74,7 +74,7 @@ def command(
     if as_json:
         print_json(curve.to_json())
     else:
-        click.echo(table(_rows(curve)))
+        click.echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
 
 def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool) -> CostCurve:
@@ -89,12 +89,15 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
             budget=budget,
             advance=lambda share: advance(round(100 * share)),
         )
+    theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
+    tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     if decoder.draft is None:
-        return replace(curve, notes={"length": None})
+        return replace(curve, notes={"tokenizers": tokenizers, "length": None})
     trace = _trace(decoder)
     length, speedup = _best_length(curve, trace, calibration)
     found = conditional_acceptance(trace, _LONGEST)
     notes = {
+        "tokenizers": tokenizers,
         "acceptance": [round(share, 3) for share in found],
         "length": length,
         "speedup": round(speedup, 3),
@@ -188,6 +191,4 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))
-        length, speedup = curve.notes["length"], curve.notes["speedup"]
-        shown.append(("best fixed length", f"{length} ({speedup:.2f} x plain expected)"))
     return shown

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tokalign.build.boundary_rates import BoundaryRates
     from tokalign.build.coverage import Coverage
 
+_NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 _SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 
 
@@ -37,6 +38,7 @@ def command(
     from tokalign.build.boundary_rates import measure_boundaries
     from tokalign.build.corpus import Corpus
     from tokalign.build.coverage import measure_coverage
+    from tokalign.curve_store import find_curve_of_tokenizers
     from tokalign.registry import resolve_tokenizer
 
     ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
@@ -48,6 +50,7 @@ def command(
     lines = list(_lines(Corpus([path], field=field).lines()))
     coverage = measure_coverage(ours.tokenizer, theirs.tokenizer, alignment.intersection, lines)
     rates = measure_boundaries(ours.tokenizer, theirs.tokenizer, lines)
+    curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, ours.tokenizer.fingerprint)
     result = {
         "intersection_pairs": alignment.intersection.pairs,
         "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
@@ -56,6 +59,7 @@ def command(
         **asdict(rates),
         "same_tokenizer": same,
         "verdict": _verdict(coverage, rates, same),
+        "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
     if as_json:
         print_json(result)
