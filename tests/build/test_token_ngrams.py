@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,9 +22,10 @@ from hypothesis import strategies as st
 from polish import SENTENCES, texts
 from small_tokenizers import write_tokenizer
 
+from tokalign.build.budget import share
 from tokalign.build.corpus import Corpus
 from tokalign.build.token_ngrams import Chunks, TokenNgrams, count_token_ngrams
-from tokalign.build.windows import IdSpace, count_range, join, sort_windows
+from tokalign.build.windows import IdSpace, count_range, join_ranges, sort_windows
 from tokalign.errors import CorpusError, UsageError
 from tokalign.tokenizers import Tokenizer
 
@@ -152,8 +154,10 @@ def test_ranges_cut_between_any_keys_join_to_the_whole(
         for begin, end in zip(bounds, [*bounds[1:], len(run)], strict=True)
     ]
     for n in range(max_order):
-        joined = join([part[n] for part in parts], min_count=min_count)
-        assert as_dict(joined) == as_dict(join([whole[n]], min_count=min_count))
+        joined = list(join_ranges(part[n] for part in parts))
+        assert sum(map(len, joined)) == len({gram for part in joined for gram in as_dict(part)})
+        kept = [as_dict(part[part.counts >= min_count]) for part in (*joined, whole[n])]
+        assert {gram: c for part in kept[:-1] for gram, c in part.items()} == kept[-1]
 
 
 def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
@@ -187,6 +191,78 @@ def test_a_weight_that_cannot_be_honoured_is_refused(
 ) -> None:
     with pytest.raises(CorpusError, match="weight"):
         Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}), weights=weights)
+
+
+@pytest.mark.parametrize("max_ngrams", [0, 1, 20, 150, 10_000])
+def test_the_least_count_is_raised_until_the_result_is_small_enough(
+    tmp_path: Path, max_ngrams: int
+) -> None:
+    corpus = Corpus(write_files(tmp_path, {"a.txt": SENTENCES[:3] * 5 + SENTENCES * 2}))
+
+    def count(**limits: int) -> list[Counts]:
+        counted = count_token_ngrams(corpus, small_tokenizer(), max_order=3, **limits)
+        return [as_dict(ngrams) for ngrams in counted]
+
+    kept = count(max_ngrams=max_ngrams)
+    assert sum(map(len, kept)) <= max_ngrams
+    all_counts = {c for order in count(min_count=1) for c in order.values()}
+    raised = min((c for n in kept for c in n.values()), default=int(max(all_counts)) + 1)
+    if raised > 2:
+        assert kept == count(min_count=int(raised))
+        assert sum(map(len, count(min_count=max(c for c in all_counts if c < raised)))) > max_ngrams
+
+
+@given(memory=st.integers(0, 1 << 33), jobs=st.integers(1, 64), vocabulary=st.integers(1, 1 << 18))
+def test_processes_and_words_fit_in_the_memory(memory: int, jobs: int, vocabulary: int) -> None:
+    try:
+        processes, words = share(memory, jobs=jobs, vocabulary_size=vocabulary)
+    except UsageError:
+        assert memory < 700 << 20
+        return
+    assert 1 <= processes <= jobs
+    assert words >= 1 << 16
+    assert share(memory + (1 << 20), jobs=jobs, vocabulary_size=vocabulary) >= (processes, 0)
+
+
+COUNT_AND_TELL_MEMORY = """
+import resource, sys
+from pathlib import Path
+from tokalign.build.corpus import Corpus
+from tokalign.build.token_ngrams import count_token_ngrams
+from tokalign.registry import resolve_tokenizer
+
+if __name__ == "__main__":
+    corpus, memory = Path(sys.argv[1]), int(sys.argv[2])
+    for _ in count_token_ngrams(
+        Corpus([corpus]), resolve_tokenizer("bielik").tokenizer, memory=memory, jobs=2
+    ):
+        pass
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        print(resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+@pytest.mark.parametrize(("memory", "processes"), [(300 << 20, 0), (700 << 20, 2)])
+def test_processes_together_hold_no_more_than_they_may(
+    tmp_path: Path, bielik: Tokenizer[Any], memory: int, processes: int
+) -> None:
+    """Twice the largest child bounds both, whenever each of them was at its largest."""
+    words = [token.decode().strip() for token in bielik.vocabulary.tokens if token.isalpha()]
+    draw = Random(4)
+    lines = (
+        " ".join(draw.choices(words, k=30)) + "".join(draw.choices(words, k=2))
+        for _ in range(30_000)
+    )
+    [corpus] = write_files(tmp_path, {"a.txt": list(lines)})
+    script = tmp_path / "count.py"
+    script.write_text(COUNT_AND_TELL_MEMORY)
+    # A shell in between: on Linux a process inherits the peak of the one that it is forked from.
+    shell = ["sh", "-c", '"$@"; exit $?', "sh"]
+    command = [*shell, sys.executable, str(script), str(corpus), str(memory)]
+    told = subprocess.run(command, capture_output=True, check=True).stdout
+    own, largest_child = map(int, told.split())
+    assert bool(largest_child > 50 << 20) == bool(processes)
+    assert own + processes * largest_child < memory
 
 
 # -- workspaces --------------------------------------------------------------------------------

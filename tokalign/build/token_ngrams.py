@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.build.budget import MEMORY, share
 from tokalign.build.corpus import Corpus
 from tokalign.build.stages import Stage, silent
 from tokalign.build.windows import (
@@ -28,7 +29,7 @@ from tokalign.build.windows import (
     Windows,
     choose_cuts,
     count_range,
-    join,
+    join_ranges,
     locate_cuts,
     sample_keys,
     sort_windows,
@@ -39,14 +40,15 @@ from tokalign.build.workspace import appearing, digest, open_workspace
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
-__all__ = ["Chunks", "TokenNgrams", "count_token_ngrams"]
+__all__ = ["MEMORY", "Chunks", "TokenNgrams", "count_token_ngrams"]
 
 MAX_ORDER = 9
 MIN_COUNT = 2
-MEMORY = 2 << 30
+MAX_NGRAMS = 16_000_000
 
 _FORMAT = 1
 _WEIGHT_UNIT = 1000
+_MOST_RAISED = 1 << 16
 _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
 
 
@@ -98,6 +100,7 @@ def count_token_ngrams(
     *,
     max_order: int = MAX_ORDER,
     min_count: float = MIN_COUNT,
+    max_ngrams: int = MAX_NGRAMS,
     memory: int = MEMORY,
     jobs: int | None = None,
     workspace: Path | None = None,
@@ -112,17 +115,20 @@ def count_token_ngrams(
     of a kept n-gram are kept too. The result does not depend on how the work is done: on `memory`,
     `jobs`, `workspace` and `chunks`.
 
-    memory: how many bytes all processes together may hold at once.
-    jobs: how many processes count; default: one per core, fewer for a small corpus.
+    max_ngrams: where more would be kept, of all orders together, `min_count` is raised by 1 until
+        they are no more. So the result of a large corpus fits in memory too: 30 bytes per n-gram.
+    memory: how many bytes all processes together may hold at once, apart from the result.
+    jobs: how many processes count at most; default: one per core, fewer for a small corpus.
     workspace: a folder for finished runs, from which a killed count resumes; it is deleted at the
         end. Default: a temporary folder.
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
-    jobs = jobs or min(os.cpu_count() or 1, 1 + corpus.size // _WORTH_A_PROCESS)
     space = IdSpace(len(tokenizer.vocabulary))
+    jobs = jobs or min(os.cpu_count() or 1, 1 + corpus.size // _WORTH_A_PROCESS)
+    jobs, max_words = share(memory, jobs=jobs, vocabulary_size=space.size)
     with open_workspace(workspace) as folder:
-        with workers(jobs, partial(_make_encoder, tokenizer, space)) as apply:
+        with workers(jobs, partial(_make_encoder, tokenizer, space, max_words)) as apply:
             counting = _Counting(
                 tokenizer=tokenizer.fingerprint,
                 space=space,
@@ -136,14 +142,19 @@ def count_token_ngrams(
                 runs = _sort_runs(corpus, counting, advance)
             with stage(corpus.size, "Counting token n-grams") as advance:
                 parts = _count_ranges(runs, counting, lambda part: advance(int(part * corpus.size)))
+        least = _least_count(parts, max_order, counting.min_count, max_ngrams)
         whole = all(run.weight % _WEIGHT_UNIT == 0 for run in runs)
         for order in range(1, max_order + 1):
-            loaded = [_load_part(part, order) for part in parts]
-            yield _in_units(join(loaded, min_count=counting.min_count), whole=whole)
+            kept = [ngrams[ngrams.counts >= least] for ngrams in _load(parts, order)]
+            counts = np.concatenate([ngrams.counts for ngrams in kept])
+            yield TokenNgrams(
+                np.concatenate([ngrams.ids for ngrams in kept]),
+                counts // _WEIGHT_UNIT if whole else counts / _WEIGHT_UNIT,
+            )
 
 
-def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace) -> WordEncoder:
-    return WordEncoder(tokenizer, gap=space.gap, dtype=space.dtype)
+def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace, max_words: int) -> WordEncoder:
+    return WordEncoder(tokenizer, gap=space.gap, dtype=space.dtype, max_words=max_words)
 
 
 def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[_Run]:
@@ -250,12 +261,25 @@ def _write_part(
     return sum(map(len, slices))
 
 
+def _least_count(parts: list[Path], max_order: int, min_count: int, max_ngrams: int) -> int:
+    """The least count, in thousandths, of the n-grams that are kept."""
+    steps = np.zeros(_MOST_RAISED + 1, dtype=np.int64)
+    for order in range(1, max_order + 1):
+        for ngrams in _load(parts, order):
+            above = ngrams.counts[ngrams.counts >= min_count] - min_count
+            steps += np.bincount(
+                np.minimum(above // _WEIGHT_UNIT, _MOST_RAISED), minlength=len(steps)
+            )
+    kept = steps[::-1].cumsum()[::-1]
+    raised = int(np.argmax(kept <= max_ngrams)) if (kept <= max_ngrams).any() else _MOST_RAISED
+    return min_count + raised * _WEIGHT_UNIT
+
+
+def _load(parts: list[Path], order: int) -> Iterator[TokenNgrams]:
+    """The n-grams of one order, range by range."""
+    return join_ranges(_load_part(part, order) for part in parts)
+
+
 def _load_part(path: Path, order: int) -> TokenNgrams:
     with np.load(path) as arrays:
         return TokenNgrams(arrays[f"ids{order}"], arrays[f"counts{order}"])
-
-
-def _in_units(ngrams: TokenNgrams, *, whole: bool) -> TokenNgrams:
-    """Thousandths as whole numbers where all weights are, as fractions otherwise."""
-    counts = ngrams.counts // _WEIGHT_UNIT if whole else ngrams.counts / _WEIGHT_UNIT
-    return TokenNgrams(ngrams.ids, counts)

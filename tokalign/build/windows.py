@@ -6,7 +6,7 @@ every order is the beginning of exactly one window, so one sort of the windows c
     ids of a shard --sort_windows--> sorted run           one per shard
     all runs --choose_cuts--> key ranges                  few enough windows in each for the memory
     a range of every run --count_range--> counts of all orders within the range
-    counts of neighbouring ranges --join--> TokenNgrams
+    counts of all ranges --join_ranges--> TokenNgrams, to be pruned
 
 The parts of a window are u16 or u32 columns, and sorting is least significant digit first by
 numpy's radix sort of 16-bit numbers: 12 ns per window and digit, where sorting packed u64 takes 55.
@@ -16,7 +16,7 @@ result: runs and ranges may be of any size and be made anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,10 @@ class TokenNgrams:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def __getitem__(self, which: slice | NDArray[np.bool]) -> TokenNgrams:
+        """Some of the n-grams, in the same order."""
+        return TokenNgrams(self.ids[which], self.counts[which])
 
 
 def sort_windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
@@ -141,28 +145,23 @@ def count_range(
     return counted
 
 
-def join(parts: Sequence[TokenNgrams], *, min_count: int) -> TokenNgrams:
-    """The counts of one order in all ranges, one range after the other, as one.
+def join_ranges(parts: Iterable[TokenNgrams]) -> Iterator[TokenNgrams]:
+    """The counts of one order in each range, from the first range to the last, without overlap.
 
-    An n-gram that is shorter than a key may end one range and begin the next: it is added up.
+    An n-gram that is shorter than a key may end one range and begin the next: it is added up, and
+    stands in the last of them only.
     """
-    joined: list[TokenNgrams] = []
+    held: TokenNgrams | None = None
     for part in parts:
-        if joined and len(joined[-1]) and len(part) and (joined[-1].ids[-1] == part.ids[0]).all():
-            before = joined.pop()
-            counts = part.counts.copy()
-            counts[0] += before.counts[-1]
-            joined.append(TokenNgrams(before.ids[:-1], before.counts[:-1]))
-            part = TokenNgrams(part.ids, counts)
-        if len(part):
-            joined.append(part)
-    kept = [part.counts >= min_count for part in joined]
-    return TokenNgrams(
-        np.concatenate([parts[0].ids[:0], *(p.ids[k] for p, k in zip(joined, kept, strict=True))]),
-        np.concatenate(
-            [parts[0].counts[:0], *(p.counts[k] for p, k in zip(joined, kept, strict=True))]
-        ),
-    )
+        if held is not None:
+            if len(held) and len(part) and (held.ids[-1] == part.ids[0]).all():
+                counts = part.counts.copy()
+                counts[0] += held.counts[-1]
+                held, part = held[:-1], TokenNgrams(part.ids, counts)
+            yield held
+        held = part
+    if held is not None:
+        yield held
 
 
 def _windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:

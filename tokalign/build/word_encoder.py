@@ -26,6 +26,7 @@ Units = NDArray[np.uint16]
 """Text as UTF-16 code units: four of them are compared at once."""
 
 MAX_WORDS = 1 << 20
+BYTES_PER_WORD = 150
 _LONGEST = 48  # units; what is longer is rare, and not kept
 _NEWLINE, _SPACE = 10, 32
 _WHITE = np.array([chr(unit).isspace() for unit in range(1 << 16)])
@@ -52,7 +53,7 @@ class WordEncoder:
     """Encodes shards, one after the other, with a memory of the words it has met.
 
     gap: the id that stands for a line end. dtype: that of the ids.
-    max_words: the memory is emptied before a shard if there are more; 150 bytes per word.
+    max_words: the memory is emptied before a shard if there are more.
     """
 
     def __init__(
