@@ -21,6 +21,7 @@ from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.replay import replay
+from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translate import Pair
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
@@ -35,7 +36,7 @@ class Oracle:
     def __init__(self, draft: Tokenizer[Any], text: str, *, canonical: bool = True) -> None:
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical = canonical
-        self.passes, self.seconds = 0, 0.0
+        self.passes, self.barred, self.seconds = 0, 0, 0.0
 
     def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> list[int]:
         self.passes += steps
@@ -46,6 +47,7 @@ class Oracle:
             assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
         rest = self._draft.bpe.encode(self._text[len(held) :])
         if mask is not None:
+            self.barred += sum(not mask[i] for i in rest[:steps])
             rest = [i for i in rest if mask[i]]
         return (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
 
@@ -68,6 +70,16 @@ class Oracle:
 
     def mask(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return allowed
+
+
+def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> None:
+    """Replay `text` with an oracle."""
+    ids = pair.target.encode(text)
+    tables = align(pair.draft.vocabulary, pair.target.vocabulary)
+    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables)
+    drafter = NeuralDrafter(Oracle(pair.draft, text), translation, num_draft_tokens=3)  # type: ignore[arg-type]
+    for event in replay(ids, drafter, prompt_tokens=2):
+        statistics.observe(event)
 
 
 def play(
@@ -120,6 +132,26 @@ def test_a_window_accepts_what_naive_does_not(onto_bielik: Pair) -> None:
     windowed, fewer, _ = play("context:5", onto_bielik, text)
     assert windowed > 2 * naive
     assert fewer < rounds
+
+
+def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None:
+    """Not every piece of this is a token of Mistral."""
+    statistics = Statistics()
+    text = "Najprawdopodobniej konstantynopolitańczykowianeczka wróciła."
+    replay_with(onto_bielik, "intersection", text, statistics)
+    pieces = onto_bielik.draft.bpe.encode(onto_bielik.draft.text_bytes(text))
+    table = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary).intersection
+    assert any(table.target_of(i) is None for i in pieces)
+    assert statistics.counts["unmapped"] > 0
+
+
+def test_last_tokens_that_may_change_are_counted_with_what_became_of_them(
+    onto_bielik: Pair,
+) -> None:
+    statistics = Statistics()
+    replay_with(onto_bielik, "exact", " ".join(SENTENCES[:4]), statistics)
+    counts = statistics.counts
+    assert 0 < counts["unstable_accepted"] < counts["unstable"] < statistics.rounds
 
 
 def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> None:

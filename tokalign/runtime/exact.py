@@ -63,11 +63,12 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._tokens = pair.draft.vocabulary.tokens
         self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
+        self._open: tuple[int, tuple[TargetId, ...]] | None = None
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         self._text.follow(context.ids)
         self._boundary.follow(context.ids)
-        ids, counts = self._text.ids, Counter[str]()
+        ids, counts = self._text.ids, self._what_became(context)
         rolled = self._roll(context, session)
         outlook = self._look_out(ids, session, counts)
         if outlook is None:
@@ -89,7 +90,17 @@ class ExactTranslation:
                     session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
                 )
                 chain, laws = self._join(way, law, drawn)
-        return self._propose(chain, ranked, outlook, counts, laws)
+        return self._propose(chain, ranked, outlook, counts, laws, start=len(context.ids))
+
+    def _what_became(self, context: Context) -> Counter[str]:
+        """Whether the unstable last id of the round before was accepted, all before it being so."""
+        counts = Counter[str]()
+        if self._open is not None:
+            start, chain = self._open
+            came = tuple(context.ids[start : start + len(chain)])
+            counts["unstable_accepted"] = int(came == chain)
+            self._open = None
+        return +counts
 
     def _roll(self, context: Context, session: Session) -> Array | None:
         """Have the noise of the first choice computed beside the pass that comes before it."""
@@ -143,11 +154,16 @@ class ExactTranslation:
         outlook: Outlook,
         counts: Counter[str],
         laws: Laws,
+        *,
+        start: int,
     ) -> Translated:
         """A chain, and beside its first id the others.
 
         Of an id that was drawn no probability is said: how often it is right is another question.
         """
+        if chain and self._boundary.is_open(self._pair.target.vocabulary.bytes_of(chain)):
+            counts["unstable"] += 1
+            self._open = start, chain
         probability = dict(outlook.first)
         said = chain[:1] if self._guesser is None else ()
         beside = [(t, probability[t]) for t in ranked if t not in chain[:1]]

@@ -59,6 +59,11 @@ class Session(Protocol):
         ...
 
     @property
+    def barred(self) -> int:
+        """Drafted ids so far that a mask put in the place of a likelier one."""
+        ...
+
+    @property
     def seconds(self) -> float:
         """Time spent in passes so far, waiting for their results included."""
         ...

@@ -68,7 +68,7 @@ class ModelSession:
         self._held: list[int] = []  # the ids in the cache
         self._ropes = find_ropes(model)
         self._unread: list[Array] = []  # ids behind them that the host has not seen yet
-        self.passes = 0
+        self.passes = self.barred = 0
         self.seconds = 0.0
         self.context_length = _context_length(model)
         if rewinds:
@@ -147,11 +147,16 @@ class ModelSession:
             return []
         row = self.logits(ids)
         drafted = [_likeliest(row, mask)]
+        barred = [] if mask is None else [mx.argmax(row, axis=-1) != drafted[-1]]
         while len(drafted) < steps:
             row = self.feed(drafted[-1])
             drafted.append(_likeliest(row, mask))
-        self.start(*drafted)
-        return self.read(mx.concatenate(drafted))
+            if mask is not None:
+                barred.append(mx.argmax(row, axis=-1) != drafted[-1])
+        self.start(*drafted, *barred)
+        found = self.read(mx.concatenate([*drafted, *barred]))
+        self.barred += sum(found[steps:])
+        return found[:steps]
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
@@ -163,10 +168,8 @@ class ModelSession:
         began = perf_counter()
         rows = rows.astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
-        places = range(len(allowed) - 1, -1, -1)  # the row with no id taken back is the last one
-        best = [
-            _best(logprobs[at], among, count) for at, among in zip(places, allowed, strict=True)
-        ]
+        # The row with no id taken back is the last one.
+        best = [_best(logprobs[~back], among, count) for back, among in enumerate(allowed)]
         tail = mx.array(list(ids[len(ids) - len(allowed) + 1 :]), dtype=mx.uint32)
         kept = logprobs[mx.arange(len(allowed) - 1), tail]
         values = mx.concatenate([*(of for _, of in best), kept])

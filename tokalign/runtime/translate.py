@@ -151,6 +151,11 @@ class SameTokenizer:
         return Projection(to_target, theirs)
 
 
+def _counted(**counts: int) -> Mapping[str, int]:
+    """Only what has happened is named."""
+    return {name: count for name, count in counts.items() if count}
+
+
 def _spellings(
     target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
 ) -> list[tuple[TargetId, str]]:
@@ -247,8 +252,10 @@ class TokenIntersection:
             )
         if self._mask is None:
             self._mask = session.mask(self._to_target >= 0)
+        barred = session.barred
         drafted = np.array(session.draft(self._text.ids, steps, self._mask), dtype=int)
-        return Translated(tuple(TargetId(i) for i in self._to_target[drafted].tolist()))
+        translated = tuple(TargetId(i) for i in self._to_target[drafted].tolist())
+        return Translated(translated, _counted(unmapped=session.barred - barred))
 
     @cached_property
     def _onto(self) -> Projection:
