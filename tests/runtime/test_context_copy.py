@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle, islice
+from math import prod
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from tokalign.runtime.draft.context_copy import (
     ContextCopy,
     CopyReliability,
 )
+from tokalign.runtime.proposal import Guess
 from tokalign.suffix_automaton import Occurrence
 from tokalign.vocab import TargetId
 
@@ -40,6 +42,13 @@ def on_from(text: list[TargetId], start: int, limit: int) -> tuple[TargetId, ...
     return tuple(grown[len(text) :])
 
 
+def assert_as_far_as_likely(guess: Guess, whole: tuple[TargetId, ...]) -> None:
+    """All of it, or up to where it is right three times in a thousand."""
+    assert guess.ids == whole[: len(guess.ids)]
+    assert len(guess.ids) == len(whole) or prod(guess.probabilities) < 0.003
+    assert prod(guess.probabilities[:-1]) >= 0.003
+
+
 @settings(deadline=None)
 @given(numbers, st.integers(1, 10), st.integers(0, 40))
 def test_guesses_are_those_of_search(text: list[TargetId], limit: int, first: int) -> None:
@@ -49,8 +58,10 @@ def test_guesses_are_those_of_search(text: list[TargetId], limit: int, first: in
     source.follow(text)
     guesses = source.guesses((), limit)
     expected = copied_by_search(text, limit)
-    assert [guess.ids for guess in guesses] == list(dict.fromkeys(expected))
-    for guess in guesses:
+    assert len(guesses) <= len(set(expected))
+    assert bool(guesses) == bool(expected)
+    for guess, whole in zip(guesses, expected, strict=False):
+        assert_as_far_as_likely(guess, whole)
         assert len(guess.probabilities) == len(guess.ids)
         assert all(0 < p < 1 for p in guess.probabilities)
         assert guess.source == "copy"
@@ -75,8 +86,11 @@ def test_asking_ahead_finds_what_the_text_has(
     if sizes:
         size = max(sizes)
         ends = [at for at in range(size, len(text) + 1) if text[at - size : at] == whole[-size:]]
-        possible = {tuple(islice(cycle(text[end:] + ahead), limit)) for end in ends}
-        assert {guess.ids for guess in guesses} <= possible
+        possible = [tuple(islice(cycle(text[end:] + ahead), limit)) for end in ends]
+        for guess in guesses:
+            assert_as_far_as_likely(
+                guess, next(p for p in possible if p[: len(guess.ids)] == guess.ids)
+            )
 
 
 def test_probability_grows_with_the_match_and_with_agreement() -> None:

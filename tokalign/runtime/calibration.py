@@ -12,7 +12,7 @@ weighing of context models for lossless data compression", 2005), reduced to the
 from __future__ import annotations
 
 from collections.abc import Hashable
-from math import exp, log
+from math import exp
 
 LEAST = 0.005
 """No probability is taken to be nearer to 0 or 1 than this."""
@@ -21,34 +21,33 @@ _PRECISION = 3.0
 """Of the prior of a shift: shifts of about 0.6 are usual."""
 
 
-def log_odds(probability: float) -> float:
-    """The log-odds of a probability, which is kept off 0 and 1."""
-    kept = min(max(probability, LEAST), 1.0 - LEAST)
-    return log(kept / (1.0 - kept))
-
-
 class Trust:
     """How much more or less often than said a source is right, by situation.
 
     The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation):
     large at first, smaller with every guess that could have told something, but never below `rate`,
     so that it follows a text that changes.
-    Cost: about 0.5 µs per probability.
+    Cost: about 0.3 µs per probability, 0.6 µs per guess learned from.
     """
 
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
-        self._shifts: dict[Hashable, float] = {}
+        self._factors: dict[Hashable, float] = {}  # of the odds: e to the shift
         self._information: dict[Hashable, float] = {}
 
-    def calibrated(self, probability: float, situation: Hashable, start: float = 0.0) -> float:
-        """`probability` as it has turned out in such a situation; `start`: the shift at first."""
-        shift = self._shifts.get(situation, start)
-        return 1.0 / (1.0 + exp(-log_odds(probability) - shift))
+    def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
+        """`probability` as it has turned out in such a situation.
 
-    def learn(self, said: float, situation: Hashable, *, right: bool, start: float = 0.0) -> None:
+        start: what the odds are multiplied by before anything was learned.
+        """
+        kept = LEAST if probability < LEAST else min(probability, 1.0 - LEAST)
+        odds = kept * self._factors.get(situation, start)
+        return odds / (1.0 - kept + odds)
+
+    def learn(self, said: float, situation: Hashable, *, right: bool, start: float = 1.0) -> None:
         """A guess of calibrated probability `said` was right or wrong."""
         information = self._information.get(situation, _PRECISION) + said * (1.0 - said)
         self._information[situation] = information
         step = max(self._rate, 1.0 / information)
-        self._shifts[situation] = self._shifts.get(situation, start) + step * (right - said)
+        factor = self._factors.get(situation, start)
+        self._factors[situation] = factor * exp(step * (right - said))

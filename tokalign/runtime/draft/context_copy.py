@@ -9,8 +9,8 @@ every token of the context as it grows, prompt included, and shifts all of them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle, islice, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, cycle, islice, repeat, takewhile
 from typing import cast
 
 from tokalign.runtime.calibration import Trust
@@ -37,6 +37,9 @@ occurred once before; where its first and latest occurrence went on alike; and w
 Counted on 600,000 tokens, passages of 1,500 tokens from each training corpus of the shared data."""
 
 _RATE = 0.1
+
+_LEAST_REACHED = 0.003
+"""A copy is followed no further than to where all of it is right so seldom."""
 
 
 class ContextCopy:
@@ -100,21 +103,30 @@ class CopyReliability:
     ) -> list[Guess]:
         """What followed the latest occurrence, and the first where it differs; `limit` ids each."""
         length, first, latest = occurrence
-        chains = [_copied(text, latest, ahead, limit)]
+        latest_chain = _copied(text, latest, ahead, limit)
         if first == latest:
-            kinds = [[ONLY] * len(chains[0])]
-        else:
-            chains.append(_copied(text, first, ahead, limit))
-            kinds = [*_kinds(*chains)]
-        return [
-            Guess(
-                chain,
-                tuple(self.probability(kind, length + i) for i, kind in enumerate(kind_of)),
-                source,
-            )
-            for chain, kind_of in zip(chains, kinds, strict=True)
-            if chain and (kind_of[-1] != AGREED or chain is chains[0])
-        ]
+            return self._guess(latest_chain, repeat(ONLY), length, source)
+        first_chain = _copied(text, first, ahead, limit)
+        pairs = zip(latest_chain, first_chain, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        agreed = [AGREED] * same
+        found = self._guess(latest_chain, _kinds(agreed, LATEST), length, source)
+        if found and same < len(found[0].ids):
+            found += self._guess(first_chain, _kinds(agreed, FIRST), length, source)
+        return found
+
+    def _guess(
+        self, ids: Sequence[TargetId], kinds: Iterable[int], length: int, source: str
+    ) -> list[Guess]:
+        """The chain as far as it is likely enough to matter to anyone."""
+        probabilities, reached = [], 1.0
+        for depth, (_, kind) in enumerate(zip(ids, kinds, strict=False)):
+            probabilities.append(self.probability(kind, length + depth))
+            reached *= probabilities[-1]
+            if reached < _LEAST_REACHED:
+                break
+        kept = tuple(ids[: len(probabilities)])
+        return [Guess(kept, tuple(probabilities), source)] if kept else []
 
 
 def _copied(
@@ -124,21 +136,15 @@ def _copied(
 
     Example: behind "x a b a b", from the first "b" on: a b a b a b ...
     """
-    chain: Iterator[int] = iter(text[start : start + limit])
+    copied: Iterable[int] = text[start : start + limit]
     if start + limit > len(text):
-        chain = islice(cycle([*text[start:], *ahead]), limit)
-    return cast("tuple[TargetId, ...]", tuple(takewhile(lambda i: i != SEPARATOR, chain)))
+        copied = islice(cycle([*text[start:], *ahead]), limit)
+    return cast("tuple[TargetId, ...]", tuple(takewhile(lambda i: i != SEPARATOR, copied)))
 
 
-def _kinds(latest: Sequence[TargetId], first: Sequence[TargetId]) -> Iterator[list[int]]:
-    """For each id of both chains: agreed, then where they part, then each on its own."""
-    same = 0
-    for one, other in zip(latest, first, strict=False):
-        if one != other:
-            break
-        same += 1
-    for kind, chain in ((LATEST, latest), (FIRST, first)):
-        yield ([AGREED] * same + [kind] + [ONLY] * len(chain))[: len(chain)]
+def _kinds(agreed: Sequence[int], parted: int) -> Iterator[int]:
+    """For each id of a chain: agreed, then where the two part, then alone."""
+    return chain(agreed, (parted,), repeat(ONLY))
 
 
 class SessionCopy:

@@ -1,0 +1,93 @@
+"""What drafting without a model costs the host: every function that a round calls, in microseconds.
+
+    python benchmarks/lookup_cost.py --text FILE [--dictionary FILE] [--tokens N]
+
+The texts are decoded once in replay with the hybrid; every call is timed where it stands, clock
+included (about 0.1 µs). Memory is that of the suffix automaton alone.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.cli.texts import read_texts
+from tokalign.lookup import open_dictionary
+from tokalign.registry import resolve_tokenizer
+from tokalign.runtime.calibration import Trust
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.dictionary import DictionaryDrafter
+from tokalign.runtime.draft.guess_tree import GuessTree
+from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.sources import TableSource
+from tokalign.runtime.drafting import ASSUMED_COSTS
+from tokalign.runtime.replay import replay
+from tokalign.suffix_automaton import SuffixAutomaton
+
+TIMED: tuple[tuple[type, str], ...] = (
+    (SuffixAutomaton, "append"),
+    (SuffixAutomaton, "longest_repeat"),
+    (ContextCopy, "follow"),
+    (ContextCopy, "guesses"),
+    (TableSource, "guesses"),
+    (GuessTree, "add"),
+    (GuessTree, "paths"),
+    (GuessTree, "learn"),
+    (Hybrid, "propose"),
+    (Trust, "calibrated"),
+    (Trust, "learn"),
+)
+
+
+def timed(call: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
+    def run(*arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter_ns()
+        found = call(*arguments, **named)
+        times.append(time.perf_counter_ns() - started)
+        return found
+
+    return run
+
+
+@click.command()
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--text", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--field", "text_field", default="text", show_default=True)
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
+@click.option("--tokens", default=4000, show_default=True, help="All texts as one, up to here.")
+def main(target: str, text: Path, text_field: str, dictionary: Path | None, tokens: int) -> None:
+    tokenizer = resolve_tokenizer(target).tokenizer
+    texts = tokenizer.encode_batch(read_texts(text, field=text_field))
+    ids = [token for one in texts for token in one][:tokens]
+    table = open_dictionary(tokenizer, file=dictionary)
+    print("| function | calls | p50 µs | p99 µs | calls per round |\n|---|---|---|---|---|")
+    for owner, name in TIMED:
+        # One at a time, so that no clock is inside another.
+        times: list[int] = []
+        original = getattr(owner, name)
+        setattr(owner, name, timed(original, times))
+        sources = [
+            ContextCopy(),
+            *([] if table is None else [TableSource(DictionaryDrafter(table))]),
+        ]
+        hybrid = Hybrid(sources, costs=lambda: ASSUMED_COSTS, max_tokens=16)
+        rounds = sum(1 for _ in replay(ids, hybrid)) / 2
+        setattr(owner, name, original)
+        times.sort()
+        p50, p99 = times[len(times) // 2] / 1e3, times[len(times) * 99 // 100] / 1e3
+        each = len(times) / rounds
+        print(f"| {owner.__name__}.{name} | {len(times)} | {p50:.1f} | {p99:.1f} | {each:.1f} |")
+    tracemalloc.start()
+    kept = SuffixAutomaton(ids)
+    print(
+        f"\nsuffix automaton: {tracemalloc.get_traced_memory()[0] / len(kept):.0f} bytes per token"
+    )
+
+
+if __name__ == "__main__":
+    main()
