@@ -5,7 +5,8 @@
 All in one process, one after another for each prompt, in an order that turns with every repetition,
 so that heat and other programs hit all alike. Speeds are of the tokens behind the first. Ratios are
 medians over prompts and repetitions: `plain / mlx-lm` is the loop's overhead, `auto / plain` what
-turning drafting on costs or brings; host time is of a round without the passes of either model.
+turning drafting on costs or brings; host time is of a round without the passes of either model. On
+a machine that is shared, `--cpu` counts processor time instead of time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import click
 import mlx.core as mx
@@ -33,6 +34,7 @@ from tokalign.runtime.known_costs import opening_pace
 from tokalign.runtime.sampling import Sampling
 
 ROOT = Path(__file__).resolve().parent.parent
+Clock = Callable[[], float]
 _PATH = click.Path(path_type=Path, exists=True)
 
 
@@ -52,14 +54,16 @@ def _rate(times: list[float]) -> float:
     return (len(times) - 1) / (times[-1] - times[0])
 
 
-def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int) -> float:
+def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int, clock: Clock) -> float:
     ids = mx.array(list(prompt.target), dtype=mx.uint32)
-    return _rate([perf_counter() for _ in generate_step(ids, target.model, max_tokens=tokens)])
+    return _rate([clock() for _ in generate_step(ids, target.model, max_tokens=tokens)])
 
 
-def _tokalign(decoder: Decoder, prompt: Prompt, tokens: int, speeds: Speeds, name: str) -> float:
+def _tokalign(
+    decoder: Decoder, prompt: Prompt, tokens: int, clock: Clock, speeds: Speeds, name: str
+) -> float:
     generation = Generation(decoder, prompt, max_tokens=tokens)
-    times = [perf_counter() for _ in generation]
+    times = [clock() for _ in generation]
     speeds.host.setdefault(name, []).append(generation.statistics.host_ms_per_round["p50"])
     return _rate(times)
 
@@ -95,6 +99,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
 @click.option("--limit", type=int, default=5, show_default=True, help="Prompts of each file.")
 @click.option("--tokens", type=int, default=200, show_default=True, help="Of each output.")
 @click.option("--repetitions", type=int, default=5, show_default=True)
+@click.option("--cpu", is_flag=True, help="Processor time of all threads instead of time.")
 @click.option("--plain-only", is_flag=True, help="Only the loop's overhead.")
 def benchmark(
     target: Path,
@@ -104,6 +109,7 @@ def benchmark(
     limit: int,
     tokens: int,
     repetitions: int,
+    cpu: bool,
     plain_only: bool,
 ) -> None:
     """One row per prompt file and way to decode."""
@@ -114,7 +120,9 @@ def benchmark(
     click.echo("|---|---|---|---|---|---|")
     for file in prompts or (ROOT / "corpora" / "pl-mini.txt",):
         texts = [text[:200] for text in read_texts(file, field=field, limit=limit)]
-        speeds = _measure(decoders, texts, tokens, repetitions)
+        speeds = _measure(
+            decoders, texts, tokens, repetitions, process_time if cpu else perf_counter
+        )
         for name, rates in speeds.rates.items():
             host = f"{median(speeds.host[name]):.3f}" if name in speeds.host else ""
             ratios = (f"{speeds.ratio(name, other):.3f}" for other in ("mlx-lm", "plain"))
@@ -123,18 +131,22 @@ def benchmark(
 
 
 def _measure(
-    decoders: dict[str, Decoder], texts: list[str], tokens: int, repetitions: int
+    decoders: dict[str, Decoder],
+    texts: list[str],
+    tokens: int,
+    repetitions: int,
+    clock: Clock,
 ) -> Speeds:
     speeds, plain = Speeds(), decoders["plain"]
     prompts = [plain.prompt(text, use_template=False) for text in texts]
     for repetition in track(range(repetitions + 1), console=Console(stderr=True)):
         for prompt in prompts:
             ways: list[tuple[str, Callable[[], float]]] = [
-                ("mlx-lm", partial(_mlx_lm, plain.target, prompt, tokens))
+                ("mlx-lm", partial(_mlx_lm, plain.target, prompt, tokens, clock))
             ]
             for name, decoder in decoders.items():
                 own = Prompt(target=prompt.target)
-                ways.append((name, partial(_tokalign, decoder, own, tokens, speeds, name)))
+                ways.append((name, partial(_tokalign, decoder, own, tokens, clock, speeds, name)))
             turned = ways[repetition % len(ways) :] + ways[: repetition % len(ways)]
             for name, run in turned:
                 rate = run()
