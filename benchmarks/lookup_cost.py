@@ -24,7 +24,7 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.guess_tree import GuessTree
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.sources import TableSource
+from tokalign.runtime.draft.sources import Source, TableSource
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.replay import replay
 from tokalign.suffix_automaton import SuffixAutomaton
@@ -71,10 +71,9 @@ def main(target: str, text: Path, text_field: str, dictionary: Path | None, toke
         times: list[int] = []
         original = getattr(owner, name)
         setattr(owner, name, timed(original, times))
-        sources = [
-            ContextCopy(),
-            *([] if table is None else [TableSource(DictionaryDrafter(table))]),
-        ]
+        sources: list[Source] = [ContextCopy()]
+        if table is not None:
+            sources.append(TableSource(DictionaryDrafter(table)))
         hybrid = Hybrid(sources, costs=lambda: ASSUMED_COSTS, max_tokens=16)
         rounds = sum(1 for _ in replay(ids, hybrid)) / 2
         setattr(owner, name, original)
