@@ -6,9 +6,7 @@ not at all: a build that is interrupted changes nothing.
 
 from __future__ import annotations
 
-import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from pathlib import Path
 from tokalign.build.alignment import build_alignment
 from tokalign.build.corpus import Corpus
 from tokalign.build.stages import Stage, silent
+from tokalign.build.workers import peak_memory
 from tokalign.bundle import Bundle, encode_bundle, write_bundle
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
@@ -47,7 +46,7 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build did. text_bytes: the corpus, decompressed; peak_memory: in bytes."""
+    """What a build did. text_bytes: the corpus, decompressed; peak_memory: see `workers`."""
 
     tables: tuple[WrittenTable, ...]
     text_bytes: int
@@ -121,9 +120,3 @@ def _set_aside(path: Path, new: bytes) -> Path | None:
     previous = path.with_name(path.name + ".previous")
     shutil.copyfile(path, previous)
     return previous
-
-
-def peak_memory() -> int:
-    """The most memory this process has held, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +26,7 @@ _AHEAD = 2
 """Tasks waiting or done per process: what bounds the memory of a long stream of tasks."""
 
 _state: Any = None
+_most_jobs = 0
 
 
 @contextmanager
@@ -36,6 +39,8 @@ def workers(jobs: int, make_state: Callable[[], Any]) -> Iterator[Apply]:
         state = make_state()
         yield lambda function, tasks: (function(state, *task) for task in tasks)
         return
+    global _most_jobs
+    _most_jobs = max(_most_jobs, jobs)
     pool = ProcessPoolExecutor(
         jobs, multiprocessing.get_context("spawn"), initializer=_start, initargs=(make_state,)
     )
@@ -43,6 +48,16 @@ def workers(jobs: int, make_state: Callable[[], Any]) -> Iterator[Apply]:
         yield lambda function, tasks: _apply(pool, jobs, function, tasks)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def peak_memory() -> int:
+    """What this process and its workers have held at most, in bytes.
+
+    An upper bound: its own peak, and for each worker that of the largest, as if all were at once.
+    """
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return (own + _most_jobs * largest) * (1 if sys.platform == "darwin" else 1024)
 
 
 def _apply(

@@ -151,7 +151,12 @@ def command(
         quiet=quiet,
     )
     built = build_tables(
-        corpus, builders, stage=lambda total, label: progress(total, label, quiet=quiet)
+        corpus,
+        builders,
+        # A step as long as the corpus is counted in its bytes on disk.
+        stage=lambda total, label: progress(
+            total, label, quiet=quiet, in_bytes=total >= corpus.size
+        ),
     )
     report.summarize()
     for written in built.tables:

@@ -72,9 +72,12 @@ def colours_wanted() -> bool:
 
 
 @contextmanager
-def progress(total: int, label: str, *, quiet: bool = False) -> Iterator[Any]:
-    """A progress bar on stderr for work that may take over two seconds.
+def progress(
+    total: int, label: str, *, quiet: bool = False, in_bytes: bool = False
+) -> Iterator[Any]:
+    """A progress bar on stderr for work that may take over two seconds, with the time left.
 
+    in_bytes: what `total` counts is bytes; then the rate is shown too.
     Yields a callable that takes the amount done since the last call. Nothing is drawn before two
     seconds have passed, nor when stderr is not a terminal, nor when `quiet`.
     """
@@ -82,10 +85,11 @@ def progress(total: int, label: str, *, quiet: bool = False) -> Iterator[Any]:
         yield lambda _done: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TransferSpeedColumn
 
     started, done = time.monotonic(), 0
-    bar = Progress(transient=True, console=Console(stderr=True))
+    columns = (*Progress.get_default_columns(), *([TransferSpeedColumn()] if in_bytes else []))
+    bar = Progress(*columns, transient=True, console=Console(stderr=True))
     task = bar.add_task(label, total=total)
 
     def advance(amount: int) -> None:
