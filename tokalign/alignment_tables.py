@@ -166,13 +166,13 @@ class MergeSites:
     def to_sections(self) -> dict[str, bytes]:
         return {
             "merge_sites.rows": self._rows.astype("<u4").tobytes(),
-            "merge_sites.trie": self._trie.tobytes(),
+            "merge_sites.crowded": self._trie.tobytes(),
         }
 
     @classmethod
     def from_sections(cls, sections: Mapping[str, Section]) -> MergeSites:
         trie = marisa_trie.BinaryTrie()
-        trie.frombytes(bytes(sections["merge_sites.trie"]))
+        trie.frombytes(bytes(sections["merge_sites.crowded"]))
         return cls(np.frombuffer(sections["merge_sites.rows"], dtype="<u4"), trie)
 
 
