@@ -12,6 +12,8 @@ from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.session_store import OutputStore
+from tokalign.tables import Continuations
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
@@ -76,6 +78,32 @@ def test_the_demo_pair_is_lossless(
             method=method,
             translation=translation,
             num_draft_tokens=3,
+        )
+        assert drafted == plain
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid", "hybrid-fixed"])
+def test_all_sources_together_are_lossless(
+    demo_pair: tuple[LanguageModel, LanguageModel], sampling: str, method: str
+) -> None:
+    """Table and session half know the output, so there are right and wrong guesses of each."""
+    for prompt in PROMPTS:
+        plain = emit(demo_pair, SAMPLINGS[sampling], prompt, 40, method="plain")
+        ids = [*plain[:30], *plain[5:]]
+        entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
+        store = OutputStore()
+        store.add(plain[8:20])
+        drafted = emit(
+            demo_pair,
+            SAMPLINGS[sampling],
+            prompt,
+            40,
+            method=method,
+            translation="exact",
+            order=("copy", "dictionary", "draft"),
+            dictionary=Continuations.from_entries(entries, len(demo_pair[0].tokenizer.vocabulary)),
+            outputs=store.text,
         )
         assert drafted == plain
 
