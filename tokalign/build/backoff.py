@@ -126,11 +126,15 @@ def number_predictions(
     """
     for bins in range(_FINEST, 0, -1):
         level = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
-        pairs, numbers, counts = np.unique(
-            ids.astype(np.int64) * bins + level, return_inverse=True, return_counts=True
-        )
+        keys = ids.astype(np.int64) * bins + level
+        occurrences = np.bincount(keys)
+        pairs = np.flatnonzero(occurrences)
         if len(pairs) <= MAX_PREDICTIONS:
             break
+    counts = occurrences[pairs]
+    ranks = np.zeros(len(occurrences), dtype=np.int64)
+    ranks[pairs] = np.arange(len(pairs))
+    numbers = ranks[keys]
     means = np.bincount(numbers, weights=probabilities, minlength=len(pairs)) / counts
     if len(pairs) > MAX_PREDICTIONS:
         rare = np.argsort(-counts, kind="stable")[MAX_PREDICTIONS - 1 :]

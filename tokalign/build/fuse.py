@@ -43,8 +43,7 @@ def peel(places: Integers, slots: int) -> Rounds | None:
         for row in touched:
             np.subtract.at(users, row, 1)
             np.subtract.at(sums, row, taken)
-        candidates = np.unique(touched)
-        free = candidates[users[candidates] == 1]
+        free = touched[users[touched] == 1]  # some twice: each key is taken once all the same
     return rounds if sum(len(taken) for taken, _ in rounds) == keys else None
 
 

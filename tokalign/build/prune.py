@@ -33,6 +33,9 @@ other cases the chain's probability so far decides, taken as log-uniform down to
 _PRECISION = 1e-3
 """To what part of itself the price of an entry is found."""
 
+_UNFILLED = 1 / 500
+"""How much of the room may stay empty."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -113,7 +116,7 @@ def keep_best(levels: Sequence[Level], gained: Sequence[Floats], entries: int) -
         return kept
     while _total(kept := keep_above(suffixes, gained, high)) > entries:
         low, high = high, 4 * high
-    while high - low > _PRECISION * high:
+    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
         price = (low + high) / 2
         trial = keep_above(suffixes, gained, price)
         if _total(trial) <= entries:
