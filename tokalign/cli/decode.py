@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option, table
-from tokalign.rounds import Outcome
+from tokalign.cli.decoded import as_text, legend, styled
+from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.runtime.methods import (
     DEFAULT_ALTERNATIVES,
     HYBRID_ORDER,
@@ -36,19 +35,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.sampling import Acceptance, Sampling
 
 _PATH = click.Path(path_type=Path)
-_RESET = "\x1b[0m"
-_STYLES = {  # underlined too, so that green and magenta are not told apart by colour alone
-    Outcome.ACCEPTED: "\x1b[32m",
-    Outcome.CORRECTED: "\x1b[4;35m",
-    Outcome.BONUS: "\x1b[36m",
-    Outcome.UNDRAFTED: "",
-}
-_LEGEND = {
-    Outcome.ACCEPTED: "accepted draft",
-    Outcome.CORRECTED: "rejected and corrected",
-    Outcome.BONUS: "bonus",
-    Outcome.UNDRAFTED: "no draft",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,18 +303,13 @@ def _show_text(generation: Generation, options: Options) -> None:
     """Print the text as it comes, each token in the style of its outcome; with --json only run."""
     color = colours_wanted() if options.color is None else options.color
     if color and not options.as_json:
-        options.note(", ".join(_styled(text, outcome) for outcome, text in _LEGEND.items()))
+        options.note(legend())
     for text, outcome in generation.texts():
         if not options.as_json and text:
-            sys.stdout.write(_styled(text, outcome) if color else text)
+            sys.stdout.write(styled(text, outcome) if color else text)
             sys.stdout.flush()
     if not options.as_json:
         sys.stdout.write("\n")
-
-
-def _styled(text: str, outcome: Outcome) -> str:
-    style = _STYLES[outcome]
-    return f"{style}{text}{_RESET}" if style else text
 
 
 def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
@@ -336,29 +317,4 @@ def _show_statistics(generation: Generation, options: Options, *, interrupted: b
     if options.as_json:
         print_json(generation.saved_run().to_json() | ended)
     elif not options.quiet:
-        print("\n" + _as_text(generation.summary() | ended), file=sys.stderr)
-
-
-def _as_text(summary: Mapping[str, Any]) -> str:
-    """What a person wants to know."""
-    sources = [
-        f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
-        for source, counts in summary["per_source"].items()
-    ]
-    host = summary["host_ms_per_round"]
-    return table(
-        [
-            ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
-            ("generation", _rate(summary["generation_tokens"], summary["tokens_per_second"])),
-            ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
-            ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
-            ("by source", ", ".join(sources)),
-            ("host per round", f"{host['p50']:.2f} ms (p99 {host['p99']:.2f} ms)"),
-            ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
-            ("finished", summary["finish_reason"]),
-        ]
-    )
-
-
-def _rate(tokens: int, per_second: float) -> str:
-    return f"{tokens} tokens, {per_second:.1f} tokens/s"
+        print("\n" + as_text(generation.summary() | ended), file=sys.stderr)

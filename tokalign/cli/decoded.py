@@ -1,0 +1,59 @@
+"""What `tokalign decode` shows: tokens by how they came about, and the figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokalign.cli.output import table
+from tokalign.rounds import Outcome
+
+_RESET = "\x1b[0m"
+_STYLES = {  # underlined too, so that green and magenta are not told apart by colour alone
+    Outcome.ACCEPTED: "\x1b[32m",
+    Outcome.CORRECTED: "\x1b[4;35m",
+    Outcome.BONUS: "\x1b[36m",
+    Outcome.UNDRAFTED: "",
+}
+_LEGEND = {
+    Outcome.ACCEPTED: "accepted draft",
+    Outcome.CORRECTED: "rejected and corrected",
+    Outcome.BONUS: "bonus",
+    Outcome.UNDRAFTED: "no draft",
+}
+
+
+def legend() -> str:
+    """Every outcome in its own style."""
+    return ", ".join(styled(text, outcome) for outcome, text in _LEGEND.items())
+
+
+def styled(text: str, outcome: Outcome) -> str:
+    """`text` in the style of its outcome."""
+    style = _STYLES[outcome]
+    return f"{style}{text}{_RESET}" if style else text
+
+
+def as_text(summary: Mapping[str, Any]) -> str:
+    """What a person wants to know."""
+    sources = [
+        f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
+        for source, counts in summary["per_source"].items()
+    ]
+    host = summary["host_ms_per_round"]
+    return table(
+        [
+            ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
+            ("generation", _rate(summary["generation_tokens"], summary["tokens_per_second"])),
+            ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
+            ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
+            ("by source", ", ".join(sources)),
+            ("host per round", f"{host['p50']:.2f} ms (p99 {host['p99']:.2f} ms)"),
+            ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
+            ("finished", summary["finish_reason"]),
+        ]
+    )
+
+
+def _rate(tokens: int, per_second: float) -> str:
+    return f"{tokens} tokens, {per_second:.1f} tokens/s"
