@@ -172,7 +172,7 @@ GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[4;35m", "\x1b[36m"
 
 def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12", "--num-draft-tokens", "2"]
-    same = run(*arguments, "--draft", models["target"], "--color")
+    same = run(*arguments, "--draft", models["target"], "--method", "draft", "--color")
     assert GREEN in same.stdout
     assert CYAN in same.stdout  # behind a proposal accepted to its end
     assert MAGENTA not in same.stdout
