@@ -58,6 +58,22 @@ def test_the_page_shows_every_point_and_every_row() -> None:
     assert "a <model>" in document.pieces
 
 
+def test_the_verdict_claims_nothing_that_the_quartiles_do_not() -> None:
+    def verdict(*speeds: float) -> str:
+        found = compare(
+            measured(
+                condition, block(n), tokens_per_second=speed if condition.name != PLAIN else 10
+            )
+            for n, speed in enumerate(speeds, start=1)
+            for condition in CONDITIONS[:2]
+        )
+        return Document(bench_page(found, ABOUT)).text
+
+    assert "exact, k = 2 is fastest: 1.20 times" in verdict(11, 12, 13)
+    assert "nothing is clearly faster" in verdict(8, 11, 30)
+    assert "nothing is clearly faster" in verdict(8, 9, 9.5)
+
+
 def test_the_staircase_is_there_where_the_curve_is_known() -> None:
     rows = {m: Timing(m / 10, m / 10, m / 10) for m in (1, 2, 4)}
     curve = CostCurve(

@@ -54,8 +54,11 @@ def _verdict(rows: Sequence[Row]) -> str:
     if not timed:
         return "Nothing was drafted for long enough to be timed."
     best = max(timed, key=lambda row: row.speedup)
-    if best.speedup <= 1:
-        return f"Here nothing is faster than plain decoding; {best.condition} comes closest."
+    if best.low <= 1:  # a quarter of the prompts or more is not faster
+        return (
+            f"Here nothing is clearly faster than plain decoding; the best median is {best.speedup:.2f}, "
+            f"of {best.condition}."
+        )
     return f"Here {best.condition} is fastest: {best.speedup:.2f} times plain decoding."
 
 
