@@ -56,8 +56,8 @@ def _verdict(rows: Sequence[Row]) -> str:
     best = max(timed, key=lambda row: row.speedup)
     if best.low <= 1:  # a quarter of the prompts or more is not faster
         return (
-            f"Here nothing is clearly faster than plain decoding; the best median is {best.speedup:.2f}, "
-            f"of {best.condition}."
+            "Here nothing is clearly faster than plain decoding; the best median is "
+            f"{best.speedup:.2f}, of {best.condition}."
         )
     return f"Here {best.condition} is fastest: {best.speedup:.2f} times plain decoding."
 
