@@ -23,7 +23,7 @@ from tokalign.vocab import TargetId
 SOURCE = "draft"
 
 _PROMISES = (0.1, 0.3, 0.6, 1.2)
-_ADDED = (0.8, 0.6, 0.5, 0.4, 0.2)
+_ADDED = (0.6, 0.5, 0.4, 0.3, 0.15)
 """Tokens that asking adds below and between these promises, before that is learned."""
 
 _KEPT = 0.99
