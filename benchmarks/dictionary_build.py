@@ -2,7 +2,8 @@
 
     python benchmarks/dictionary_build.py cost     # time, memory, size, open, look-up
     python benchmarks/dictionary_build.py saving   # both kinds, two corpora, texts not counted
-    python benchmarks/dictionary_build.py shipped  # a table file on the same texts
+    python benchmarks/dictionary_build.py heldout  # both kinds, on lines held out of each corpus
+    python benchmarks/dictionary_build.py shipped  # a table file on dev/wiki and dev/sejm
 
 All use the shared corpora (`--shared FOLDER`, default ../shared/data beside the project).
 """
@@ -38,6 +39,12 @@ from tokalign.vocab import TargetId
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")
 _PUBLISHED_P_MIN = 0.2
+_WEIGHTS = {
+    **dict.fromkeys(("eltec_pol", "poldracor", "wikisource_pages", "ustawy"), 0.25),
+    **dict.fromkeys(("msdocs_dynamics", "libreoffice_help_pl", "manpages_pl"), 0.5),
+}
+"""As the shipped table has them."""
+_HELD_OUT_TOKENS = 30_000
 
 Texts = dict[str, list[list[TargetId]]]
 
@@ -109,6 +116,47 @@ def saving(shared: Path) -> None:
         del counted
         built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
         _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")
+
+
+@benchmark.command()
+@shared_option
+def heldout(shared: Path) -> None:
+    """Every 50th line of each corpus held out: what dictionaries of the rest save on it."""
+    target = resolve_tokenizer("bielik").tokenizer
+    texts: Texts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for path in sorted((shared / "corpus" / "train").iterdir()):
+            name = path.name.split(".")[0]
+            lines = list(Corpus([path]).lines())
+            texts[name] = _first_tokens(target.encode_batch(lines[::50]), _HELD_OUT_TOKENS)
+            files.append(Path(folder) / f"{name}.txt")
+            files[-1].write_text(
+                "\n".join(line for number, line in enumerate(lines) if number % 50),
+                encoding="utf-8",
+            )
+        counted = count_word_ngrams(Corpus(files).lines())
+        kept = counted.most_frequent(200_000)
+        _print_saving(
+            find_continuations(kept, target, p_min=_PUBLISHED_P_MIN), texts, kind="dictspec"
+        )
+        del counted
+        weights = {f"{name}.txt": weight for name, weight in _WEIGHTS.items()}
+        built = build_dictionary(
+            target, Corpus(files, weights=weights), BackoffOptions(), language="pl"
+        )
+        _print_saving(read_dictionary(built), texts, kind="backoff")
+
+
+def _first_tokens(texts: list[list[TargetId]], tokens: int) -> list[list[TargetId]]:
+    """The first texts, until they have so many tokens."""
+    total, chosen = 0, []
+    for ids in texts:
+        if total >= tokens:
+            break
+        chosen.append(ids)
+        total += len(ids)
+    return chosen
 
 
 @benchmark.command()
