@@ -33,8 +33,10 @@ class Chosen(NamedTuple):
     plan: Plan
 
     def proposal(self) -> Proposal:
-        ids, probabilities, sources = (part[: self.plan.length] for part in self.path)
-        return Proposal(ids=ids, probabilities=probabilities, sources=sources)
+        path, end = self.path, self.plan.length
+        return Proposal(
+            ids=path.ids[:end], probabilities=path.probabilities[:end], sources=path.sources[:end]
+        )
 
 
 class Hybrid:
