@@ -36,12 +36,16 @@ class Mean:
     """A running mean that forgets and goes back to `start`, which weighs `weight` observations."""
 
     def __init__(self, start: float, weight: float) -> None:
-        self._start, self._weight = start, weight
+        self.start, self._weight = start, weight
         self._sum = self._seen = 0.0
 
     @property
     def value(self) -> float:
-        return (self._sum + self._start * self._weight) / (self._seen + self._weight)
+        return self.scaled(1.0)
+
+    def scaled(self, factor: float) -> float:
+        """The mean, had it started at `factor` times its start."""
+        return (self._sum + factor * self.start * self._weight) / (self._seen + self._weight)
 
     def observe(self, value: float) -> None:
         self._sum = self._sum * _KEPT + value
@@ -60,9 +64,24 @@ class Experience:
         self.acceptance = Acceptance()
         self.passes, self.proposed = Mean(2.0, 1.0), Mean(2.0, 1.0)
         self._added = [Mean(start, 4.0) for start in _ADDED]
+        self._overall = Mean(1.0, 4.0)  # what was added, over what is at first expected
 
-    def added(self, promised: float) -> Mean:
+    def added(self, promised: float) -> float:
         """Tokens that asking adds where the free chain promises so many."""
+        return self._place(promised).scaled(self._overall.value)
+
+    def asked(self, promised: float, accepted: int) -> None:
+        """Asking gave so many accepted tokens."""
+        mean, added = self._place(promised), accepted - promised
+        mean.observe(added)
+        self._overall.observe(added / mean.start)
+
+    def not_asked(self, promised: float) -> None:
+        """What is not tried is slowly believed in again."""
+        self._place(promised).fade()
+        self._overall.fade()
+
+    def _place(self, promised: float) -> Mean:
         return self._added[bisect(_PROMISES, promised)]
 
 
@@ -92,7 +111,7 @@ class AskedWhereItPays:
         free, costs = self._hybrid.propose(context, limit), self._costs()
         self._promised = expected(free.probabilities)
         if not limit or not self._pays(free, costs):
-            self._experience.added(self._promised).fade()
+            self._experience.not_asked(self._promised)
             return free
         answer = self._model.propose(context, limit)
         guess = self._guess(answer)
@@ -109,7 +128,7 @@ class AskedWhereItPays:
     def _pays(self, free: Proposal, costs: Costs) -> bool:
         """Whether the round is expected to have a better rate with the model than without."""
         known = self._experience
-        tokens = 1.0 + self._promised + known.added(self._promised).value
+        tokens = 1.0 + self._promised + known.added(self._promised)
         whole, part = divmod(known.proposed.value, 1)
         below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
         time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
@@ -130,5 +149,5 @@ class AskedWhereItPays:
             right.append(False)
             known = self._experience
             known.acceptance.observe(min(len(self._answer), len(came)), right.index(False))
-            known.added(self._promised).observe(len(came) - 1 - self._promised)
+            known.asked(self._promised, len(came) - 1)
         self._answer = ()

@@ -103,7 +103,7 @@ class GuessTree:
 
     def _collect(self, node: Node, path: Path, found: list[Path]) -> None:
         """Go on to the next fork, and from there along each branch."""
-        ids, probabilities, sources = map(list, path)
+        ids, probabilities, sources = list(path.ids), list(path.probabilities), list(path.sources)
         while len(judged := node.judged(self._trust)) == 1:
             token, probability, *_ = judged[0]
             ids.append(token)
