@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build.budget import share
 from tokalign.build.corpus import Corpus
+from tokalign.build.stages import Stage, silent
 from tokalign.build.token_ngrams import Chunks, TokenNgrams, count_token_ngrams
 from tokalign.build.windows import IdSpace, count_range, join_ranges, sort_windows
 from tokalign.errors import CorpusError, UsageError
@@ -327,16 +329,35 @@ def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
     """Files are named by what they were made from: another corpus, tokenizer or order."""
     workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
 
-    def count(text: str, order: int, *, finish: bool) -> list[Counts]:
+    def count(text: str, order: int, stage: Stage = silent) -> list[Counts]:
         corpus = Corpus(write_files(tmp_path, {"a.txt": [text, text]}))
-        counted = count_token_ngrams(corpus, tokenizer, max_order=order, workspace=workspace)
-        return [as_dict(ngrams) for ngrams in counted] if finish else [as_dict(next(counted))]
+        counted = count_token_ngrams(
+            corpus, tokenizer, max_order=order, workspace=workspace, stage=stage
+        )
+        return [as_dict(ngrams) for ngrams in counted]
 
-    count("Ala ma kota", 9, finish=False)
-    count("Ala ma psa", 3, finish=False)
-    assert workspace.exists()
+    @contextmanager
+    def fails(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+        yield lambda _: None
+        if label.startswith("Counting"):
+            raise RuntimeError
+
+    for text, order in (("Ala ma kota", 9), ("Ala ma psa", 3)):
+        with pytest.raises(RuntimeError):
+            count(text, order, fails)
+    assert {path.suffix for path in workspace.iterdir()} >= {".run", ".part"}
     expected = count_plainly(tokenizer, [(1, ["Ala ma psa"] * 2)], max_order=9, min_count=2)
-    assert count("Ala ma psa", 9, finish=True) == expected
+    assert count("Ala ma psa", 9) == expected
+    assert not workspace.exists()
+
+
+def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> None:
+    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}))
+    workspace = tmp_path / "workspace"
+    counted = iter(count_token_ngrams(corpus, small_tokenizer(), workspace=workspace))
+    next(counted)
+    assert workspace.exists()
+    del counted
     assert not workspace.exists()
 
 

@@ -1,9 +1,9 @@
 """Counting the token n-grams of a corpus of any size, in bounded memory, on all cores.
 
 The corpus is cut into shards; each becomes ids (`word_encoder`) and then a sorted run on disk; the
-runs are cut into key ranges, and each range is counted (`windows`). Every step is a pure function
-of its shard or range and leaves one file, so any machine can do any of them in any order, and a
-killed count goes on from the files that are there.
+runs are cut into key ranges, and each range is counted (`windows`). Every step is a function of its
+shard or range alone and leaves one file (`run_files`), so any machine can do any of them in any
+order, and a killed count goes on from the files that are there.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from numpy.typing import NDArray
 
 from tokalign.build.budget import MEMORY, share
 from tokalign.build.corpus import Corpus
-from tokalign.build.stages import Stage, silent
-from tokalign.build.windows import (
-    IdSpace,
-    Keys,
-    TokenNgrams,
-    Windows,
-    choose_cuts,
-    count_range,
-    join_ranges,
-    locate_cuts,
-    sample_keys,
-    sort_windows,
+from tokalign.build.run_files import (
+    Layout,
+    Run,
+    cut_run,
+    read_parts,
+    sample_run,
+    write_part,
+    write_run,
 )
+from tokalign.build.stages import Stage, silent
+from tokalign.build.windows import IdSpace, TokenNgrams, choose_cuts
 from tokalign.build.word_encoder import WordEncoder
 from tokalign.build.workers import Apply, workers
-from tokalign.build.workspace import appearing, digest, open_workspace
+from tokalign.build.workspace import digest, open_workspace
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
@@ -67,27 +65,12 @@ class Chunks:
 _CHUNKS = Chunks()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The sorted windows of one shard, in a file. weight: in thousandths."""
-
-    path: Path
-    weight: int
-
-    def read(self, space: IdSpace, max_order: int, begin: int = 0, end: int = -1) -> Windows:
-        row = max_order * np.dtype(space.dtype).itemsize
-        number = -1 if end < 0 else (end - begin) * max_order
-        flat = np.fromfile(self.path, dtype=space.dtype, count=number, offset=begin * row)
-        return flat.reshape(-1, max_order)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counting:
     """What is counted, where it is kept, and by whom."""
 
     tokenizer: str
-    space: IdSpace
-    max_order: int
+    layout: Layout
     min_count: int
     chunks: Chunks
     folder: Path
@@ -120,7 +103,7 @@ def count_token_ngrams(
     memory: how many bytes all processes together may hold at once, apart from the result.
     jobs: how many processes count at most; default: one per core, fewer for a small corpus.
     workspace: a folder for finished runs, from which a killed count resumes; it is deleted at the
-        end. Default: a temporary folder.
+        end, and takes about 30 bytes per token. Default: a temporary folder.
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
@@ -131,8 +114,7 @@ def count_token_ngrams(
         with workers(jobs, partial(_make_encoder, tokenizer, space, max_words)) as apply:
             counting = _Counting(
                 tokenizer=tokenizer.fingerprint,
-                space=space,
-                max_order=max_order,
+                layout=Layout(space, max_order),
                 min_count=math.ceil(min_count * _WEIGHT_UNIT),
                 chunks=chunks,
                 folder=folder,
@@ -145,7 +127,7 @@ def count_token_ngrams(
         least = _least_count(parts, max_order, counting.min_count, max_ngrams)
         whole = all(run.weight % _WEIGHT_UNIT == 0 for run in runs)
         for order in range(1, max_order + 1):
-            kept = [ngrams[ngrams.counts >= least] for ngrams in _load(parts, order)]
+            kept = [ngrams[ngrams.counts >= least] for ngrams in read_parts(parts, order)]
             counts = np.concatenate([ngrams.counts for ngrams in kept])
             yield TokenNgrams(
                 np.concatenate([ngrams.ids for ngrams in kept]),
@@ -157,18 +139,18 @@ def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace, max_words: int
     return WordEncoder(tokenizer, gap=space.gap, dtype=space.dtype, max_words=max_words)
 
 
-def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[_Run]:
+def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[Run]:
     """A run for each shard; those that are there already are not made again."""
-    runs: list[_Run] = []
+    runs: list[Run] = []
 
     def missing() -> Iterator[tuple[Any, ...]]:
         for weight, lines in _shards(corpus, counting.chunks, advance):
-            name = digest(_FORMAT, counting.tokenizer, counting.max_order, lines)
-            runs.append(_Run(counting.folder / f"{name}.run", weight))
+            name = digest(_FORMAT, counting.tokenizer, counting.layout.max_order, lines)
+            runs.append(Run(counting.folder / f"{name}.run", weight))
             if not runs[-1].path.exists():
-                yield runs[-1].path, lines, counting.max_order, counting.space
+                yield runs[-1].path, lines, counting.layout
 
-    for _ in counting.apply(_write_run, missing()):
+    for _ in counting.apply(write_run, missing()):
         pass
     return runs
 
@@ -190,35 +172,27 @@ def _shards(
             yield round(weight * _WEIGHT_UNIT), shard
 
 
-def _write_run(
-    encoder: WordEncoder, path: Path, lines: list[str], max_order: int, space: IdSpace
-) -> None:
-    windows = sort_windows(encoder.encode(lines), max_order, space)
-    with appearing(path) as partial_path:
-        windows.tofile(partial_path)
-
-
 def _count_ranges(
-    runs: list[_Run], counting: _Counting, advance: Callable[[float], None]
+    runs: list[Run], counting: _Counting, advance: Callable[[float], None]
 ) -> list[Path]:
     """A part, the counts of all orders, for each key range.
 
     advance: called with the share of all windows that a range had.
     """
-    space, max_order, apply = counting.space, counting.max_order, counting.apply
-    samples = list(apply(_sample, [(run, max_order, space) for run in runs]))
+    layout, apply = counting.layout, counting.apply
+    samples = list(apply(sample_run, [(run, layout) for run in runs]))
     cuts = choose_cuts(samples, counting.chunks.range_windows)
-    located = np.array(list(apply(_locate, [(run, cuts, max_order, space) for run in runs])))
+    located = np.array(list(apply(cut_run, [(run, cuts, layout) for run in runs])))
     of_all = digest(
         _FORMAT, [(r.path.name, r.weight) for r in runs], cuts.tobytes(), counting.min_count
     )
     parts = [counting.folder / f"{of_all}.{i}.part" for i in range(len(cuts) + 1)]
     missing = (
-        (part, runs, bounds, counting.min_count, max_order, space)
+        (part, runs, bounds, counting.min_count, layout)
         for part, bounds in zip(parts, _bounds(located), strict=True)
         if not part.exists()
     )
-    for windows in apply(_write_part, missing):
+    for windows in apply(write_part, missing):
         advance(windows / located[:, -1].sum())
     return parts
 
@@ -228,58 +202,14 @@ def _bounds(located: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [located[:, i : i + 2] for i in range(located.shape[1] - 1)]
 
 
-def _sample(_: WordEncoder, run: _Run, max_order: int, space: IdSpace) -> Keys:
-    return sample_keys(run.read(space, max_order), space)
-
-
-def _locate(
-    _: WordEncoder, run: _Run, cuts: Keys, max_order: int, space: IdSpace
-) -> NDArray[np.int64]:
-    return locate_cuts(run.read(space, max_order), cuts, space)
-
-
-def _write_part(
-    _: WordEncoder,
-    path: Path,
-    runs: list[_Run],
-    bounds: NDArray[np.int64],
-    min_count: int,
-    max_order: int,
-    space: IdSpace,
-) -> int:
-    """Count one range; returns how many windows it has."""
-    slices = [
-        run.read(space, max_order, begin, end)
-        for run, (begin, end) in zip(runs, bounds.tolist(), strict=True)
-    ]
-    weights = [run.weight for run in runs]
-    counted = count_range(slices, weights, min_count=min_count, space=space)
-    arrays: dict[str, Any] = {f"ids{part.order}": part.ids for part in counted}
-    arrays |= {f"counts{part.order}": part.counts for part in counted}
-    with appearing(path) as partial_path, partial_path.open("wb") as file:
-        np.savez(file, **arrays)
-    return sum(map(len, slices))
-
-
 def _least_count(parts: list[Path], max_order: int, min_count: int, max_ngrams: int) -> int:
     """The least count, in thousandths, of the n-grams that are kept."""
     steps = np.zeros(_MOST_RAISED + 1, dtype=np.int64)
     for order in range(1, max_order + 1):
-        for ngrams in _load(parts, order):
+        for ngrams in read_parts(parts, order):
             above = ngrams.counts[ngrams.counts >= min_count] - min_count
             steps += np.bincount(
                 np.minimum(above // _WEIGHT_UNIT, _MOST_RAISED), minlength=len(steps)
             )
-    kept = steps[::-1].cumsum()[::-1]
-    raised = int(np.argmax(kept <= max_ngrams)) if (kept <= max_ngrams).any() else _MOST_RAISED
-    return min_count + raised * _WEIGHT_UNIT
-
-
-def _load(parts: list[Path], order: int) -> Iterator[TokenNgrams]:
-    """The n-grams of one order, range by range."""
-    return join_ranges(_load_part(part, order) for part in parts)
-
-
-def _load_part(path: Path, order: int) -> TokenNgrams:
-    with np.load(path) as arrays:
-        return TokenNgrams(arrays[f"ids{order}"], arrays[f"counts{order}"])
+    kept = np.append(steps[::-1].cumsum()[::-1], 0)
+    return min_count + int(np.argmax(kept <= max_ngrams)) * _WEIGHT_UNIT

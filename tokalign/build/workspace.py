@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,24 @@ import msgpack  # type: ignore[import-untyped]
 
 from tokalign.errors import UsageError
 
+_LOCK = "lock"
+
 
 @contextmanager
 def open_workspace(folder: Path | None) -> Iterator[Path]:
     """Make or reopen a workspace, a temporary one if `folder` is None.
 
-    It is deleted at the end, and left as it is when the body raises or the process dies.
+    It is deleted at the end, also that of a generator which is closed before its last value. When
+    the body raises or the process dies, what was finished stays.
     Raises: UsageError if another process is using the folder.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
             yield Path(temporary)
         return
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with (folder / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -42,8 +46,25 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             ) from None
         for unfinished in folder.glob("*.partial"):
             unfinished.unlink()
-        yield folder
-        shutil.rmtree(folder)
+        try:
+            yield folder
+        except GeneratorExit:
+            _delete(folder, made)
+        except BaseException:
+            if all(path.name == _LOCK for path in folder.iterdir()):
+                _delete(folder, made)
+            raise
+        else:
+            _delete(folder, made)
+
+
+def _delete(folder: Path, made: list[Path]) -> None:
+    """Delete a workspace, and what is empty of the folders that were made for it."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for path in made:
+            if path != folder:
+                path.rmdir()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ _SHOWN_PROBLEMS = 10
     "--workspace",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="backoff: keep finished counts here while building; a killed build goes on from them.",
+    help="backoff: keep finished counts here while building; a killed build goes on from them. "
+    "Default: beside the table.",
 )
 @click.option(
     "--on-invalid",
@@ -117,7 +119,7 @@ def command(
 
     Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok.
     FILEs without an option are corpus too, so that --corpus folder/*.zst works. Equal inputs give
-    equal files. An interrupted build changes nothing.
+    equal files. An interrupted build changes no table; run again, it goes on where it was.
     """
     if dictionary_only and alignment_only:
         raise UsageError("--dictionary-only and --alignment-only exclude each other; give one")
@@ -188,8 +190,9 @@ def _plan(
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
     if dictionary is not None:
+        options = _with_workspace(dictionary, folder / f"{language}.counting")
         builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
-            ours.tokenizer, corpus, dictionary, language=language, stage=stage
+            ours.tokenizer, corpus, options, language=language, stage=stage
         )
     if draft is not None:
         theirs = resolve_tokenizer(draft)
@@ -198,6 +201,17 @@ def _plan(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
     return builders
+
+
+def _with_workspace(
+    options: BackoffOptions | DictspecOptions, folder: Path
+) -> BackoffOptions | DictspecOptions:
+    """The options with this workspace, where one is used and none was given."""
+    from tokalign.build.dictionaries import BackoffOptions
+
+    if isinstance(options, BackoffOptions) and options.workspace is None:
+        return replace(options, workspace=folder)
+    return options
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
