@@ -16,7 +16,7 @@ from tokalign.build.ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.prune import ROW_COST
 from tokalign.build.smoothing import CONCENTRATION, DISCOUNT, OPTIMISM
 from tokalign.build.stages import Stage, silent
-from tokalign.build.token_ngrams import MEMORY, MIN_COUNT, count_token_ngrams
+from tokalign.build.token_ngrams import MAX_NGRAMS, MEMORY, MIN_COUNT, count_token_ngrams
 from tokalign.bundle import ALIGNMENT, Bundle, encode_bundle
 from tokalign.errors import UsageError
 from tokalign.tables import KIND as DICTSPEC
@@ -125,6 +125,7 @@ def _backoff_frame(
             "kind": BACKOFF,
             "language": language,
             "min_count": options.min_count,
+            "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
             "optimism": OPTIMISM,
