@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.gain import Costs, best_length
+from tokalign.runtime.gain import Costs, best_ids, best_length
 
 PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
 ROWS = st.lists(st.floats(0.1, 10), min_size=1, max_size=14).map(tuple)
@@ -29,6 +32,36 @@ def test_no_other_length_has_a_higher_rate(
     rates = [rate(probabilities, costs, n) for n in range(len(probabilities) + 1)]
     assert plan.rate == pytest.approx(max(rates))
     assert rates[plan.length] == pytest.approx(max(rates))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[float], list[int]]:
+    probabilities = draw(st.lists(st.floats(0, 1), min_size=1, max_size=7))
+    return probabilities, [draw(st.integers(-1, i - 1)) for i in range(len(probabilities))]
+
+
+@given(trees(), ROWS)
+def test_no_other_part_of_a_tree_has_a_higher_rate(
+    tree: tuple[list[float], list[int]], rows: tuple[float, ...]
+) -> None:
+    probabilities, parents = tree
+    costs = Costs(rows=rows)
+    reached: list[float] = []
+    for probability, parent in zip(probabilities, parents, strict=True):
+        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
+
+    def rate_of(kept: Sequence[int]) -> float:
+        return (1 + sum(reached[i] for i in kept)) / costs.verify(len(kept) + 1)
+
+    def whole(kept: Sequence[int]) -> bool:
+        return all(parents[i] == -1 or parents[i] in kept for i in kept)
+
+    chosen = best_ids(probabilities, parents, costs)
+    every = chain.from_iterable(
+        combinations(range(len(parents)), n) for n in range(len(parents) + 1)
+    )
+    assert whole(chosen)
+    assert rate_of(chosen) == pytest.approx(max(rate_of(kept) for kept in every if whole(kept)))
 
 
 def test_a_staircase_has_more_than_one_summit() -> None:

@@ -77,6 +77,15 @@ def test_behind_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
         np.testing.assert_allclose(np.array(session.logits(ids)), fresh, atol=2e-5)
 
 
+@given(trees(), st.sets(st.integers(0, 6)))
+def test_part_of_a_tree_keeps_its_paths(tree: Proposal, wanted: set[int]) -> None:
+    kept = sorted({i for leaf in wanted if leaf < len(tree.ids) for i in tree.path_to(leaf)})
+    part = tree.only(kept)
+    for new, old in enumerate(kept):
+        before, after = tree.path_to(old), part.path_to(new)
+        assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
+
+
 class TreeDrafter:
     """Proposes wild trees."""
 

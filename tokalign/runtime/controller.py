@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Protocol
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.gain import Plan
+from tokalign.runtime.gain import Plan, best_ids
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.pace import Pace, plan_offer
 from tokalign.runtime.proposal import Guess, Proposal, Verdict
@@ -168,7 +168,10 @@ class GainController:
             return self._joined(self._join, proposal, limit, took)
         if not proposal.ids or len(proposal.probabilities) != len(proposal.ids):
             return proposal
-        return _head(proposal, plan_offer(pace, proposal, spent=took).length)
+        kept = best_ids(
+            pace.believed(proposal), proposal.parents, pace.costs(len(proposal.ids)), spent=took
+        )
+        return proposal.only(kept)
 
     def _offers_now(self, context: Context) -> bool:
         return self._offer is not None and self._offer[0] == len(context.ids)

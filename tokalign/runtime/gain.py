@@ -74,6 +74,26 @@ def best_length(
     return best
 
 
+def best_ids(
+    probabilities: Sequence[float], parents: Sequence[int], costs: Costs, *, spent: float = 0.0
+) -> list[int]:
+    """Which ids of a tree, by index, give the best expected rate; none may be the best.
+
+    The likeliest to be reached are taken first; nothing is likelier than what it stands behind, so
+    that is always a tree. parents, spent: as for `best_length`.
+    Source: OPT-Tree (Wang et al., 2024).
+    """
+    reached = list(_reached(probabilities, parents))
+    order = sorted(range(len(reached)), key=lambda i: (-reached[i], i))
+    best, expected, rate = 0, 1.0, 1.0 / (costs.verify(1) + spent)
+    for length, index in enumerate(order, start=1):
+        expected += reached[index]
+        time = costs.verify(length + 1) + costs.host + spent
+        if expected / time > rate:
+            best, rate = length, expected / time
+    return sorted(order[:best])
+
+
 def _reached(probabilities: Sequence[float], parents: Sequence[int]) -> Iterable[float]:
     """For each id the probability that it and everything it stands behind is right."""
     if not parents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tokalign.vocab import TargetId
@@ -68,6 +68,18 @@ class Proposal:
     def chain_length(self) -> int:
         """How many leading ids stand each behind the one before it."""
         return next((i for i, p in enumerate(self.parents) if p != i - 1), len(self.ids))
+
+    def only(self, kept: Sequence[int]) -> Proposal:
+        """The ids at these indices, in ascending order; each with all that it stands behind."""
+        place = {-1: -1} | {index: new for new, index in enumerate(kept)}
+        known = [index for index in kept if index < len(self.probabilities)]
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in kept),
+            sources=tuple(self.sources[i] for i in kept),
+            probabilities=tuple(self.probabilities[i] for i in known),
+            parents=tuple(place[self.parents[i]] for i in kept) if self.parents else (),
+        )
 
     def path_to(self, index: int) -> list[int]:
         """Indices from the first id to the one at `index`, that one included; none for -1."""

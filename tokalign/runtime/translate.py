@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from tokalign.runtime.text import token_bytes
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 
+Beside: TypeAlias = tuple[TargetId, float]
+"""An id that may come in the place of another one, and how probable that is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Translated:
@@ -39,7 +42,7 @@ class Translated:
     ids: tuple[TargetId, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
     probabilities: tuple[float, ...] = ()
-    beside: tuple[tuple[TargetId, float], ...] = ()
+    beside: tuple[Beside, ...] = ()
     laws: tuple[Array | None, ...] = ()
 
     @classmethod

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokalign.runtime.context import Context
+from tokalign.runtime.estimates import Acceptance
 from tokalign.runtime.interfaces import Session
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translate import Translation
+from tokalign.runtime.translate import Beside, Translated, Translation
+from tokalign.vocab import TargetId
 
 SOURCE = "draft"
 
@@ -30,6 +34,8 @@ class NeuralDrafter:
         self._translation = translation
         self._steps = num_draft_tokens
         self._alternatives = alternatives
+        self._acceptance = Acceptance()
+        self._guessed: tuple[int, tuple[TargetId, ...]] = 0, ()
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return self.draft(context, steps=self._steps, limit=limit)
@@ -39,17 +45,40 @@ class NeuralDrafter:
         steps = min(steps, limit)
         if not steps:
             return Proposal()
+        self._learn(context)
         passes, seconds = self._session.passes, self._session.seconds
         translated = self._translation.draft(context, self._session, steps)
         chain, beside = translated.ids[:limit], translated.beside[: self._alternatives]
+        self._guessed = len(context.ids), chain
         ids = (*chain, *(token for token, _ in beside))
         return Proposal(
             ids=ids,
             sources=(SOURCE,) * len(ids),
-            probabilities=translated.probabilities,
+            probabilities=self._probabilities(translated, chain, beside),
             parents=(*range(-1, len(chain) - 1), *[-1] * len(beside)) if beside else (),
             laws=translated.laws[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=self._session.seconds - seconds,
         )
+
+    def _learn(self, context: Context) -> None:
+        """What became of the last chain."""
+        start, chain = self._guessed
+        came = context.ids[start : start + len(chain)]
+        right = [guessed == token for guessed, token in zip(chain, came, strict=False)]
+        self._acceptance.observe(len(right), [*right, False].index(False))
+        self._guessed = 0, ()
+
+    def _probabilities(
+        self, translated: Translated, chain: Sequence[TargetId], beside: Sequence[Beside]
+    ) -> tuple[float, ...]:
+        """As the translation knows them; for the rest of a chain, as its positions turned out.
+
+        None where ids were drawn: choosing among them by it would bend the law (`rejection.py`).
+        """
+        if translated.laws:
+            return ()
+        said = translated.probabilities[: len(chain)]
+        believed = self._acceptance.probabilities(len(chain))[len(said) :]
+        return (*said, *believed, *(probability for _, probability in beside))
