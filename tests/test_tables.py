@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,13 @@ def test_sections_that_do_not_belong_together_are_refused() -> None:
             Continuations.from_sections({key: one[key] for key in one if key != name})
     with pytest.raises(BundleError, match="1 contexts but 0 locators"):
         Continuations.from_sections({**two, "continuations.trie": one["continuations.trie"]})
+
+
+def test_a_table_keeps_the_bytes_it_reads_alive() -> None:
+    """A mapped trie alone would read freed memory once its section is gone."""
+    sections = Continuations.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()
+    trie = sections["continuations.trie"]
+    held = sys.getrefcount(trie)
+    table = Continuations.from_sections(sections)
+    assert sys.getrefcount(trie) > held
+    assert table.longest_match([1]) is not None

@@ -67,6 +67,7 @@ class Continuations:
         self._pool = pool.data
         self._width = pool.itemsize
         self._packers = _packers(self._width)
+        self._backing: object = None
 
     def __len__(self) -> int:
         """How many contexts are stored."""
@@ -124,7 +125,8 @@ class Continuations:
             raise BundleError("the table holds no dictionary; give a .dictionary.tok file")
         trie = marisa_trie.BinaryTrie()
         try:
-            trie.map(sections["continuations.trie"])
+            backing = sections["continuations.trie"]
+            trie.map(backing)
             table = cls(
                 trie=trie,
                 locators=_array(sections["continuations.locators"], "<u4"),
@@ -135,6 +137,7 @@ class Continuations:
             raise BundleError(
                 f"the dictionary cannot be read ({error}); rebuild it with: tokalign build"
             ) from error
+        table._backing = backing  # a mapped trie does not keep its bytes alive
         if not len(trie) == len(table._locators) == len(table._probabilities):
             raise BundleError(
                 f"the dictionary has {len(trie)} contexts but {len(table._locators)} locators; "
