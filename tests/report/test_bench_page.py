@@ -58,6 +58,20 @@ def test_the_page_shows_every_point_and_every_row() -> None:
     assert "a <model>" in document.pieces
 
 
+def test_a_break_even_that_cannot_be_reached_is_not_given_a_figure() -> None:
+    def shown(*speeds: float) -> str:
+        found = compare(
+            measured(condition, block(n), tokens_per_second=speed, accepted=n)
+            for n, speed in enumerate(speeds)
+            for condition, speed in ((CONDITIONS[0], 10.0), (CONDITIONS[1], speed))
+        )
+        return cells(found.overall[1])[8]
+
+    assert shown(5, 7.5, 10, 12.5).startswith("0.50 (")
+    assert shown(1, 2, 3, 4) == "> 1"
+    assert shown(9, 8, 7, 6) == "–"
+
+
 def test_the_verdict_claims_nothing_that_the_quartiles_do_not() -> None:
     def verdict(*speeds: float) -> str:
         found = compare(

@@ -40,9 +40,11 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _break_even(fit: BreakEven | None) -> str:
-    """A dash where more acceptance did not mean more speed."""
+    """A dash where more acceptance did not mean more speed; above 1 drafting can never pay."""
     if fit is None or fit.slope <= 0 or not isfinite(fit.acceptance):
         return "–"
+    if fit.acceptance > 1:
+        return "> 1"
     return f"{fit.acceptance:.2f} ({fit.low:.2f} to {fit.high:.2f})"
 
 
