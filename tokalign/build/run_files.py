@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,8 @@ class Layout:
     max_order: int
 
     @property
-    def window_bytes(self) -> int:
-        return self.max_order * int(np.dtype(self.space.dtype).itemsize)
+    def id_bytes(self) -> int:
+        return int(np.dtype(self.space.dtype).itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Run:
             self.path,
             dtype=layout.space.dtype,
             count=-1 if end is None else (end - begin) * layout.max_order,
-            offset=begin * layout.window_bytes,
+            offset=begin * layout.max_order * layout.id_bytes,
         )
         return flat.reshape(-1, layout.max_order)
 
@@ -95,18 +94,25 @@ def write_part(
     counted = count_range(
         slices, [run.weight for run in runs], min_count=min_count, space=layout.space
     )
-    arrays: dict[str, Any] = {f"ids{part.order}": part.ids for part in counted}
-    arrays |= {f"counts{part.order}": part.counts for part in counted}
     with appearing(path) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, **arrays)
+        np.array([len(ngrams) for ngrams in counted], dtype=np.int64).tofile(file)
+        for ngrams in counted:
+            ngrams.ids.tofile(file)
+            ngrams.counts.tofile(file)
     return sum(map(len, slices))
 
 
-def read_parts(parts: Iterable[Path], order: int) -> Iterator[TokenNgrams]:
+def read_parts(parts: Iterable[Path], order: int, layout: Layout) -> Iterator[TokenNgrams]:
     """The n-grams of one order, range by range."""
-    return join_ranges(_read_part(part, order) for part in parts)
+    return join_ranges(_read_part(part, order, layout) for part in parts)
 
 
-def _read_part(path: Path, order: int) -> TokenNgrams:
-    with np.load(path) as arrays:
-        return TokenNgrams(arrays[f"ids{order}"], arrays[f"counts{order}"])
+def _read_part(path: Path, order: int, layout: Layout) -> TokenNgrams:
+    """A part is i64[max_order], how many n-grams it has; then of each order ids and counts."""
+    sizes = np.fromfile(path, dtype=np.int64, count=layout.max_order)
+    id_bytes, word = layout.id_bytes, sizes.itemsize
+    before = sum(k * (n * id_bytes + word) for n, k in enumerate(sizes[: order - 1].tolist(), 1))
+    start, size = sizes.nbytes + before, int(sizes[order - 1])
+    ids = np.fromfile(path, dtype=layout.space.dtype, count=size * order, offset=start)
+    counts = np.fromfile(path, dtype=np.int64, count=size, offset=start + ids.nbytes)
+    return TokenNgrams(ids.reshape(size, order), counts)

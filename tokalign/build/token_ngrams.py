@@ -124,10 +124,13 @@ def count_token_ngrams(
                 runs = _sort_runs(corpus, counting, advance)
             with stage(corpus.size, "Counting token n-grams") as advance:
                 parts = _count_ranges(runs, counting, lambda part: advance(int(part * corpus.size)))
-        least = _least_count(parts, max_order, counting.min_count, max_ngrams)
+        least = _least_count(parts, counting, max_ngrams)
         whole = all(run.weight % _WEIGHT_UNIT == 0 for run in runs)
         for order in range(1, max_order + 1):
-            kept = [ngrams[ngrams.counts >= least] for ngrams in read_parts(parts, order)]
+            kept = [
+                ngrams[ngrams.counts >= least]
+                for ngrams in read_parts(parts, order, counting.layout)
+            ]
             counts = np.concatenate([ngrams.counts for ngrams in kept])
             yield TokenNgrams(
                 np.concatenate([ngrams.ids for ngrams in kept]),
@@ -202,11 +205,12 @@ def _bounds(located: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [located[:, i : i + 2] for i in range(located.shape[1] - 1)]
 
 
-def _least_count(parts: list[Path], max_order: int, min_count: int, max_ngrams: int) -> int:
+def _least_count(parts: list[Path], counting: _Counting, max_ngrams: int) -> int:
     """The least count, in thousandths, of the n-grams that are kept."""
     steps = np.zeros(_MOST_RAISED + 1, dtype=np.int64)
-    for order in range(1, max_order + 1):
-        for ngrams in read_parts(parts, order):
+    min_count = counting.min_count
+    for order in range(1, counting.layout.max_order + 1):
+        for ngrams in read_parts(parts, order, counting.layout):
             above = ngrams.counts[ngrams.counts >= min_count] - min_count
             steps += np.bincount(
                 np.minimum(above // _WEIGHT_UNIT, _MOST_RAISED), minlength=len(steps)
