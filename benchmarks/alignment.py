@@ -27,14 +27,14 @@ from tokalign.cli.texts import read_texts
 from tokalign.lookup import open_alignment
 from tokalign.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
-from tokalign.runtime.cover_search import CoverSearch
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Emitted
-from tokalign.runtime.exact import ExactTranslation
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translate import Pair, Translation
+from tokalign.runtime.translation.cover_search import CoverSearch
+from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.runtime.translation.published import Pair, Translation
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {

@@ -29,7 +29,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.registry import resolve_tokenizer
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.plan import Costs
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
 from tokalign.suffix_automaton import Occurrence, SuffixAutomaton

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import click
 
-from tokalign.cost_curve import read_curve, shipped_names
+from tokalign.cost.curve import read_curve, shipped_names
+from tokalign.cost.offers import OfferTrace, TracedText, read_trace
 from tokalign.errors import UsageError
-from tokalign.offers import OfferTrace, TracedText, read_trace
-from tokalign.runtime.controller import MOST
-from tokalign.runtime.estimates import PassTimes
-from tokalign.runtime.gain import Costs
-from tokalign.runtime.pace import Pace
-from tokalign.runtime.projection import costs_under, project
+from tokalign.runtime.gain.controller import MOST
+from tokalign.runtime.gain.estimates import PassTimes
+from tokalign.runtime.gain.pace import Pace
+from tokalign.runtime.gain.plan import Costs
+from tokalign.runtime.gain.projection import costs_under, project
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)

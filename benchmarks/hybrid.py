@@ -32,13 +32,13 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.events import Proposed
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.plan import Costs
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translate import Pair
+from tokalign.runtime.translation.published import Pair
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 

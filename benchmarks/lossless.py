@@ -25,8 +25,8 @@ from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.models_mlx import ModelSession
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.statistics import Statistics
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,9 +29,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.lookup import open_alignment, open_dictionary
 from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.gain.known_costs import opening_pace
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.known_costs import opening_pace
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 
 ROOT = Path(__file__).resolve().parent.parent
 Clock = Callable[[], float]

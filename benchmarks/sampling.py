@@ -35,8 +35,8 @@ from tokalign.lookup import open_alignment
 from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.models_mlx import ModelSession
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = """\

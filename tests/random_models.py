@@ -18,9 +18,9 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.vocab import TargetId
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.cost_model import (
+from tokalign.cost.model import (
     _student_t,
     acceptance_buckets,
     approximate_break_even,

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.cost.offers import (
+    Offer,
+    OfferTrace,
+    TracedText,
+    read_trace,
+    trace_of_run,
+    write_trace,
+)
 from tokalign.errors import UsageError
-from tokalign.offers import Offer, OfferTrace, TracedText, read_trace, trace_of_run, write_trace
 from tokalign.rounds import Round, SavedRun
 
 

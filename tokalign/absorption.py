@@ -146,3 +146,7 @@ class Absorption:
 def _character_length(lead: int) -> int:
     """Bytes of the UTF-8 character that begins with `lead`; 1 for a stray byte."""
     return 1 if lead < 0xC2 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+
+
+share = lru_cache(maxsize=8)(Absorption)
+"""One object per tokenizer and table: what it has worked out for one request serves the next."""

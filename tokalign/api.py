@@ -40,13 +40,13 @@ from tokalign.runtime.methods import (
     choose_method,
     choose_translation,
 )
-from tokalign.runtime.models_mlx import CacheOptions, ModelSession
+from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
+from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.sampling import CallableSampler, LogitsProcessor, Sampling
 from tokalign.runtime.session_store import OutputStore, session_store
-from tokalign.runtime.translate import Pair, SharedIds, Translation
+from tokalign.runtime.translation.published import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.runtime.weights import peak_memory
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 

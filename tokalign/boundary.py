@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokalign.absorption import Absorption
+from tokalign.absorption import share
 from tokalign.alignment_tables import MergeSites
 from tokalign.incremental import IncrementalEncoder
 from tokalign.pieces import WordSplitter, incomplete_tail
@@ -26,7 +26,7 @@ class Boundary:
     """
 
     def __init__(self, target: Tokenizer[TargetId], merge_sites: MergeSites | None = None) -> None:
-        self._absorption = Absorption(target.bpe, merge_sites) if merge_sites is not None else None
+        self._absorption = share(target.bpe, merge_sites) if merge_sites is not None else None
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
         self._segment = IncrementalEncoder(target.bpe)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median, quantiles
 
-from tokalign.cost_model import BreakEven, fit_break_even
+from tokalign.cost.model import BreakEven, fit_break_even
 from tokalign.measurements import PLAIN, Block, Condition, Measurement
 
 

@@ -12,12 +12,12 @@ from random_models import write_model
 
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.project import command as project
-from tokalign.cost_curve import read_curve
+from tokalign.cost.curve import read_curve
+from tokalign.cost.offers import Offer, OfferTrace, TracedText, write_trace
 from tokalign.errors import UsageError
-from tokalign.offers import Offer, OfferTrace, TracedText, write_trace
 from tokalign.runtime.assembly import LanguageModel
-from tokalign.runtime.known_costs import opening_pace
-from tokalign.runtime.unispec import unispec_size
+from tokalign.runtime.gain.known_costs import opening_pace
+from tokalign.runtime.gain.unispec import unispec_size
 
 
 @pytest.fixture(scope="module")

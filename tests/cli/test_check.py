@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tokalign.cli.check import command
-from tokalign.cost_curve import ContextCosts, CostCurve, Machine, Timing
-from tokalign.curve_store import store_curve
+from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.registry import resolve_tokenizer
 

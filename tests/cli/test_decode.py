@@ -24,7 +24,7 @@ from tokalign.errors import (
 )
 from tokalign.rounds import SavedRun
 from tokalign.runtime.assembly import LanguageModel
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.tables import Continuations
 
 VLLM_NAMES = {

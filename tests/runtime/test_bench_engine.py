@@ -15,8 +15,7 @@ from tokalign.measurements import PLAIN, Condition
 from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
 from tokalign.runtime.bench import Bench, conditions_of
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.known_costs import opening_pace
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.cost_curve import read_curve, shipped_names
-from tokalign.offers import Offer, OfferTrace, TracedText
+from tokalign.cost.curve import read_curve, shipped_names
+from tokalign.cost.offers import Offer, OfferTrace, TracedText
 from tokalign.runtime.context import Context
-from tokalign.runtime.controller import GainController
-from tokalign.runtime.estimates import Acceptance, PassTimes
 from tokalign.runtime.events import Event, Proposed
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.controller import GainController
+from tokalign.runtime.gain.estimates import Acceptance, PassTimes
+from tokalign.runtime.gain.pace import CREDIT, SHARE, SLACK, Pace
+from tokalign.runtime.gain.plan import Costs
+from tokalign.runtime.gain.projection import known_pace, project
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.pace import CREDIT, SHARE, SLACK, Pace
-from tokalign.runtime.projection import known_pace, project
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.vocab import TargetId
 
@@ -235,7 +235,7 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
 
 
 def _watch(text: TracedText, truth: Costs, pace: Pace, seen: list[Proposal]) -> None:
-    from tokalign.runtime.projection import _Clock, _Offers, _TimedReplay
+    from tokalign.runtime.gain.projection import _Clock, _Offers, _TimedReplay
 
     clock = _Clock()
     controller = GainController(

@@ -9,15 +9,15 @@ import pytest
 from random_models import RandomDrafter, generate, random_model
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.controller import GainController
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.estimates import PassTimes
+from tokalign.runtime.gain.controller import GainController
+from tokalign.runtime.gain.estimates import PassTimes
+from tokalign.runtime.gain.pace import Pace
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.models_mlx import ModelSession
-from tokalign.runtime.pace import Pace
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.vocab import TargetId
 

@@ -16,7 +16,7 @@ from tokalign.dictionary import Dictionary
 from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables import Continuations
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "target"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polish import SENTENCES, texts
 
 from tokalign.registry import resolve_tokenizer
-from tokalign.runtime.draft_text import ChunkedText, DraftText, map_specials
+from tokalign.runtime.translation.draft_text import ChunkedText, DraftText, map_specials
 from tokalign.tokenizers import Tokenizer
 
 NAMES = ("bielik", "llama3.2", "qwen2.5")

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.build.alignment import align
-from tokalign.runtime import noise
 from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.drawing import Projection
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.models_mlx import ModelSession
-from tokalign.runtime.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.drawing import Projection
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.vocab import TargetId
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.gain import Costs, best_ids, best_length
+from tokalign.runtime.gain.plan import Costs, best_ids, best_length
 
 PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
 ROWS = st.lists(st.floats(0.1, 10), min_size=1, max_size=14).map(tuple)

@@ -14,7 +14,7 @@ from tokalign.runtime.draft.asking import AskedWhereItPays
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.guess_tree import GuessTree
 from tokalign.runtime.draft.hybrid import Hybrid, expected
-from tokalign.runtime.gain import Costs, best_length
+from tokalign.runtime.gain.plan import Costs, best_length
 from tokalign.runtime.proposal import Guess, Proposal
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics

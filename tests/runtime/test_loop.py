@@ -17,9 +17,9 @@ from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.replay import replay
-from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.statistics import Statistics
 from tokalign.vocab import TargetId
 

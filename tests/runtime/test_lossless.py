@@ -11,7 +11,7 @@ from tokalign.build.alignment import align
 from tokalign.runtime.assembly import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
 from tokalign.tables import Continuations
 

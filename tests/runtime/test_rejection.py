@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import random_model
 
-from tokalign.runtime import noise
 from tokalign.runtime.context import Context
-from tokalign.runtime.drawing import draw
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.drawing import draw
+from tokalign.runtime.mlx.rejection import judge
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.rejection import judge
-from tokalign.runtime.sampling import Sampling, logprobs_of
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.vocab import TargetId
 
@@ -267,7 +267,7 @@ def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) 
         ids = mx.array(proposed, dtype=mx.uint32)
         return mx.where(kept == ids, ids, afresh)
 
-    monkeypatch.setattr("tokalign.runtime.sampling.judge", without_residual)
+    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", without_residual)
     options = Sampling(acceptance="residual", **OPTIONS["plain"])
     assert deviations(frequencies(options), law_of_sequences(options)) > LIMIT
 

@@ -17,13 +17,13 @@ from random_models import random_model
 
 from tokalign.build.alignment import align
 from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
-from tokalign.runtime.draft_text import map_specials
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.sampling import Sampling
+from tokalign.runtime.translation.draft_text import map_specials
 from tokalign.tokenizers import Tokenizer
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"

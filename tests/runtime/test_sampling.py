@@ -12,7 +12,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from random_models import VOCABULARY, RandomDrafter, generate
 
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.sampling import CallableSampler, Sampling, logprobs_of
+from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.verify import TargetVerifier
 
 

@@ -22,7 +22,7 @@ from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translate import Pair
+from tokalign.runtime.translation.published import Pair
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 

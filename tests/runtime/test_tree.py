@@ -16,10 +16,10 @@ from random_models import random_model
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.tree_attention import find_ropes, lay_out
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.sampling import Sampling
-from tokalign.runtime.tree_attention import find_ropes, lay_out
 from tokalign.runtime.verify import ReplayVerifier, TargetVerifier
 from tokalign.vocab import TargetId
 

@@ -18,7 +18,7 @@ from tokalign.cli.output import as_json, note, progress, quiet_option, write_tex
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
 from tokalign.comparison import Comparison, compare
-from tokalign.curve_store import find_curve
+from tokalign.cost.store import find_curve
 from tokalign.errors import UsageError
 from tokalign.measurements import (
     PLAIN,
@@ -33,7 +33,7 @@ from tokalign.report.bench import bench_page
 from tokalign.runtime.methods import METHODS, check_translation, choose_method, read_draft_tokens
 
 if TYPE_CHECKING:
-    from tokalign.cost_curve import CostCurve
+    from tokalign.cost.curve import CostCurve
     from tokalign.runtime.assembly import Decoder, Prompt
     from tokalign.runtime.bench import Bench
 
@@ -198,7 +198,7 @@ def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
     from tokalign.runtime.bench import Bench, conditions_of
-    from tokalign.runtime.known_costs import opening_pace
+    from tokalign.runtime.gain.known_costs import opening_pace
 
     target, draft = decoder.target, decoder.draft
     say_once = cache(options.note)

@@ -13,8 +13,8 @@ import click
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 
 if TYPE_CHECKING:
-    from tokalign.cost_curve import CostCurve
-    from tokalign.offers import OfferTrace
+    from tokalign.cost.curve import CostCurve
+    from tokalign.cost.offers import OfferTrace
     from tokalign.registry import ModelLocation
     from tokalign.runtime.assembly import Decoder, LanguageModel
 
@@ -56,8 +56,8 @@ def command(
 
     A curve is measured again when the chip, mlx, or the weights' shapes or formats have changed.
     """
-    from tokalign.curve_store import find_curve, store_curve
-    from tokalign.runtime.measure import machine_of
+    from tokalign.cost.store import find_curve, store_curve
+    from tokalign.runtime.gain.measure import machine_of
 
     decoder = _load(target, draft, dtype, quiet=quiet)
     theirs = decoder.draft and decoder.draft.model
@@ -79,7 +79,7 @@ def command(
 
 def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool) -> CostCurve:
     """The curve, and in its notes how well the draft guesses and which fixed length is best."""
-    from tokalign.runtime.measure import measure_curve
+    from tokalign.runtime.gain.measure import measure_curve
     from tokalign.runtime.own_output import conditional_acceptance
 
     with progress(100, "measuring", quiet=quiet) as advance:
@@ -117,8 +117,8 @@ def _trace(decoder: Decoder) -> OfferTrace:
 
 def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple[int, float]:
     """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
-    from tokalign.runtime.projection import costs_under, expected_tokens, project
-    from tokalign.runtime.unispec import unispec_size
+    from tokalign.runtime.gain.projection import costs_under, expected_tokens, project
+    from tokalign.runtime.gain.unispec import unispec_size
 
     costs = costs_under(curve, trace, draft_pass=None)
     if calibration == "argmax":
@@ -138,7 +138,7 @@ def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> 
     from tokalign.runtime.assembly import Decoder
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.methods import choose_translation
-    from tokalign.runtime.sampling import Sampling
+    from tokalign.runtime.mlx.sampling import Sampling
 
     location, ours = _model(target, dtype, quiet=quiet)
     if draft is None:

@@ -38,7 +38,7 @@ def command(
     from tokalign.build.boundary_rates import measure_boundaries
     from tokalign.build.corpus import Corpus
     from tokalign.build.coverage import measure_coverage
-    from tokalign.curve_store import find_curve_of_tokenizers
+    from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.registry import resolve_tokenizer
 
     ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)

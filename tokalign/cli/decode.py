@@ -29,10 +29,10 @@ from tokalign.runtime.methods import (
 if TYPE_CHECKING:
     from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
     from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.gain.pace import Pace
     from tokalign.runtime.generate import Generation
-    from tokalign.runtime.models_mlx import CacheOptions
-    from tokalign.runtime.pace import Pace
-    from tokalign.runtime.sampling import Acceptance, Sampling
+    from tokalign.runtime.mlx.sampling import Acceptance, Sampling
+    from tokalign.runtime.mlx.session import CacheOptions
 
 _PATH = click.Path(path_type=Path)
 
@@ -206,7 +206,7 @@ def _load(options: Options) -> Decoder:
 
 
 def _pace(options: Options, target: LanguageModel, draft: LanguageModel | None) -> Pace:
-    from tokalign.runtime.known_costs import opening_pace
+    from tokalign.runtime.gain.known_costs import opening_pace
 
     return opening_pace(target.model, draft and draft.model, note=options.note)
 
@@ -262,7 +262,7 @@ def _explain(options: Options, drafting: Drafting, *, with_model: bool) -> None:
 
 def _sampling(options: Options) -> Sampling:
     """Raises: UsageError where mlx-lm's filters would refuse."""
-    from tokalign.runtime.sampling import Sampling
+    from tokalign.runtime.mlx.sampling import Sampling
 
     return Sampling(
         temperature=options.temp,
@@ -275,7 +275,7 @@ def _sampling(options: Options) -> Sampling:
 
 
 def _cache(options: Options) -> CacheOptions:
-    from tokalign.runtime.models_mlx import CacheOptions
+    from tokalign.runtime.mlx.session import CacheOptions
 
     return CacheOptions(
         prefill_step_size=options.prefill_step_size,
@@ -294,7 +294,7 @@ def _read_prompt(options: Options, decoder: Decoder) -> Prompt:
 
 
 def _write_trace(generation: Generation, path: Path) -> None:
-    from tokalign.offers import trace_of_run, write_trace
+    from tokalign.cost.offers import trace_of_run, write_trace
 
     write_trace(trace_of_run(generation.saved_run()), path)
 

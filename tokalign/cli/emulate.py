@@ -89,12 +89,12 @@ def command(
     A step is one pass of the target. speedup counts tokens per step, as if verifying cost nothing;
     speedup = 1 + coverage x mean_accepted_length, exactly.
     """
+    from tokalign.cost.offers import write_trace
     from tokalign.lookup import open_dictionary
-    from tokalign.offers import write_trace
     from tokalign.registry import resolve_tokenizer
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.emulation import emulate, figures, trace_of
-    from tokalign.runtime.gain import Costs
+    from tokalign.runtime.gain.plan import Costs
 
     resolved = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokalign.cost_curve import Machine
+    from tokalign.cost.curve import Machine
     from tokalign.runtime.assembly import Decoder
 
 
@@ -46,9 +46,9 @@ def load_pair(
     from tokalign.registry import resolve_model
     from tokalign.runtime.assembly import Decoder, LanguageModel
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.measure import machine_of
+    from tokalign.runtime.gain.measure import machine_of
     from tokalign.runtime.methods import choose_translation
-    from tokalign.runtime.sampling import Sampling
+    from tokalign.runtime.mlx.sampling import Sampling
 
     places = [resolve_model(name) for name in (target_name, draft_name) if name is not None]
     for place in places:

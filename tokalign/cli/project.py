@@ -10,8 +10,8 @@ import click
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
-    from tokalign.offers import OfferTrace
-    from tokalign.runtime.projection import Projection
+    from tokalign.cost.offers import OfferTrace
+    from tokalign.runtime.gain.projection import Projection
 
 
 @click.command("project")
@@ -46,9 +46,9 @@ def command(
     quiet: bool,
 ) -> None:
     """Say what speed-up to expect under cost curves, by draft length and with `auto`."""
-    from tokalign.cost_curve import read_curve, shipped_names
-    from tokalign.offers import read_trace
-    from tokalign.runtime.projection import costs_under, project
+    from tokalign.cost.curve import read_curve, shipped_names
+    from tokalign.cost.offers import read_trace
+    from tokalign.runtime.gain.projection import costs_under, project
 
     trace = read_trace(file)
     _say_what_is_approximate(trace, quiet=quiet)

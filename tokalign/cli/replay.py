@@ -140,16 +140,16 @@ def _replay(
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
     from tokalign.build.alignment import align
+    from tokalign.cost.offers import OfferTrace, TracedText, write_trace
     from tokalign.lookup import open_alignment
-    from tokalign.offers import OfferTrace, TracedText, write_trace
     from tokalign.registry import resolve_model, resolve_tokenizer
     from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.models_mlx import ModelSession
-    from tokalign.runtime.recorder import record
+    from tokalign.runtime.gain.recorder import record
+    from tokalign.runtime.mlx.session import ModelSession
     from tokalign.runtime.replay import replay
     from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translate import Pair
+    from tokalign.runtime.translation.published import Pair
 
     location, resolved = resolve_model(draft), resolve_tokenizer(target)
     note(location.description, quiet=quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokalign.comparison import Comparison, Row
-from tokalign.cost_curve import CostCurve
+from tokalign.cost.curve import CostCurve
 from tokalign.measurements import PLAIN
 from tokalign.report.axes import Axis, percent
 from tokalign.report.bars import Bar, bars

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from tokalign.comparison import Comparison, Row
-from tokalign.cost_model import BreakEven
+from tokalign.cost.model import BreakEven
 from tokalign.measurements import PLAIN
 
 HEAD = (

@@ -12,17 +12,18 @@ from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_text import ChunkedText, DraftText
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.exact import ExactTranslation
 from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.runtime.models_mlx import CacheOptions, ModelSession
-from tokalign.runtime.sampling import Sampling
-from tokalign.runtime.translate import (
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
+from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.runtime.translation.published import (
     ContextWindow,
     Naive,
     Pair,
@@ -31,7 +32,6 @@ from tokalign.runtime.translate import (
     Translation,
 )
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.runtime.weights import load_weights
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 

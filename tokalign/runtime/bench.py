@@ -10,10 +10,10 @@ from typing import Any
 from tokalign.measurements import PLAIN, Block, Condition, Measurement
 from tokalign.runtime.assembly import Decoder, Prompt
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.gain.pace import Pace
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
-from tokalign.runtime.models_mlx import ModelSession
-from tokalign.runtime.pace import Pace
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.tokenizers import Tokenizer
 
 _WARM_UP_TOKENS = 12

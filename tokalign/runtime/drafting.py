@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tokalign.alignment_tables import Alignment
 from tokalign.errors import UsageError
-from tokalign.runtime.controller import GainController, SteppedDrafter
 from tokalign.runtime.draft.asking import AskedWhereItPays, Experience
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
@@ -17,10 +16,11 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft.sources import Source, TableSource
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.controller import GainController, SteppedDrafter
+from tokalign.runtime.gain.pace import Pace
+from tokalign.runtime.gain.plan import Costs
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
-from tokalign.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from tokalign.dictionary import Dictionary

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tokalign.offers import OfferTrace
+from tokalign.cost.offers import OfferTrace
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.recorder import record
+from tokalign.runtime.gain.recorder import record
 from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
 from tokalign.vocab import TargetId

@@ -11,11 +11,11 @@ from tokalign.rounds import Outcome, SavedRun, tokens_of
 from tokalign.runtime.assembly import Decoder, Prompt
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.runtime.trace import Trace
-from tokalign.runtime.weights import peak_memory, wired
 from tokalign.vocab import TargetId
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tokalign.offers import OfferTrace, TracedText
+from tokalign.cost.offers import OfferTrace, TracedText
 from tokalign.runtime.assembly import Decoder
+from tokalign.runtime.gain.recorder import record
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.recorder import record
 
 
 def trace_own_output(

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid, expected
-from tokalign.runtime.estimates import Acceptance
-from tokalign.runtime.gain import Costs, best_length
+from tokalign.runtime.gain.estimates import Acceptance
+from tokalign.runtime.gain.plan import Costs, best_length
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Guess, Proposal
 from tokalign.vocab import TargetId

@@ -15,7 +15,7 @@ from tokalign.runtime.calibration import Trust
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.guess_tree import GuessTree, Path
 from tokalign.runtime.draft.sources import Source
-from tokalign.runtime.gain import Costs, Plan, best_length
+from tokalign.runtime.gain.plan import Costs, Plan, best_length
 from tokalign.runtime.proposal import Guess, Proposal
 
 FREE_ROWS = Costs(rows=(1.0,))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.estimates import Acceptance
+from tokalign.runtime.gain.estimates import Acceptance
 from tokalign.runtime.interfaces import Session
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translate import Beside, Translated, Translation
+from tokalign.runtime.translation.published import Beside, Translated, Translation
 from tokalign.vocab import TargetId
 
 SOURCE = "draft"

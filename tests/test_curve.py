@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.cost_curve import (
+from tokalign.cost.curve import (
     ContextCosts,
     CostCurve,
     Machine,
@@ -18,7 +18,7 @@ from tokalign.cost_curve import (
     read_curve,
     shipped_names,
 )
-from tokalign.curve_store import cache_folder, curve_path, find_curve, store_curve
+from tokalign.cost.store import cache_folder, curve_path, find_curve, store_curve
 from tokalign.errors import UsageError
 
 MACHINE = Machine(device="Apple M9", mlx="0.32.4", target="aa", draft="bb")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
-from tokalign.offers import Offer, TracedText
+from tokalign.cost.offers import Offer, TracedText
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter
 from tokalign.vocab import TargetId

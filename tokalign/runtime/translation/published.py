@@ -18,11 +18,11 @@ import numpy as np
 from tokalign.alignment_tables import NO_TOKEN, Intersection, match_roles
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_text import DraftText, map_specials
-from tokalign.runtime.drawing import Drawn, Projection, draw
 from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
+from tokalign.runtime.translation.draft_text import DraftText, map_specials
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import DraftId, TargetId
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tokalign.runtime.calibration import Trust
-from tokalign.runtime.estimates import Acceptance, PassTimes
-from tokalign.runtime.gain import Costs, Plan, best_length
+from tokalign.runtime.gain.estimates import Acceptance, PassTimes
+from tokalign.runtime.gain.plan import Costs, Plan, best_length
 from tokalign.runtime.proposal import Proposal
 from tokalign.vocab import TargetId
 

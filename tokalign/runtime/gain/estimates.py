@@ -11,7 +11,7 @@ from math import sqrt
 
 import numpy as np
 
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.plan import Costs
 
 UNLIMITED = 1 << 30
 

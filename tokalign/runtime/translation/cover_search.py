@@ -38,7 +38,7 @@ class CoverSearch:
     worth: float = 0.04
 
 
-FOR_SAMPLING = CoverSearch(width=64, depth=6.0)
+FOR_SAMPLING = CoverSearch(width=32, depth=5.0)
 """Where ids are drawn, the many unlikely ones count too."""
 
 

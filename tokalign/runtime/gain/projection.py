@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokalign.cost_curve import CostCurve
-from tokalign.offers import Offer, OfferTrace, TracedText
+from tokalign.cost.curve import CostCurve
+from tokalign.cost.offers import Offer, OfferTrace, TracedText
 from tokalign.runtime.context import Context
-from tokalign.runtime.controller import MOST, GainController
-from tokalign.runtime.estimates import PassTimes
-from tokalign.runtime.gain import Costs
+from tokalign.runtime.gain.controller import MOST, GainController
+from tokalign.runtime.gain.estimates import PassTimes
+from tokalign.runtime.gain.pace import Pace
+from tokalign.runtime.gain.plan import Costs
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.pace import Pace
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.verify import ReplayVerifier
 from tokalign.vocab import TargetId

@@ -9,7 +9,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from tokalign.cost_curve import CostCurve, Machine
+from tokalign.cost.curve import CostCurve, Machine
 from tokalign.errors import UsageError
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tokalign.cost_curve import CostCurve, read_curve
-from tokalign.curve_store import find_curve
-from tokalign.runtime.controller import MOST
-from tokalign.runtime.estimates import Acceptance, PassTimes
-from tokalign.runtime.measure import machine_of
-from tokalign.runtime.pace import Pace
-from tokalign.runtime.weights import weight_bytes
+from tokalign.cost.curve import CostCurve, read_curve
+from tokalign.cost.store import find_curve
+from tokalign.runtime.gain.controller import MOST
+from tokalign.runtime.gain.estimates import Acceptance, PassTimes
+from tokalign.runtime.gain.measure import machine_of
+from tokalign.runtime.gain.pace import Pace
+from tokalign.runtime.mlx.weights import weight_bytes
 
 _MEASURED = 4
 """Observations that a measured time is worth; it may be of another day."""

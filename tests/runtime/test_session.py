@@ -13,8 +13,8 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
 from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
-from tokalign.runtime.models_mlx import CacheOptions, ModelSession, common_prefix
-from tokalign.runtime.weights import load_weights
+from tokalign.runtime.mlx.session import CacheOptions, ModelSession, common_prefix
+from tokalign.runtime.mlx.weights import load_weights
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 

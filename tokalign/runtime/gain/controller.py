@@ -1,7 +1,7 @@
 """The gain controller: how many ids to draft in each round, none included.
 
 A round with n ids is expected to emit 1 + sum of P_i tokens and costs drafting plus C(n + 1); the
-length with the best rate is taken (`gain.best_length`). Both sides are learned while decoding
+length with the best rate is taken (`plan.best_length`). Both sides are learned while decoding
 (`pace.py`), so an assumed cost curve is soon a measured one.
 
 It stands around both collaborators of the loop: as a drafter it decides, as a verifier it watches
@@ -24,9 +24,9 @@ from time import perf_counter
 from typing import Protocol
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.gain import Plan, best_ids
+from tokalign.runtime.gain.pace import Pace, plan_offer
+from tokalign.runtime.gain.plan import Plan, best_ids
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.pace import Pace, plan_offer
 from tokalign.runtime.proposal import Guess, Proposal, Verdict
 
 MOST = 16

@@ -19,10 +19,10 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from numpy.typing import NDArray
 
-from tokalign.runtime import noise
-from tokalign.runtime.candidates import Floats, filtered, softmax
+from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
+from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.rejection import judge
 from tokalign.vocab import TargetId
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import CacheError, ContextLengthError
 from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
 from tokalign.runtime.proposal import Array, Proposal
-from tokalign.runtime.tree_attention import can_branch, find_ropes, tree_rows
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""

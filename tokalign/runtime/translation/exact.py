@@ -26,7 +26,11 @@ from typing import TypeAlias
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
-from tokalign.runtime.cover_search import (
+from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
+from tokalign.runtime.proposal import Array
+from tokalign.runtime.text import token_bytes
+from tokalign.runtime.translation.cover_search import (
     FOR_SAMPLING,
     Cover,
     CoverSearch,
@@ -35,12 +39,8 @@ from tokalign.runtime.cover_search import (
     find_covers,
     look_out,
 )
-from tokalign.runtime.draft_text import DraftText
-from tokalign.runtime.drawing import Drawn, Projection, draw
-from tokalign.runtime.interfaces import Guesser, Session
-from tokalign.runtime.proposal import Array
-from tokalign.runtime.text import token_bytes
-from tokalign.runtime.translate import Pair, Translated
+from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.published import Pair, Translated
 from tokalign.vocab import DraftId, TargetId
 
 Laws: TypeAlias = tuple[Array | None, ...]

@@ -1,7 +1,7 @@
 """UniSpec's calibration: one draft size for a machine, from smooth fits. Here for comparison.
 
 The time of a step is fitted by a spline and the accepted tokens by a cubic; differential evolution
-finds the draft size g with the highest tau(g) / s(g) (`cost_model.unispec_speedup`). tokalign's own
+finds the draft size g with the highest tau(g) / s(g) (`cost.model.unispec_speedup`). tokalign's own
 choice looks at every length of the measured staircase, which a smooth fit rounds off.
 Source: Do, Le and Nguyen, "UniSpec" (ACL 2026, long paper 285).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokalign.cost_model import unispec_speedup
+from tokalign.cost.model import unispec_speedup
 from tokalign.errors import MissingAssetError
 
 

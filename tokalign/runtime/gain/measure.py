@@ -16,13 +16,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tokalign.cost_curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.runtime.context import Context
-from tokalign.runtime.models_mlx import ModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.weights import device_name, mlx_version, weights_fingerprint
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.sampling import Sampling
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.runtime.weights import device_name, mlx_version, weights_fingerprint
 from tokalign.vocab import TargetId
 
 MOST_ROWS = 33

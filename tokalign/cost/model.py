@@ -3,7 +3,7 @@
 alpha: share of the drafted tokens that are accepted. k: tokens drafted in a round. Times are in
 passes of the target over one row, so a speed-up of 1 is plain decoding. `docs/metrics.md` says
 where each formula comes from and where its published figures differ from it. tokalign itself
-decides by a measured cost curve (`runtime/gain.py`), not by these.
+decides by a measured cost curve (`runtime/gain/plan.py`), not by these.
 """
 
 from __future__ import annotations

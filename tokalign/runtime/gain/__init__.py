@@ -1,0 +1,1 @@
+"""Draft length by expected gain: costs, estimates, and the controller."""

@@ -1,0 +1,1 @@
+"""From a draft model's ids to the target's."""
