@@ -32,7 +32,7 @@ class OutputStore:
         return self._text
 
     def add(self, output: Sequence[int]) -> None:
-        """Keep one more output; the end of it where it is longer than the store. 3 µs per id."""
+        """Keep one more output; the end of it where it is longer than the store. 2-3 µs per id."""
         if not output:
             return
         kept = output[-self._most_ids // 2 :]

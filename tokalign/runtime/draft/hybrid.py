@@ -44,7 +44,7 @@ class Hybrid:
 
     costs: asked in every round, as they may be measured meanwhile. max_tokens: the longest
     proposal. One object per request.
-    Cost: 0.05-0.1 ms a round for a dictionary and context copy.
+    Cost: 0.1-0.25 ms a round for a dictionary and context copy.
     """
 
     def __init__(
