@@ -81,6 +81,21 @@ class Proposal:
             parents=tuple(place[self.parents[i]] for i in kept) if self.parents else (),
         )
 
+    def beside(self, tree: Proposal) -> Proposal:
+        """This chain, and as leaves beside its first id what else `tree` expects there."""
+        roots = [i for i, parent in enumerate(tree.parents or (-1,)) if parent == -1]
+        new = [i for i in roots if i < len(tree.ids) and tree.ids[i] not in self.ids[:1]]
+        known = len(tree.probabilities) == len(tree.ids)
+        if not self.ids or not new or not known or len(self.probabilities) != len(self.ids):
+            return self
+        return replace(
+            self,
+            ids=(*self.ids, *(tree.ids[i] for i in new)),
+            sources=(*self.sources, *(tree.sources[i] for i in new)),
+            probabilities=(*self.probabilities, *(tree.probabilities[i] for i in new)),
+            parents=(*range(-1, len(self.ids) - 1), *[-1] * len(new)),
+        )
+
     def path_to(self, index: int) -> list[int]:
         """Indices from the first id to the one at `index`, that one included; none for -1."""
         if not self.parents:

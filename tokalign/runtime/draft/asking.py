@@ -15,7 +15,7 @@ from dataclasses import replace
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid, expected
 from tokalign.runtime.gain.estimates import Acceptance
-from tokalign.runtime.gain.plan import Costs, best_length
+from tokalign.runtime.gain.plan import Costs, best_ids, best_length
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Guess, Proposal
 from tokalign.vocab import TargetId
@@ -115,7 +115,9 @@ class AskedWhereItPays:
             return free
         answer = self._model.propose(context, limit)
         guess = self._guess(answer)
-        joined = self._hybrid.join(guess, limit, spent=answer.draft_passes * costs.draft_pass)
+        spent = answer.draft_passes * costs.draft_pass
+        joined = self._hybrid.join(guess, limit, spent=spent).beside(answer)
+        joined = joined.only(best_ids(joined.probabilities, joined.parents, costs, spent=spent))
         self._answer = guess.ids
         self._experience.proposed.observe(len(joined.ids))
         return replace(

@@ -168,10 +168,15 @@ class GainController:
             return self._joined(self._join, proposal, limit, took)
         if not proposal.ids or len(proposal.probabilities) != len(proposal.ids):
             return proposal
-        kept = best_ids(
-            pace.believed(proposal), proposal.parents, pace.costs(len(proposal.ids)), spent=took
+        return self._worth(proposal, took)
+
+    def _worth(self, proposal: Proposal, spent: float) -> Proposal:
+        """What of a tree gives the best expected rate."""
+        pace = self._pace
+        costs = pace.costs(len(proposal.ids))
+        return proposal.only(
+            best_ids(pace.believed(proposal), proposal.parents, costs, spent=spent)
         )
-        return proposal.only(kept)
 
     def _offers_now(self, context: Context) -> bool:
         return self._offer is not None and self._offer[0] == len(context.ids)
@@ -182,7 +187,7 @@ class GainController:
         said = drafted.probabilities[: len(chain)]
         believed = self._pace.acceptance.probabilities(len(chain))
         guess = Guess(chain, (*said, *believed[len(said) :]), drafted.sources[0])
-        best = join(guess, limit, spent=took)
+        best = self._worth(join(guess, limit, spent=took).beside(drafted), took)
         return replace(
             best,
             draft_passes=drafted.draft_passes,

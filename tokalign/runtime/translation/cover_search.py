@@ -27,7 +27,8 @@ class CoverSearch:
     max_back: J, the most draft tokens taken back; 0 is no healing. width: draft tokens listed at
     each position; of all of them, those within `depth` e-folds of the likeliest are translated,
     and where none of these begins with a target token, further ones until one does.
-    mask: whether ways that would be absorbed are passed over; else they are followed in vain.
+    mask: whether ways that would be absorbed are passed over; else nothing is proposed where one
+        is the likeliest, which is what a drafter that does not know of them loses.
     worth: the least probability of a next target token that is offered beside the likeliest.
     """
 

@@ -193,6 +193,8 @@ class ExactTranslation:
             if translated is not None:
                 ways.append(Way(cover, data, translated))
                 known = known or bool(translated)
+            elif not self._search.mask and cover is covers[0]:
+                return None  # the likeliest guess is one that the target has ruled out
             elif self._search.mask:
                 counts["masked"] += 1
                 possible -= exp(cover.logprob)
