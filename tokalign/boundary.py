@@ -68,12 +68,6 @@ class Boundary:
             return False
         return self._absorption.absorbs(self._left, self._left_ids[-1], data)
 
-    def is_open(self, data: bytes) -> bool:
-        """Whether text behind `data` could still change the last id of `data`. Cost: 20 µs."""
-        behind = IncrementalEncoder(self._bpe)
-        behind.push(self._left + data)
-        return behind.stable < len(behind.ids)
-
     def encode(self, data: bytes) -> list[TargetId] | None:
         """The ids of `data` behind the committed ones; None if those would not stay with it alone.
 
