@@ -18,7 +18,8 @@ demo: $(STAMP)
 	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
-		--ignore-chat-template --temp 0.7 --seed 5 --max-tokens 160 --color --prompt "Wisła jest"
+		--method draft --num-draft-tokens 3 --ignore-chat-template --temp 0.7 --seed 5 \
+		--max-tokens 160 --color --prompt "Wisła jest"
 
 # Every way to draft against plain decoding on the demo pair: benchmarks/results/bench-demo.*, half
 # an hour on two cores. A killed run goes on; `make clean` begins anew.
