@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 
 if TYPE_CHECKING:
@@ -133,8 +133,6 @@ def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.build.alignment import align
-    from tokalign.lookup import open_alignment
     from tokalign.runtime.assembly import Decoder
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.methods import choose_translation
@@ -147,14 +145,11 @@ def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> 
     drafting = Drafting(
         method="draft",
         translation=choose_translation(None, ours.tokenizer, theirs.tokenizer),
-        alignment=cache(
-            lambda: open_alignment(
-                ours.tokenizer,
-                theirs.tokenizer,
-                otherwise=align,
-                beside=location.folder,
-                note=lambda line: note(line, quiet=quiet),
-            )
+        alignment=pair_tables(
+            ours.tokenizer,
+            theirs.tokenizer,
+            beside=location.folder,
+            note=lambda line: note(line, quiet=quiet),
         ),
     )
     return Decoder(target=ours, draft=theirs, drafting=drafting, sampler=Sampling())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.decoded import as_text, legend, styled
+from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.runtime.methods import (
     DEFAULT_ALTERNATIVES,
@@ -226,20 +226,14 @@ def _translate_from(
     draft: LanguageModel, target: LanguageModel, folder: Path, options: Options
 ) -> dict[str, Any]:
     """The part of `Drafting` that depends on the pair."""
-    from tokalign.build.alignment import align
-    from tokalign.lookup import open_alignment
-
     return {
         "translation": choose_translation(options.translation, target.tokenizer, draft.tokenizer),
-        "alignment": cache(
-            lambda: open_alignment(
-                target.tokenizer,
-                draft.tokenizer,
-                otherwise=align,
-                file=options.alignment,
-                beside=folder,
-                note=options.note,
-            )
+        "alignment": pair_tables(
+            target.tokenizer,
+            draft.tokenizer,
+            beside=folder,
+            file=options.alignment,
+            note=options.note,
         ),
     }
 

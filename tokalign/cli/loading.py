@@ -9,8 +9,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokalign.alignment_tables import Alignment
     from tokalign.cost.curve import Machine
     from tokalign.runtime.assembly import Decoder
+    from tokalign.tokenizers import Tokenizer
+    from tokalign.vocab import DraftId, TargetId
+
+
+def pair_tables(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId],
+    *,
+    beside: Path,
+    file: Path | None = None,
+    note: Callable[[str], None],
+) -> Callable[[], Alignment]:
+    """Gives the tables of a pair, opened or computed when they are first asked for.
+
+    beside: a model's folder, looked through first. Arguments otherwise as `lookup.open_alignment`.
+    """
+
+    def opened() -> Alignment:
+        from tokalign.build.alignment import align
+        from tokalign.lookup import open_alignment
+
+        return open_alignment(target, draft, otherwise=align, file=file, beside=beside, note=note)
+
+    return cache(opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +66,7 @@ def load_pair(
     sampling: fields of `Sampling`. dictionary, alignment: files; found or computed otherwise.
     Raises: MissingAssetError and other kinds of TokalignError.
     """
-    from tokalign.build.alignment import align
-    from tokalign.lookup import open_alignment, open_dictionary
+    from tokalign.lookup import open_dictionary
     from tokalign.registry import resolve_model
     from tokalign.runtime.assembly import Decoder, LanguageModel
     from tokalign.runtime.drafting import Drafting
@@ -63,15 +87,8 @@ def load_pair(
         drafting = replace(
             drafting,
             translation=choose_translation(None, target.tokenizer, draft.tokenizer),
-            alignment=cache(
-                lambda: open_alignment(
-                    target.tokenizer,
-                    draft.tokenizer,
-                    otherwise=align,
-                    file=alignment,
-                    beside=beside,
-                    note=note,
-                )
+            alignment=pair_tables(
+                target.tokenizer, draft.tokenizer, beside=beside, file=alignment, note=note
             ),
         )
     return LoadedPair(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import (
@@ -139,9 +139,7 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
-    from tokalign.build.alignment import align
     from tokalign.cost.offers import OfferTrace, TracedText, write_trace
-    from tokalign.lookup import open_alignment
     from tokalign.registry import resolve_model, resolve_tokenizer
     from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
@@ -157,15 +155,12 @@ def _replay(
     model = LanguageModel.from_folder(location.folder, dtype=dtype)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     chosen = choose_translation(translation, pair.target, pair.draft)
-    tables = cache(
-        lambda: open_alignment(
-            pair.target,
-            pair.draft,
-            otherwise=align,
-            file=alignment,
-            beside=location.folder,
-            note=lambda line: note(line, quiet=quiet),
-        )
+    tables = pair_tables(
+        pair.target,
+        pair.draft,
+        beside=location.folder,
+        file=alignment,
+        note=lambda line: note(line, quiet=quiet),
     )
     session, statistics = ModelSession(model.model), Statistics()
     recorded: list[TracedText] = []

@@ -81,6 +81,21 @@ class Proposal:
             parents=tuple(place[self.parents[i]] for i in kept) if self.parents else (),
         )
 
+    def chain_guess(self, source: str, believe: Callable[[int], Sequence[float]]) -> Guess:
+        """The leading chain as a guess; what it does not say of its ids is `believe(length)`."""
+        chain = self.ids[: self.chain_length]
+        said = self.probabilities[: len(chain)]
+        return Guess(chain, (*said, *believe(len(chain))[len(said) :]), source)
+
+    def at_cost_of(self, other: Proposal) -> Proposal:
+        """The same ids, at what drafting `other` has cost and with what was counted then."""
+        return replace(
+            self,
+            draft_passes=other.draft_passes,
+            counts=other.counts,
+            model_seconds=other.model_seconds,
+        )
+
     def beside(self, tree: Proposal) -> Proposal:
         """This chain, and as leaves beside its first id what else `tree` expects there."""
         roots = [i for i, parent in enumerate(tree.parents or (-1,)) if parent == -1]

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid, expected
 from tokalign.runtime.gain.estimates import Acceptance
 from tokalign.runtime.gain.plan import Costs, best_ids, best_length
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.proposal import Guess, Proposal
+from tokalign.runtime.proposal import Proposal
 from tokalign.vocab import TargetId
 
 SOURCE = "draft"
@@ -114,18 +113,14 @@ class AskedWhereItPays:
             self._experience.not_asked(self._promised)
             return free
         answer = self._model.propose(context, limit)
-        guess = self._guess(answer)
+        self._experience.passes.observe(answer.draft_passes)
+        guess = answer.chain_guess(SOURCE, self._experience.acceptance.probabilities)
         spent = answer.draft_passes * costs.draft_pass
         joined = self._hybrid.join(guess, limit, spent=spent).beside(answer)
         joined = joined.only(best_ids(joined.probabilities, joined.parents, costs, spent=spent))
         self._answer = guess.ids
         self._experience.proposed.observe(len(joined.ids))
-        return replace(
-            joined,
-            draft_passes=answer.draft_passes,
-            counts=answer.counts,
-            model_seconds=answer.model_seconds,
-        )
+        return joined.at_cost_of(answer)
 
     def _pays(self, free: Proposal, costs: Costs) -> bool:
         """Whether the round is expected to have a better rate with the model than without."""
@@ -135,14 +130,6 @@ class AskedWhereItPays:
         below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
         time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
         return tokens / time > best_length(free.probabilities, costs).rate
-
-    def _guess(self, answer: Proposal) -> Guess:
-        """The chain of an answer: probabilities that it does not say are those of the position."""
-        chain = answer.ids[: answer.chain_length]
-        self._experience.passes.observe(answer.draft_passes)
-        said = answer.probabilities[: len(chain)]
-        assumed = self._experience.acceptance.probabilities(len(chain))[len(said) :]
-        return Guess(chain, (*said, *assumed), SOURCE)
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """What came behind the last answer; nothing if the model was not asked."""

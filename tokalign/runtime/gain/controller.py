@@ -183,17 +183,9 @@ class GainController:
 
     def _joined(self, join: Join, drafted: Proposal, limit: int, took: float) -> Proposal:
         """The best chain of the model's and the free sources' guesses together."""
-        chain = drafted.ids[: drafted.chain_length]
-        said = drafted.probabilities[: len(chain)]
-        believed = self._pace.acceptance.probabilities(len(chain))
-        guess = Guess(chain, (*said, *believed[len(said) :]), drafted.sources[0])
-        best = self._worth(join(guess, limit, spent=took).beside(drafted), took)
-        return replace(
-            best,
-            draft_passes=drafted.draft_passes,
-            counts=drafted.counts,
-            model_seconds=drafted.model_seconds,
-        )
+        guess = drafted.chain_guess(drafted.sources[0], self._pace.acceptance.probabilities)
+        best = join(guess, limit, spent=took).beside(drafted)
+        return self._worth(best, took).at_cost_of(drafted)
 
     # -- as a verifier -----------------------------------------------------------------------------
 

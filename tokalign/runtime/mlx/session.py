@@ -83,13 +83,9 @@ class ModelSession:
         What the cache already holds of `ids` is not computed again, except for those positions.
         """
         began = perf_counter()
-        self._learn_unread()
         ids = list(ids)
-        kept = min(common_prefix(ids, self._held), len(ids) - last)
-        self._trim(len(self._held) - kept)
+        kept = self._keep(ids, last)
         self._held = ids
-        if len(ids) - kept > max(last, _SINGLE_PASS):
-            kept = self._prefill(ids, kept, len(ids) - last)
         logits = self._forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
         self.passes += 1
         self.seconds += perf_counter() - began
@@ -103,13 +99,9 @@ class ModelSession:
     def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
         """See `interfaces.Session`."""
         began = perf_counter()
-        self._learn_unread()
         chain, beside = proposal.ids[: proposal.chain_length], proposal.ids[proposal.chain_length :]
         behind = list(ids)
-        kept = min(common_prefix(behind, self._held), len(behind) - 1)
-        self._trim(len(self._held) - kept)
-        if len(behind) - kept > _SINGLE_PASS:
-            kept = self._prefill(behind, kept, len(behind) - 1)
+        kept = self._keep(behind, 1)
         tokens = [*behind[kept:], *chain, *beside]
         with tree_rows(self._ropes, self._cache, len(tokens), proposal):
             logits = self._forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(proposal.ids) :]
@@ -199,6 +191,19 @@ class ModelSession:
             raise ContextLengthError(prompt_tokens, self.context_length)
 
     # -- the cache ---------------------------------------------------------------------------------
+
+    def _keep(self, ids: list[int], last: int) -> int:
+        """Rewind to what the cache shares with `ids` and fill in what is long; how many it holds.
+
+        The last `last` positions are never among them: their logits are still to be computed.
+        """
+        self._learn_unread()
+        kept = min(common_prefix(ids, self._held), len(ids) - last)
+        self._trim(len(self._held) - kept)
+        self._held = ids[:kept]
+        if len(ids) - kept > max(last, _SINGLE_PASS):
+            kept = self._prefill(ids, kept, len(ids) - last)
+        return kept
 
     def _learn_unread(self) -> None:
         """Read ids that were fed while still computing; by now they are there."""

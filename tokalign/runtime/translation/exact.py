@@ -219,7 +219,7 @@ class ExactTranslation:
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
         segment = self._text.segment
-        # The count by piece: a finer one costs 60 µs and takes nothing else back (`stability.py`).
+        # The count by piece: the finer one, `stable`, costs 60 µs and no more was accepted with it.
         unstable = segment.ids[segment.settled :][::-1][: self._search.max_back]
         return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
 
