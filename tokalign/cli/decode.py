@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.decoded import as_text, legend, styled
+from tokalign.cli.drafting_options import alternatives_option, order_option
 from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.runtime.methods import (
-    DEFAULT_ALTERNATIVES,
-    HYBRID_ORDER,
     METHODS,
     MODEL_METHODS,
     TABLE_METHODS,
@@ -79,21 +78,9 @@ class Options:
 @click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
 @click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
 @click.option("--method", type=click.Choice(("auto", *METHODS)), default="auto", show_default=True)
-@click.option(
-    "--order",
-    metavar="NAMES",
-    default=",".join(HYBRID_ORDER),
-    show_default=True,
-    help="Of hybrid-fixed.",
-)
+@order_option
 @click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
-@click.option(
-    "--alternatives",
-    type=click.IntRange(min=0),
-    default=DEFAULT_ALTERNATIVES,
-    show_default=True,
-    help="Tokens proposed beside a draft model's first one, in a tree.",
-)
+@alternatives_option
 @click.option(
     "--num-draft-tokens",
     metavar="N",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from tokalign.cli.drafting_options import order_option
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import (
-    HYBRID_ORDER,
     LOOKUP_METHODS,
     TABLE_METHODS,
     choose_method,
@@ -28,13 +28,7 @@ from tokalign.runtime.methods import (
     type=click.Path(path_type=Path),
     help="A .dictionary.tok file; by default one is looked for.",
 )
-@click.option(
-    "--order",
-    metavar="NAMES",
-    default=",".join(HYBRID_ORDER),
-    show_default=True,
-    help="Of hybrid-fixed.",
-)
+@order_option
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
 @field_option

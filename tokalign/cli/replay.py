@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.drafting_options import alternatives_option
 from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import (
-    DEFAULT_ALTERNATIVES,
     check_draft_tokens,
     check_translation,
     choose_translation,
@@ -47,13 +47,7 @@ _KEYS = (
     show_default=True,
     help="Draft passes in a round.",
 )
-@click.option(
-    "--alternatives",
-    type=click.IntRange(min=0),
-    default=DEFAULT_ALTERNATIVES,
-    show_default=True,
-    help="Tokens proposed beside the first one of a draft model, in a tree.",
-)
+@alternatives_option
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=1),
