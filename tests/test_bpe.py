@@ -40,8 +40,8 @@ def test_corollary_one_a_prefix_of_a_canonical_encoding_is_canonical(
 ) -> None:
     bpe = tokenizer.bpe
     for sentence in SENTENCES:
-        for piece in bpe.splitter.split(sentence):
-            ids = bpe.encode_piece(piece.encode())
+        for piece in bpe.splitter.split(sentence.encode()):
+            ids = bpe.encode_piece(piece)
             for length in range(1, len(ids)):
                 data = tokenizer.vocabulary.bytes_of(ids[:length])
                 assert bpe.merge(bpe.base_symbols(data)).ids == list(ids[:length])
@@ -53,8 +53,8 @@ def test_corollary_two_neighbours_in_canonical_text_are_valid_pairs(
     tokenizer: Tokenizer[Any], text: str
 ) -> None:
     bpe = tokenizer.bpe
-    for piece in bpe.splitter.split(text):
-        ids = bpe.encode_piece(piece.encode())
+    for piece in bpe.splitter.split(text.encode()):
+        ids = bpe.encode_piece(piece)
         assert bpe.is_canonical_piece(ids)
         assert all(bpe.may_follow(a, b) for a, b in pairwise(ids))
 

@@ -44,14 +44,14 @@ def polish_spm(shared_data: Path) -> Tokenizer[Any]:
 def pieces(subject: Tokenizer[Any]) -> Counter[bytes]:
     """The different pieces of a million tokens of text, with how often they occur."""
     found: Counter[bytes] = Counter()
-    lengths: dict[str, int] = {}
+    lengths: dict[bytes, int] = {}
     tokens = 0
     for line in lines():
-        for piece in subject.splitter.split(" " + line):
+        for piece in subject.splitter.split(b" " + line.encode()):
             if piece not in lengths:
-                lengths[piece] = len(subject.bpe.encode_piece(piece.encode()))
+                lengths[piece] = len(subject.bpe.encode_piece(piece))
             tokens += lengths[piece]
-            found[piece.encode()] += 1
+            found[piece] += 1
         if tokens >= TOKENS:
             return found
     raise AssertionError(f"only {tokens} tokens of text")

@@ -16,9 +16,9 @@ from functools import cached_property, lru_cache
 
 from tokalign.alignment_tables import CROWDED, MergeSites
 from tokalign.bpe import BytePairEncoding
-from tokalign.pieces import RegexSplitter, WordSplitter, as_bytes, as_text, incomplete_tail
+from tokalign.pieces import RegexSplitter, WordSplitter, incomplete_tail
 
-_CONTINUATIONS = ("", "a", "A", "1", ".", "'", " ", "\n", " a")
+_CONTINUATIONS = (b"", b"a", b"A", b"1", b".", b"'", b" ", b"\n", b" a")
 """One text of each kind that can decide where a piece ends (see `RegexSplitter`)."""
 
 FALLBACK = -1
@@ -49,7 +49,7 @@ class Absorption:
         known = data[: max(0, len(data) - incomplete_tail(left + data))]
         if incomplete_tail(left) and not known:
             return self.within_piece(last, data)  # more of the same character
-        text, boundary = as_text(left + known), len(left)
+        text, boundary = left + known, len(left)
         spans = {self._piece_around(text + more, boundary) for more in _CONTINUATIONS}
         inside = min(end for _, end in spans) - boundary
         if inside <= 0:
@@ -57,7 +57,7 @@ class Absorption:
         if len(spans) > 1:
             return self.within_piece(last, data[:inside])
         start, end = spans.pop()
-        return not self._ends_a_token((left + known)[start:end], boundary - start)
+        return not self._ends_a_token(text[start:end], boundary - start)
 
     def _absorbs_word(self, left: bytes, last: int, data: bytes) -> bool:
         """Without a pre-tokenizer; where no token has an inner space, up to the next word."""
@@ -68,11 +68,11 @@ class Absorption:
             data = data[:end] if end > 0 else data
         return self.within_piece(last, data)
 
-    def _piece_around(self, text: str, boundary: int) -> tuple[int, int]:
+    def _piece_around(self, text: bytes, boundary: int) -> tuple[int, int]:
         """Where the piece that holds the byte before `boundary` begins and ends."""
         start = end = 0
         for piece in self._bpe.splitter.split(text):
-            start, end = end, end + len(as_bytes(piece))
+            start, end = end, end + len(piece)
             if end >= boundary:
                 break
         return start, end

@@ -7,7 +7,7 @@ first `stable` ids stay what they are, whatever bytes are pushed next.
 from __future__ import annotations
 
 from tokalign.bpe import BytePairEncoding
-from tokalign.pieces import as_bytes, as_text, incomplete_tail
+from tokalign.pieces import incomplete_tail
 from tokalign.stability import count_stable
 
 
@@ -21,7 +21,7 @@ class IncrementalEncoder:
         self._bpe = bpe
         self._text = bytearray()
         self._ids: list[int] = []
-        self._pieces: list[str] = []
+        self._pieces: list[bytes] = []
         self._starts: list[tuple[int, int]] = []  # (byte offset, id index) of each piece
         self._settled = 0  # how many leading pieces no later byte can change
 
@@ -56,8 +56,8 @@ class IncrementalEncoder:
             return b""
         complete = len(self._text) - incomplete_tail(self._text)
         piece = bytes(self._text[self._starts[self._settled][0] : complete])
-        text, splitter = as_text(piece), self._bpe.splitter
-        return piece if splitter.only_grows(text) and len(splitter.split(text)) == 1 else b""
+        splitter = self._bpe.splitter
+        return piece if splitter.only_grows(piece) and len(splitter.split(piece)) == 1 else b""
 
     def push(self, data: bytes) -> None:
         """Append bytes. Cost: splitting and encoding them and the piece they continue."""
@@ -71,7 +71,7 @@ class IncrementalEncoder:
             self._starts.pop()
             self._pieces.pop()
         if self._starts:
-            self._pieces[-1] = as_text(bytes(self._text[self._starts[-1][0] :]))
+            self._pieces[-1] = bytes(self._text[self._starts[-1][0] :])
         # A piece may have settled only because of bytes that are now gone.
         self._settled = min(self._settled, self._bpe.splitter.settled(self._pieces))
         self._reencode()
@@ -80,12 +80,11 @@ class IncrementalEncoder:
         """Split and encode again from the first piece that is not settled."""
         offset, index = self._starts[self._settled] if self._starts else (0, 0)
         del self._starts[self._settled :], self._pieces[self._settled :], self._ids[index:]
-        for piece in self._bpe.splitter.split(as_text(bytes(self._text[offset:]))):
-            data = as_bytes(piece)
+        for piece in self._bpe.splitter.split(bytes(self._text[offset:])):
             self._pieces.append(piece)
             self._starts.append((offset, len(self._ids)))
-            self._ids += self._bpe.encode_piece(data)
-            offset += len(data)
+            self._ids += self._bpe.encode_piece(piece)
+            offset += len(piece)
         self._settled = self._count_settled()
 
     def _count_settled(self) -> int:

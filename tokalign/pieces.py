@@ -1,11 +1,12 @@
 """Cutting text into the pieces that BPE works on, and knowing which cuts can still move.
 
-Text here is bytes decoded with `surrogateescape`: a byte that is not part of valid UTF-8 becomes a
-lone surrogate, which is neither letter, digit nor space to any pre-tokenizer.
+Pieces are bytes. Where characters matter, bytes are decoded with `surrogateescape`: one that is not
+part of valid UTF-8 becomes a lone surrogate, neither letter, digit nor space to any pre-tokenizer.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -41,13 +42,13 @@ def incomplete_tail(data: bytes | bytearray) -> int:
 class Splitter(Protocol):
     """Cuts text into pieces. Every piece is non-empty and the pieces concatenate to the text."""
 
-    def split(self, text: str) -> list[str]: ...
+    def split(self, text: bytes) -> list[bytes]: ...
 
-    def settled(self, pieces: list[str]) -> int:
+    def settled(self, pieces: list[bytes]) -> int:
         """How many leading pieces stay as they are, whatever text follows."""
         ...
 
-    def only_grows(self, piece: str) -> bool:
+    def only_grows(self, piece: bytes) -> bool:
         """Whether `piece`, at the end of a text, stays the beginning of a piece in any case."""
         ...
 
@@ -77,18 +78,18 @@ class RegexSplitter:
     def name(self) -> str:
         return f"regex:{self.pattern}"
 
-    def split(self, text: str) -> list[str]:
-        return [match.group() for match in self._find.finditer(text)]
+    def split(self, text: bytes) -> list[bytes]:
+        return [as_bytes(match.group()) for match in self._find.finditer(as_text(text))]
 
-    def settled(self, pieces: list[str]) -> int:
+    def settled(self, pieces: list[bytes]) -> int:
         count = len(pieces) - 1
-        while count > 0 and pieces[count].isspace() and pieces[count - 1][-1:].isspace():
+        while count > 0 and _last_is_space(pieces[count - 1]) and as_text(pieces[count]).isspace():
             count -= 1
         return max(count, 0)
 
-    def only_grows(self, piece: str) -> bool:
+    def only_grows(self, piece: bytes) -> bool:
         # Behind a letter a piece ends or goes on; runs of white space give back their last one.
-        return piece[-1:].isalpha()
+        return as_text(piece)[-1:].isalpha()
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,15 @@ class WordSplitter:
 
     name: str = "words"
 
-    def split(self, text: str) -> list[str]:
-        if text.rfind(" ") < 1:  # a single word, which is what encoding a corpus mostly asks about
+    def split(self, text: bytes) -> list[bytes]:
+        if text.rfind(b" ") < 1:  # a single word, which is what encoding a corpus mostly asks about
             return [text] if text else []
-        return [match.group() for match in _WORDS.finditer(text)]
+        return _WORDS.findall(text)
 
-    def settled(self, pieces: list[str]) -> int:
+    def settled(self, pieces: list[bytes]) -> int:
         return max(len(pieces) - 1, 0)
 
-    def only_grows(self, piece: str) -> bool:
+    def only_grows(self, piece: bytes) -> bool:
         return True
 
 
@@ -119,17 +120,21 @@ class NoSplitter:
 
     name: str = "none"
 
-    def split(self, text: str) -> list[str]:
+    def split(self, text: bytes) -> list[bytes]:
         return [text] if text else []
 
-    def settled(self, pieces: list[str]) -> int:
+    def settled(self, pieces: list[bytes]) -> int:
         return 0
 
-    def only_grows(self, piece: str) -> bool:
+    def only_grows(self, piece: bytes) -> bool:
         return False  # it does, but to look into a whole text at every push takes too long
 
 
-_WORDS = regex.compile(r" *[^ ]+| +")
+_WORDS = re.compile(rb" *[^ ]+| +")
+
+
+def _last_is_space(piece: bytes) -> bool:
+    return as_text(piece)[-1:].isspace()
 
 
 def has_inner_space(token: bytes) -> bool:

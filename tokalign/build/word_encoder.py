@@ -44,8 +44,8 @@ def words_stand_alone(splitter: Splitter) -> bool:
     """
     return all(
         splitter.split(end + start) == splitter.split(end) + splitter.split(start)
-        for end in _ENDS
-        for start in _STARTS
+        for end in map(str.encode, _ENDS)
+        for start in map(str.encode, _STARTS)
     )
 
 
@@ -107,8 +107,8 @@ class WordEncoder:
         """The ids of short words, one word behind the other, and how many each has."""
         if not self._by_word:
             return self._encode_long(words)
-        pieces = [self._tokenizer.splitter.split(word) for word in words]
-        ids, lengths = self._bpe.encode([piece for word in pieces for piece in word])
+        pieces = [self._tokenizer.splitter.split(word.encode()) for word in words]
+        ids, lengths = self._bpe.encode([piece.decode() for word in pieces for piece in word])
         ends = np.append(0, np.cumsum(lengths))
         return ids, np.diff(ends[np.cumsum([0, *map(len, pieces)])])
 
