@@ -25,7 +25,7 @@ def test_the_rest_of_a_text_is_encoded_as_in_the_whole(tokenizer: Tokenizer[Any]
         ids = tokenizer.encode(sentence)
         for cut in range(1, len(ids)):
             rest = tokenizer.vocabulary.bytes_of(ids[cut:])
-            assert behind(tokenizer, ids[:cut]).encode(rest) == ids[cut:]
+            assert behind(tokenizer, ids[:cut]).encode(rest) == tuple(ids[cut:])
 
 
 @given(data=byte_strings, cut=st.integers(1, 30))
@@ -38,7 +38,7 @@ def test_what_follows_is_what_encoding_the_whole_gives_or_is_absorbed(
     committed = tokenizer.bpe.encode(text)
     whole = tokenizer.bpe.encode(text + data)
     kept = whole[: len(committed)] == committed
-    expected = whole[len(committed) :] if kept else None
+    expected = tuple(whole[len(committed) :]) if kept else None
     assert behind(tokenizer, committed).encode(data) == expected
 
 
@@ -58,14 +58,14 @@ def test_behind_text_that_is_not_canonical_only_the_last_token_counts(
     tokens = bielik.vocabulary.id_of
     spelled = [tokens[b" "], tokens[b"k"], tokens[b"o"]]
     boundary = behind(bielik, spelled)
-    assert boundary.encode(b" kot") == bielik.bpe.encode(b" kot")
+    assert boundary.encode(b" kot") == tuple(bielik.bpe.encode(b" kot"))
     alone = bielik.bpe.encode(b"om")
-    assert boundary.encode(b"m") == (alone[1:] if alone[0] == tokens[b"o"] else None)
+    assert boundary.encode(b"m") == (tuple(alone[1:]) if alone[0] == tokens[b"o"] else None)
 
 
 def test_a_special_token_ends_all_that_could_absorb(bielik: Tokenizer[Any]) -> None:
     ids = [*bielik.encode("kom"), 32001]
-    assert behind(bielik, ids).encode(b"puter") == bielik.bpe.encode(b"puter")
+    assert behind(bielik, ids).encode(b"puter") == tuple(bielik.bpe.encode(b"puter"))
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ them when it ended its last token where it did.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import cast
 
 from tokalign.absorption import share
 from tokalign.alignment_tables import MergeSites
@@ -15,6 +17,8 @@ from tokalign.incremental import IncrementalEncoder
 from tokalign.pieces import WordSplitter, incomplete_tail
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
+
+_SPACE = 0x20
 
 
 class Boundary:
@@ -34,6 +38,7 @@ class Boundary:
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
+        self._is_cut = False  # whether the committed text ends within a character
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call.
@@ -54,6 +59,7 @@ class Boundary:
             committed = list(ids[-1:]) if canonical else []
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
+        self._is_cut = incomplete_tail(self._left) > 0
 
     def absorbs(self, data: bytes) -> bool:
         """Whether nothing canonical can go on with `data`, whatever comes behind it.
@@ -68,32 +74,40 @@ class Boundary:
             return False
         return self._absorption.absorbs(self._left, self._left_ids[-1], data)
 
-    def encode(self, data: bytes) -> list[TargetId] | None:
+    def encode(self, data: bytes) -> tuple[TargetId, ...] | None:
         """The ids of `data` behind the committed ones; None if those would not stay with it alone.
 
-        Cost: 4 µs for bytes seen before, 10 µs for new ones.
+        Cost: 3 µs for a word seen before, 10 µs for a new one.
         """
-        if self._by_words and b" " not in data[1:]:
+        if not self._by_words:
+            return self._behind(self._bpe.encode(self._left + data))
+        if data.rfind(b" ") < 1:
             return self._encode_word(data)
-        return self._behind(self._bpe.encode(self._left + data))
+        first, *words = self._bpe.splitter.split(data)
+        ids = self._encode_word(first)
+        return ids and (*ids, *_ids(chain.from_iterable(map(self._bpe.encode_piece, words))))
 
-    def _encode_word(self, data: bytes) -> list[TargetId] | None:
+    def _encode_word(self, data: bytes) -> tuple[TargetId, ...] | None:
         """As `encode`, for a word or what a word goes on with: one piece at most.
 
         What is canonical together is canonical by itself, so `data` is encoded by itself, which was
         mostly done before, and the pair at the boundary is looked at.
         """
+        if not data:
+            return ()
         left = self._left
-        if not left or not data or (data[:1] == b" " and left[-1:] != b" "):
-            return [TargetId(i) for i in self._bpe.encode_piece(data)] if data else []
-        if incomplete_tail(left) or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
+        if not left or (data[0] == _SPACE and left[-1] != _SPACE):
+            return _ids(self._bpe.encode_piece(data))
+        if self._is_cut or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
             return self._behind(self._bpe.encode_piece(left + data))
         ids = self._bpe.encode_piece(data)
-        if not self._bpe.may_follow(self._left_ids[-1], ids[0]):
-            return None
-        return [TargetId(i) for i in ids]
+        return _ids(ids) if self._bpe.may_follow(self._left_ids[-1], ids[0]) else None
 
-    def _behind(self, whole: Sequence[int]) -> list[TargetId] | None:
+    def _behind(self, whole: Sequence[int]) -> tuple[TargetId, ...] | None:
         """What stands behind the committed ids, if `whole` begins with them."""
         kept = len(self._left_ids)
-        return [TargetId(i) for i in whole[kept:]] if list(whole[:kept]) == self._left_ids else None
+        return _ids(whole[kept:]) if list(whole[:kept]) == self._left_ids else None
+
+
+def _ids(ids: Iterable[int]) -> tuple[TargetId, ...]:
+    return cast(tuple[TargetId, ...], tuple(ids))

@@ -197,10 +197,11 @@ class BytePairEncoding:
         """
         if not self.tokens[left] or not self.tokens[right]:
             return True
-        ranks = self.merges.ranks
+        rank_of, left_spine = self.merges.ranks.get, self.left_spine(right)
         for a in self.right_spine(left):
-            for b in self.left_spine(right):
-                found = ranks.get(a.id << 32 | b.id)
+            begun = a.id << 32
+            for b in left_spine:
+                found = rank_of(begun | b.id)
                 if found is not None and crosses(found[0], a, b):
                     return False
         return True

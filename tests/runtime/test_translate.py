@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,12 @@ class Oracle:
             rest = [i for i in rest if mask[i]]
         return (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
 
-    def shortlist(self, ids: Sequence[int], allowed: Sequence[Any], count: int) -> list[Shortlist]:
+    def shortlist(
+        self, ids: Sequence[int], allowed: Sequence[Any], count: int
+    ) -> Callable[[], list[Shortlist]]:
         self.passes += 1
-        return [self._next(ids[: len(ids) - back], among) for back, among in enumerate(allowed)]
+        lists = [self._next(ids[: len(ids) - back], among) for back, among in enumerate(allowed)]
+        return lambda: lists
 
     def _next(self, ids: Sequence[int], among: Any) -> Shortlist:
         """The text's own token behind `ids`, if one begins there."""

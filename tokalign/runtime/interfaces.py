@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,11 +103,12 @@ class Session(Protocol):
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
-    ) -> list[Shortlist]:
+    ) -> Callable[[], list[Shortlist]]:
         """What may follow `ids`, and `ids` without its last one, two, ... ids; one pass, one wait.
 
         allowed: element j says which ids may follow with j ids taken back; None for all of them.
-        Empty where the context is full.
+        The pass is under way when this returns; calling what it returns waits for the lists, none
+        where the context is full. What the host does in between takes no time of its own.
         """
         ...
 

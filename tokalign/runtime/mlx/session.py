@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -152,10 +152,10 @@ class ModelSession:
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
-    ) -> list[Shortlist]:
+    ) -> Callable[[], list[Shortlist]]:
         """See `interfaces.Session`."""
         if len(ids) >= self.context_length:
-            return []
+            return list
         rows = self.logits(ids, last=len(allowed))
         began = perf_counter()
         rows = rows.astype(mx.float32)
@@ -166,11 +166,15 @@ class ModelSession:
         kept = logprobs[mx.arange(len(allowed) - 1), tail]
         values = mx.concatenate([*(of for _, of in best), kept])
         chosen = mx.concatenate([listed for listed, _ in best])
-        mx.eval(chosen, values)
+        mx.async_eval(chosen, values)  # type: ignore[no-untyped-call]
         sizes = [of.shape[0] for _, of in best]
-        lists = _shortlists(chosen, values, sizes)
-        self.seconds += perf_counter() - began
-        return lists
+
+        def wait() -> list[Shortlist]:
+            lists = _shortlists(chosen, values, sizes)
+            self.seconds += perf_counter() - began
+            return lists
+
+        return wait
 
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """See `interfaces.Session`."""

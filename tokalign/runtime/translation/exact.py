@@ -26,7 +26,7 @@ from typing import TypeAlias
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.interfaces import Guesser, Session, Shortlist
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
@@ -41,7 +41,7 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Pair, Translated
-from tokalign.vocab import DraftId, TargetId
+from tokalign.vocab import TargetId
 
 Laws: TypeAlias = tuple[Array | None, ...]
 
@@ -67,10 +67,13 @@ class ExactTranslation:
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         self._text.follow(context.ids)
+        ids, pending = self._text.ids, [b"", *self._pending()]
+        allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
+        waiting = session.shortlist(ids, allowed, self._search.width)
+        # The draft model's pass is under way: what does not need its answer is done beside it.
         self._boundary.follow(context.ids)
-        ids, counts = self._text.ids, self._what_became(context)
-        rolled = self._roll(context, session)
-        outlook = self._look_out(ids, session, counts)
+        counts, rolled = self._what_became(context), self._roll(context, session)
+        outlook = self._look_out(waiting(), pending, counts)
         if outlook is None:
             return Translated((), counts)
         ranked, law = self._rank(outlook, context, rolled)
@@ -91,12 +94,6 @@ class ExactTranslation:
                 )
                 chain, laws = self._join(way, law, drawn)
         return self._propose(chain, ranked, outlook, counts, laws, start=len(context.ids))
-
-    def _begins_longer_ones(self, token: TargetId) -> bool:
-        """Whether more text may make another token of this one. Cost: 5 µs."""
-        data = self._pair.target.vocabulary.tokens[token]
-        first, last = self._pair.target.bpe.order.extending(data)
-        return bool(data) and first < last
 
     def _what_became(self, context: Context) -> Counter[str]:
         """Whether the unstable last id of the round before was accepted, all before it being so."""
@@ -167,7 +164,7 @@ class ExactTranslation:
 
         Of an id that was drawn no probability is said: how often it is right is another question.
         """
-        if chain and self._begins_longer_ones(chain[-1]):
+        if chain and chain[-1] in self._pair.target.bpe.order.extended:
             counts["unstable"] += 1
             self._open = start, chain
         probability = dict(outlook.first)
@@ -182,29 +179,30 @@ class ExactTranslation:
         )
 
     def _look_out(
-        self, ids: list[DraftId], session: Session, counts: Counter[str]
+        self, lists: Sequence[Shortlist], pending: Sequence[bytes], counts: Counter[str]
     ) -> Outlook | None:
-        """One pass of the draft model, and what it expects of the target."""
-        pending = [b"", *self._pending()]
-        allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
-        lists = session.shortlist(ids, allowed, self._search.width)
-        covers, possible = find_covers(lists)
+        """What the draft model expects of the target.
+
+        lists, pending: with none, one, two, ... of its tokens taken back, what may follow, and the
+        bytes of the tokens taken back.
+        """
+        covers = find_covers(lists)
         ways: list[Way] = []
-        known = False
-        for cover in covers:
-            if known and cover.logprob < covers[0].logprob - self._search.depth:
+        known, ruled_out = False, 0.0
+        for cover, is_likely in covers.ranked(self._search.least):
+            if known and not is_likely:
                 break
             data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
             translated = self._translate(cover, data)
             if translated is not None:
                 ways.append(Way(cover, data, translated))
                 known = known or bool(translated)
-            elif not self._search.mask and cover is covers[0]:
-                return None  # the likeliest guess is one that the target has ruled out
             elif self._search.mask:
                 counts["masked"] += 1
-                possible -= exp(cover.logprob)
-        return look_out(ways, possible)
+                ruled_out += exp(cover.logprob)
+            elif not ways:
+                return None  # the likeliest guess is one that the target has ruled out
+        return look_out(ways, covers.possible - ruled_out)
 
     def _translate(self, cover: Cover, data: bytes) -> tuple[TargetId, ...] | None:
         """The target ids of a way; none if they are not known yet, None if it would be absorbed."""
@@ -212,9 +210,9 @@ class ExactTranslation:
             special = self._roles.get(cover.token)
             return () if special is None else (special,)
         ids = self._boundary.encode(data)
-        if ids is None and self._boundary.absorbs(data):
-            return None
-        return tuple(ids or ())
+        if ids is None:
+            return None if self._boundary.absorbs(data) else ()
+        return ids
 
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
@@ -232,6 +230,6 @@ class ExactTranslation:
             tail = self._pair.draft.vocabulary.bytes_of(more[:length])
             ids = self._boundary.encode(data + tail)
             if ids is not None:
-                return (*ids, *end) if length == len(more) else tuple(ids)
+                return (*ids, *end) if length == len(more) else ids
             counts["absorbed"] += 1
         return ()

@@ -75,8 +75,12 @@ class Pair:
         model drafts beyond its vocabulary counts as special.
         """
         tokens = self.draft.vocabulary.tokens
-        ordinary = [DraftId(i) for i in takewhile(lambda i: token_bytes(tokens, i), drafted)]
-        if len(ordinary) == len(drafted):
+        ordinary: list[DraftId] = []
+        for token in drafted:
+            if not token_bytes(tokens, token):
+                break
+            ordinary.append(DraftId(token))
+        else:
             return ordinary, ()
         roles = match_roles(self.draft.vocabulary.roles, self.target.vocabulary.roles)
         special = roles.get(DraftId(drafted[len(ordinary)]))
