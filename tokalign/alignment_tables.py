@@ -6,7 +6,6 @@ loop; the section layout is in `docs/table-format.md`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
+from tokalign.token_order import TokenOrder
 from tokalign.vocab import DraftId, Roles, TargetId
 
 NO_TOKEN = -1
@@ -98,24 +98,20 @@ class HealingTrie:
     @classmethod
     def of(cls, tokens: Sequence[bytes]) -> HealingTrie:
         """Sort a vocabulary. Cost: 0.1 s for 128,000 tokens."""
-        ordinary = [i for i, token in enumerate(tokens) if token]
-        ordinary.sort(key=lambda i: (tokens[i], i))
-        return cls(np.array(ordinary, dtype=np.uint32), tokens)
+        ordinary = TokenOrder.of(tokens, (i for i, token in enumerate(tokens) if token))
+        return cls(np.array(ordinary.ids, dtype=np.uint32), tokens)
 
     def _extending(self, pending: bytes) -> NDArray[np.uint32]:
         """Ids of the tokens that begin with `pending` and are longer, sorted by bytes.
 
-        Cost: 15 µs; the most recent 4,096 answers are remembered.
+        Cost: 2 µs, the first time 10 ms; the most recent 4,096 answers are remembered.
         """
-
-        def token(index: int) -> bytes:
-            return self._tokens[int(self._order[index])]
-
-        indices = range(len(self._order))
-        first = bisect_right(indices, pending, key=token)
-        size = len(pending)
-        last = bisect_right(indices, pending, lo=first, key=lambda i: token(i)[:size])
+        first, last = self._sorted.extending(pending)
         return self._order[first:last]
+
+    @cached_property
+    def _sorted(self) -> TokenOrder:
+        return TokenOrder(self._tokens, self._order.tolist())
 
     def to_sections(self) -> dict[str, bytes]:
         return {"healing.order": self._order.astype("<u4").tobytes()}

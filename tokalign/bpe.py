@@ -18,26 +18,42 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.pieces import Splitter, as_bytes, as_text
 from tokalign.spines import NEVER, Spine, Stay, crosses
 from tokalign.token_order import TokenOrder
 
+Ints: TypeAlias = NDArray[np.int64]
+
+_LOW = (1 << 32) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Merges:
-    """Merge rules: packed pair `left << 32 | right` -> (rank, result); a lower rank goes first."""
+    """Merge rules: packed pair `left << 32 | right` -> `rank << 32 | result`; lower goes first.
 
-    ranks: Mapping[int, tuple[int, int]]
+    Packed, because behind a model's pass each object is a cache miss of its own.
+    """
+
+    made: Mapping[int, int]
 
     @classmethod
     def from_triples(cls, triples: Iterable[tuple[int, int, int]]) -> Merges:
         """Rank `(left, right, result)` triples in the order given; the first of equals counts."""
-        ranks: dict[int, tuple[int, int]] = {}
+        made: dict[int, int] = {}
         for rank, (left, right, result) in enumerate(triples):
-            ranks.setdefault(left << 32 | right, (rank, result))
-        return cls(ranks)
+            made.setdefault(left << 32 | right, rank << 32 | result)
+        return cls(made)
+
+    def to_arrays(self) -> tuple[Ints, Ints, Ints]:
+        """Packed pairs, their ranks and results, i64[merges] each, in order of rank."""
+        pairs = np.fromiter(self.made, dtype=np.int64, count=len(self.made))
+        made = np.fromiter(self.made.values(), dtype=np.int64, count=len(self.made))
+        return pairs, made >> 32, made & _LOW
 
 
 class Merged(NamedTuple):
@@ -87,7 +103,7 @@ class BytePairEncoding:
     def order(self) -> TokenOrder:
         """Tokens that stand for bytes, byte fallback left out, sorted. Cost: 0.1 s, once."""
         chosen = (i for i, token in enumerate(self.tokens) if token and i not in self.fallback)
-        return TokenOrder(self.tokens, chosen)
+        return TokenOrder.of(self.tokens, chosen)
 
     # -- encoding ------------------------------------------------------------------------------
 
@@ -124,35 +140,35 @@ class BytePairEncoding:
 
         The lowest rank goes first and the leftmost of equals. Cost: O(n log n).
         """
-        ranks, size = self.merges.ranks, len(ids)
+        made, size = self.merges.made, len(ids)
         token, after, before = list(ids), list(range(1, size + 1)), list(range(-1, size - 1))
         queue = [
-            (found[0], i, left << 32 | right)
+            (found, i, left << 32 | right)
             for i, (left, right) in enumerate(pairwise(ids))
-            if (found := ranks.get(left << 32 | right)) is not None
+            if (found := made.get(left << 32 | right)) is not None
         ]
         heapify(queue)
         last_rank = moment = -1
         last_pair: tuple[int, int] | None = None
         while queue:
-            rank, i, pair = heappop(queue)
+            found, i, pair = heappop(queue)
             j = after[i]
             if j >= size or token[i] << 32 | token[j] != pair:
                 continue  # one side was merged away since this entry was queued
-            last_rank, last_pair = rank, (token[i], token[j])
-            moment = max(moment, rank)
-            token[i], token[j] = ranks[pair][1], -1
+            last_rank, last_pair = found >> 32, (token[i], token[j])
+            moment = max(moment, last_rank)
+            token[i], token[j] = found & _LOW, -1
             k = after[i] = after[j]
             if k < size:
                 before[k] = i
                 pair = token[i] << 32 | token[k]
-                if (found := ranks.get(pair)) is not None:
-                    heappush(queue, (found[0], i, pair))
+                if (found := made.get(pair)) is not None:
+                    heappush(queue, (found, i, pair))
             h = before[i]
             if h >= 0:
                 pair = token[h] << 32 | token[i]
-                if (found := ranks.get(pair)) is not None:
-                    heappush(queue, (found[0], h, pair))
+                if (found := made.get(pair)) is not None:
+                    heappush(queue, (found, h, pair))
         return Merged([t for t in token if t >= 0], last_rank, last_pair, moment)
 
     # -- validity ------------------------------------------------------------------------------
@@ -197,12 +213,12 @@ class BytePairEncoding:
         """
         if not self.tokens[left] or not self.tokens[right]:
             return True
-        rank_of, left_spine = self.merges.ranks.get, self.left_spine(right)
+        made, left_spine = self.merges.made, self.left_spine(right)
         for a in self.right_spine(left):
             begun = a.id << 32
             for b in left_spine:
-                found = rank_of(begun | b.id)
-                if found is not None and crosses(found[0], a, b):
+                found = made.get(begun | b.id)
+                if found is not None and crosses(found >> 32, a, b):
                     return False
         return True
 

@@ -11,12 +11,16 @@ class TokenOrder:
     """Tokens sorted by their bytes, tokens of equal bytes by id.
 
     ids: the sorted ids; spelled: their bytes, in the same order.
-    Cost to make: 0.1 s for 128,000 tokens.
     """
 
-    def __init__(self, tokens: Sequence[bytes], chosen: Iterable[int]) -> None:
-        self.ids = sorted(chosen, key=lambda i: (tokens[i], i))
-        self.spelled = [tokens[i] for i in self.ids]
+    def __init__(self, tokens: Sequence[bytes], ids: list[int]) -> None:
+        self.ids = ids
+        self.spelled = [tokens[i] for i in ids]
+
+    @classmethod
+    def of(cls, tokens: Sequence[bytes], chosen: Iterable[int]) -> TokenOrder:
+        """Sort some tokens. Cost: 0.1 s for 128,000."""
+        return cls(tokens, sorted(chosen, key=lambda i: (tokens[i], i)))
 
     @cached_property
     def extended(self) -> frozenset[int]:

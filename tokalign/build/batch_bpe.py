@@ -28,13 +28,12 @@ class BatchBpe:
     def __init__(self, tokenizer: Tokenizer[Any]) -> None:
         self._bpe = tokenizer.bpe
         self._whole = tokenizer.vocabulary.id_of if tokenizer.spec.ignore_merges else {}
-        merges = tokenizer.bpe.merges.ranks
-        pairs, made = list(merges), merges.values()
+        pairs, ranks, results = tokenizer.bpe.merges.to_arrays()
         self._pairs = HashIndex()
-        self._pairs.add(np.array(pairs, dtype=np.uint64) * MULTIPLIER)
-        self._ranks = np.array([*(rank for rank, _ in made), _NONE])
-        self._results = np.zeros(int(self._ranks[:-1].max(initial=-1)) + 1, dtype=np.int64)
-        self._results[self._ranks[:-1]] = [result for _, result in made]
+        self._pairs.add(pairs.astype(np.uint64) * MULTIPLIER)
+        self._ranks = np.append(ranks, _NONE)
+        self._results = np.zeros(int(ranks.max(initial=-1)) + 1, dtype=np.int64)
+        self._results[ranks] = results
         self._numbers = np.full(0x110000, _UNKNOWN, dtype=np.int32)  # of characters, in `_symbols`
         self._symbols = Pool(np.int64)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,13 +165,10 @@ def crosses(rank: Ints, a: Edge, b: Edge) -> Bools:
 
 
 def _rules(tokenizer: Tokenizer[Id]) -> Rules:
-    ranks = tokenizer.bpe.merges.ranks
-    pairs = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
-    flat = chain.from_iterable(ranks.values())
-    rank, result = np.fromiter(flat, dtype=np.int64, count=2 * len(ranks)).reshape(-1, 2).T
+    pairs, ranks, results = tokenizer.bpe.merges.to_arrays()
     order = np.argsort(pairs)
     pairs = pairs[order]
-    return Rules(pairs >> 32, pairs & 0xFFFFFFFF, rank[order], result[order])
+    return Rules(pairs >> 32, pairs & 0xFFFFFFFF, ranks[order], results[order])
 
 
 def _symbols(tokenizer: Tokenizer[Id]) -> Bools:
