@@ -110,4 +110,4 @@ class Boundary:
 
 
 def _ids(ids: Iterable[int]) -> tuple[TargetId, ...]:
-    return cast(tuple[TargetId, ...], tuple(ids))
+    return cast("tuple[TargetId, ...]", tuple(ids))

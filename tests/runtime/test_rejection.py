@@ -206,7 +206,7 @@ class Drawing:
         if not limit:
             return Proposal()
         ids, steps = context.ids, min(2, limit)
-        drawn = draw(self.session, ids, steps, guesser=self.options, behind=ids)  # type: ignore[arg-type]
+        drawn = draw(self.session, ids, steps, guesser=self.options, behind=ids)()  # type: ignore[arg-type]
         chain = [TargetId(i) for i in drawn.ids]
         others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.beside]
         return Proposal(
@@ -283,7 +283,7 @@ def test_a_draft_that_is_the_target_is_always_right(acceptance: Any) -> None:
     session = ModelSession(random_model())
     verifier = TargetVerifier(ModelSession(random_model()), options)
     for _ in range(8):
-        drawn = draw(session, context.ids, 3, guesser=options, behind=context.ids)
+        drawn = draw(session, context.ids, 3, guesser=options, behind=context.ids)()
         ids = tuple(TargetId(i) for i in drawn.ids)
         proposal = Proposal(ids=ids, sources=("draft",) * 3, laws=tuple(drawn.laws))
         verdict = verifier.verify(context, proposal)

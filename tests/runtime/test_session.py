@@ -55,7 +55,7 @@ def test_drafting_is_greedy_decoding() -> None:
     expected = list(ids)
     for _ in range(4):
         expected.append(int(mx.argmax(fresh(expected, 1), axis=-1).item()))
-    assert session.draft(ids, 4) == expected[3:]
+    assert session.draft(ids, 4)() == expected[3:]
     assert session.passes == 4
 
 
@@ -63,12 +63,12 @@ def test_a_mask_leaves_only_what_it_allows() -> None:
     session = ModelSession(random_model())
     allowed = np.zeros(VOCABULARY - 10, dtype=bool)
     allowed[[3, 50]] = True
-    assert set(session.draft([4, 5, 6], 5, session.mask(allowed))) <= {3, 50}
+    assert set(session.draft([4, 5, 6], 5, session.mask(allowed))()) <= {3, 50}
 
 
 def test_a_full_context_drafts_nothing() -> None:
     session = ModelSession(random_model())
-    assert session.draft([1] * (session.context_length - 1), 2) == []
+    assert session.draft([1] * (session.context_length - 1), 2)() == []
     assert session.shortlist([1] * session.context_length, [None], 3)() == []
 
 

@@ -38,7 +38,7 @@ class Oracle:
         self._canonical = canonical
         self.passes, self.barred, self.seconds = 0, 0, 0.0
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> list[int]:
+    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> Callable[[], list[int]]:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -49,7 +49,8 @@ class Oracle:
         if mask is not None:
             self.barred += sum(not mask[i] for i in rest[:steps])
             rest = [i for i in rest if mask[i]]
-        return (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
+        drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
+        return lambda: drafted
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[Any], count: int
@@ -169,7 +170,7 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
         onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])),
         4,
         table.intersection.draft_to_target >= 0,
-    )
+    )()
     ordinary = [i for i in given if not onto_bielik.draft.vocabulary.is_special(i)]
     assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
         ordinary

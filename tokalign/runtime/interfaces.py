@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Array, Proposal, Verdict
 from tokalign.vocab import TargetId
+
+T = TypeVar("T")
+Waiting: TypeAlias = Callable[[], T]
+"""A result that the device is busy with; calling it waits. Until then the host's time is free."""
 
 
 class Drafter(Protocol):
@@ -65,7 +69,7 @@ class Session(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Time spent in passes so far, waiting for their results included."""
+        """Time spent in passes so far: from when they begin until their results are read."""
         ...
 
     def logits(self, ids: Sequence[int], last: int = 1) -> Array:
@@ -93,7 +97,9 @@ class Session(Protocol):
         """Wait for an array of ids: the one place where host and device meet."""
         ...
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
+    def draft(
+        self, ids: Sequence[int], steps: int, mask: Array | None = None
+    ) -> Waiting[list[int]]:
         """The likeliest `steps` (at least 1) next ids, one pass each, one wait for all of them.
 
         None where the context is full. The first pass also brings the cache up to date with `ids`.
@@ -103,12 +109,11 @@ class Session(Protocol):
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
-    ) -> Callable[[], list[Shortlist]]:
+    ) -> Waiting[list[Shortlist]]:
         """What may follow `ids`, and `ids` without its last one, two, ... ids; one pass, one wait.
 
         allowed: element j says which ids may follow with j ids taken back; None for all of them.
-        The pass is under way when this returns; calling what it returns waits for the lists, none
-        where the context is full. What the host does in between takes no time of its own.
+        No lists where the context is full.
         """
         ...
 

@@ -120,7 +120,7 @@ class _Bench:
         if self._draft is None:
             return None
         began = self.clock()
-        self._draft.draft(self._draft_ids, _DRAFT_STEPS)
+        self._draft.draft(self._draft_ids, _DRAFT_STEPS)()
         return (self.clock() - began) / _DRAFT_STEPS
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.alignment_tables import NO_TOKEN
-from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.proposal import Array
 
 Ids = NDArray[np.int32]
@@ -80,14 +80,14 @@ def draw(
     guesser: Guesser,
     behind: Sequence[int],
     onto: Projection | None = None,
-) -> Drawn:
+) -> Waiting[Drawn]:
     """Draw `steps` (1 or more) target ids behind the draft's `ids`, one pass each.
 
     behind: the target ids that the drawn ones follow. onto: None where both speak the same ids.
     Nothing is drawn where the draft's context is full.
     """
     if len(ids) + steps > session.context_length:
-        return Drawn([], [])
+        return lambda: Drawn([], [])
     history = mx.array(list(behind) if guesser.needs_history else [], dtype=mx.uint32)
     drawn: list[Array] = []
     laws: list[Array | None] = []
@@ -101,5 +101,6 @@ def draw(
             break
         history = mx.concatenate([history, chosen])
         row = session.feed(chosen if onto is None else onto.tokens(chosen))
-    session.start(*drawn)
-    return Drawn(session.read(mx.concatenate(drawn)), laws)
+    ids_drawn = mx.concatenate(drawn)
+    session.start(ids_drawn)
+    return lambda: Drawn(session.read(ids_drawn), laws)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
 from numpy.typing import NDArray
 
 from tokalign.errors import CacheError, ContextLengthError
-from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.interfaces import Shortlist, Waiting
 from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
 from tokalign.runtime.proposal import Array, Proposal
 
@@ -133,10 +133,12 @@ class ModelSession:
         self.seconds += perf_counter() - began
         return cast(list[int], ids)
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Array | None = None) -> list[int]:
+    def draft(
+        self, ids: Sequence[int], steps: int, mask: Array | None = None
+    ) -> Waiting[list[int]]:
         """See `interfaces.Session`."""
         if len(ids) + steps > self.context_length:
-            return []
+            return list
         row = self.logits(ids)
         drafted = [_likeliest(row, mask)]
         barred = [] if mask is None else [mx.argmax(row, axis=-1) != drafted[-1]]
@@ -145,14 +147,21 @@ class ModelSession:
             drafted.append(_likeliest(row, mask))
             if mask is not None:
                 barred.append(mx.argmax(row, axis=-1) != drafted[-1])
-        self.start(*drafted, *barred)
-        found = self.read(mx.concatenate([*drafted, *barred]))
-        self.barred += sum(found[steps:])
-        return found[:steps]
+        results = mx.concatenate([*drafted, *barred])
+        self.start(results)
+        began = perf_counter()
+
+        def wait() -> list[int]:
+            found = cast(list[int], results.tolist())
+            self.barred += sum(found[steps:])
+            self.seconds += perf_counter() - began
+            return found[:steps]
+
+        return wait
 
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
-    ) -> Callable[[], list[Shortlist]]:
+    ) -> Waiting[list[Shortlist]]:
         """See `interfaces.Session`."""
         if len(ids) >= self.context_length:
             return list

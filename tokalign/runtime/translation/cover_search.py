@@ -9,11 +9,11 @@ Probabilities from Tokenized Language Models" (Phan et al., 2024), cut to J + 1 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf, log
+from operator import itemgetter
 from typing import NamedTuple
 
 from tokalign.runtime.interfaces import Shortlist
@@ -52,10 +52,9 @@ class Cover(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A cover translated.
+    """A cover translated. data: the bytes it adds to the committed text. ids: those, one or more.
 
-    data: the bytes it adds to the committed text. ids: those bytes in target ids, none where only
-    more text can tell them.
+    A cover whose ids only more text can tell is no way yet.
     """
 
     cover: Cover
@@ -63,18 +62,33 @@ class Way(NamedTuple):
     ids: tuple[TargetId, ...]
 
 
-class Outlook(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outlook:
     """What may come next.
 
-    first: next target tokens with their probabilities, the likeliest first. ways: to all of them.
+    first: next target tokens with their probability, the likeliest first. ways: to all of them.
+    doubtful: covers, and the bytes they add, that the last committed id may absorb. possible: the
+    probability of all that may come, the doubtful included; what is said of `first` is of that.
     """
 
     first: list[tuple[TargetId, float]]
     ways: Sequence[Way]
+    doubtful: Sequence[tuple[Cover, bytes]]
+    possible: float
+
+    @classmethod
+    def of(
+        cls, ways: Sequence[Way], doubtful: Sequence[tuple[Cover, bytes]], possible: float
+    ) -> Outlook:
+        """Add up the ways by their first target token. Cost: 1 µs per way."""
+        mass: dict[TargetId, float] = {}
+        for (logprob, _, _), _, ids in ways:
+            mass[ids[0]] = mass.get(ids[0], 0.0) + exp(logprob)
+        return cls(sorted(mass.items(), key=itemgetter(1), reverse=True), ways, doubtful, possible)
 
     def way_to(self, token: TargetId) -> Way:
         """The likeliest way that begins with `token`, one of `first`."""
-        begun = (way for way in self.ways if way.ids and way.ids[0] == token)
+        begun = (way for way in self.ways if way.ids[0] == token)
         return max(begun, key=lambda way: way.cover.logprob)
 
 
@@ -121,18 +135,3 @@ def find_covers(lists: Sequence[Shortlist]) -> Covers:
         kept,
         sum(map(exp, kept[:1])) + sum(exp(b) * sum(map(exp, s.logprobs)) for s, b in healed),
     )
-
-
-def look_out(ways: Sequence[Way], possible: float) -> Outlook | None:
-    """Add up the ways by their first target token; None where no way has one yet.
-
-    possible: the probability of all that may come. Cost: 1 µs per way.
-    """
-    mass: dict[TargetId, float] = defaultdict(float)
-    for way in ways:
-        if way.ids:
-            mass[way.ids[0]] += exp(way.cover.logprob)
-    if not mass:
-        return None
-    first = sorted(((t, p / possible) for t, p in mass.items()), key=lambda tp: -tp[1])
-    return Outlook(first, ways)

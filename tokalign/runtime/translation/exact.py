@@ -17,7 +17,7 @@ The host waits for the device twice a round: for the ways, and for what follows 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
 from math import exp, log
@@ -37,7 +37,6 @@ from tokalign.runtime.translation.cover_search import (
     Outlook,
     Way,
     find_covers,
-    look_out,
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Pair, Translated
@@ -73,27 +72,22 @@ class ExactTranslation:
         # The draft model's pass is under way: what does not need its answer is done beside it.
         self._boundary.follow(context.ids)
         counts, rolled = self._what_became(context), self._roll(context, session)
-        outlook = self._look_out(waiting(), pending, counts)
-        if outlook is None:
+        outlook = self._look_out(waiting(), pending)
+        if not outlook.first:
+            self._weigh(outlook, counts)
             return Translated((), counts)
         ranked, law = self._rank(outlook, context, rolled)
         way = outlook.way_to(ranked[0])
-        (_, back, token), data, chain = way
-        if back:
+        held = [*ids[: len(ids) - way.cover.back], way.cover.token]
+        going_on = self._go_on(way, law, held, context, session, steps)
+        # Beside the passes that go on, what there is to say of the first choice.
+        if way.cover.back:
             counts["healed"] += 1
-            counts["taken_back"] += back
-        laws: Laws = (law,)
-        if steps > 1 and data:
-            held = [*ids[: len(ids) - back], token]
-            if self._guesser is None:
-                chain = self._continue(data, session.draft(held, steps - 1), counts)
-            else:
-                behind = [*context.ids, *chain]
-                drawn = draw(
-                    session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
-                )
-                chain, laws = self._join(way, law, drawn)
-        return self._propose(chain, ranked, outlook, counts, laws, start=len(context.ids))
+            counts["taken_back"] += way.cover.back
+        probability = self._weigh(outlook, counts)
+        chain, laws = going_on(counts)
+        self._count_unstable(chain, counts, start=len(context.ids))
+        return self._propose(chain, ranked, probability, counts, laws)
 
     def _what_became(self, context: Context) -> Counter[str]:
         """Whether the unstable last id of the round before was accepted, all before it being so."""
@@ -122,14 +116,37 @@ class ExactTranslation:
         Any law will do that is known, so ways that were not looked at are simply not in it.
         """
         if self._guesser is None:
-            (likeliest, _), *others = outlook.first
-            return [likeliest, *(t for t, p in others if p >= self._search.worth)], None
+            return [token for token, _ in outlook.first], None
         return self._guesser.guess_among(
             {token: log(probability) for token, probability in outlook.first},
             position=len(context.ids),
             ids=context.ids,
             rolled=rolled,
         )
+
+    def _go_on(
+        self,
+        way: Way,
+        law: Array | None,
+        held: Sequence[int],
+        context: Context,
+        session: Session,
+        steps: int,
+    ) -> Callable[[Counter[str]], tuple[tuple[TargetId, ...], Laws]]:
+        """Draft behind a way; what this returns waits for the whole chain and counts its losses.
+
+        held: the draft's own ids, the way included.
+        """
+        if steps == 1 or not way.data:
+            return lambda _: (way.ids, (law,))
+        if self._guesser is None:
+            drafting = session.draft(held, steps - 1)
+            return lambda counts: (self._continue(way.data, drafting(), counts), (law,))
+        behind = [*context.ids, *way.ids]
+        drawing = draw(
+            session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
+        )
+        return lambda _: self._join(way, law, drawing())
 
     def _join(self, way: Way, law: Array | None, drawn: Drawn) -> tuple[tuple[TargetId, ...], Laws]:
         """A way and the target ids drawn behind it, token for token of the intersection.
@@ -150,37 +167,48 @@ class ExactTranslation:
         to_target[list(self._roles)] = list(self._roles.values())
         return Projection(to_target, self._intersection.target_to_draft)
 
+    def _weigh(self, outlook: Outlook, counts: Counter[str]) -> dict[TargetId, float]:
+        """How probable each first token is, once what the target has ruled out is left out."""
+        possible = outlook.possible
+        for cover, data in outlook.doubtful:
+            if self._search.mask and self._boundary.absorbs(data):
+                counts["masked"] += 1
+                possible -= exp(cover.logprob)
+        return {token: mass / possible for token, mass in outlook.first}
+
+    def _count_unstable(
+        self, chain: tuple[TargetId, ...], counts: Counter[str], *, start: int
+    ) -> None:
+        if chain and chain[-1] in self._pair.target.bpe.order.extended:
+            counts["unstable"] += 1
+            self._open = start, chain
+
     def _propose(
         self,
         chain: tuple[TargetId, ...],
         ranked: Sequence[TargetId],
-        outlook: Outlook,
+        probability: Mapping[TargetId, float],
         counts: Counter[str],
         laws: Laws,
-        *,
-        start: int,
     ) -> Translated:
         """A chain, and beside its first id the others.
 
         Of an id that was drawn no probability is said: how often it is right is another question.
         """
-        if chain and chain[-1] in self._pair.target.bpe.order.extended:
-            counts["unstable"] += 1
-            self._open = start, chain
-        probability = dict(outlook.first)
-        said = chain[:1] if self._guesser is None else ()
-        beside = [(t, probability[t]) for t in ranked if t not in chain[:1]]
+        is_drawn = self._guesser is not None
+        worth = 0.0 if is_drawn else self._search.worth
+        others = [(t, probability[t]) for t in ranked if t not in chain[:1]]
         return Translated(
             chain,
             counts,
-            probabilities=tuple(probability[t] for t in said if t in probability),
-            beside=tuple(beside),
+            probabilities=tuple(
+                probability[t] for t in chain[:1] if t in probability and not is_drawn
+            ),
+            beside=tuple(other for other in others if other[1] >= worth),
             laws=laws,
         )
 
-    def _look_out(
-        self, lists: Sequence[Shortlist], pending: Sequence[bytes], counts: Counter[str]
-    ) -> Outlook | None:
+    def _look_out(self, lists: Sequence[Shortlist], pending: Sequence[bytes]) -> Outlook:
         """What the draft model expects of the target.
 
         lists, pending: with none, one, two, ... of its tokens taken back, what may follow, and the
@@ -188,31 +216,26 @@ class ExactTranslation:
         """
         covers = find_covers(lists)
         ways: list[Way] = []
-        known, ruled_out = False, 0.0
+        doubtful: list[tuple[Cover, bytes]] = []
         for cover, is_likely in covers.ranked(self._search.least):
-            if known and not is_likely:
+            if ways and not is_likely:
                 break
             data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
-            translated = self._translate(cover, data)
-            if translated is not None:
-                ways.append(Way(cover, data, translated))
-                known = known or bool(translated)
-            elif self._search.mask:
-                counts["masked"] += 1
-                ruled_out += exp(cover.logprob)
-            elif not ways:
-                return None  # the likeliest guess is one that the target has ruled out
-        return look_out(ways, covers.possible - ruled_out)
+            ids = self._translate(cover, data)
+            if ids:
+                ways.append(Way(cover, data, ids))
+            elif ids is None:
+                if not (ways or self._search.mask) and self._boundary.absorbs(data):
+                    break  # the likeliest guess is one that the target has ruled out
+                doubtful.append((cover, data))
+        return Outlook.of(ways, doubtful, covers.possible)
 
     def _translate(self, cover: Cover, data: bytes) -> tuple[TargetId, ...] | None:
-        """The target ids of a way; none if they are not known yet, None if it would be absorbed."""
-        if not data:
-            special = self._roles.get(cover.token)
-            return () if special is None else (special,)
-        ids = self._boundary.encode(data)
-        if ids is None:
-            return None if self._boundary.absorbs(data) else ()
-        return ids
+        """The target ids of a way, as `Boundary.encode`; of a special token its counterpart."""
+        if data:
+            return self._boundary.encode(data)
+        special = self._roles.get(cover.token)
+        return () if special is None else (special,)
 
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""

@@ -99,8 +99,8 @@ class SharedIds:
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         if self._guesser is not None:
             ids = context.ids
-            return Translated.of(draw(session, ids, steps, guesser=self._guesser, behind=ids))
-        drafted = session.draft(context.ids, steps)
+            return Translated.of(draw(session, ids, steps, guesser=self._guesser, behind=ids)())
+        drafted = session.draft(context.ids, steps)()
         return Translated(tuple(map(TargetId, drafted)))
 
 
@@ -144,9 +144,9 @@ class SameTokenizer:
                     guesser=self._guesser,
                     behind=context.ids,
                     onto=self._onto,
-                )
+                )()
             )
-        drafted = session.draft(self._ids, steps)
+        drafted = session.draft(self._ids, steps)()
         return Translated(tuple(TargetId(self._to_target.get(i, i)) for i in drafted))
 
     @cached_property
@@ -183,7 +183,7 @@ class Naive:
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         self._text.follow(context.ids)
-        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps))
+        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps)())
         ids = self._pair.target.encode(self._pair.draft.decode(drafted)) if drafted else []
         return Translated((*ids, *end))
 
@@ -200,7 +200,7 @@ class ContextWindow:
 
     def draft(self, context: Context, session: Session, steps: int) -> Translated:
         self._text.follow(context.ids)
-        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps))
+        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps)())
         prefix = self._prefix(context)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(drafted))
         return Translated((*whole[len(self._encode(prefix)) :], *end))
@@ -255,12 +255,12 @@ class TokenIntersection:
                     guesser=self._guesser,
                     behind=context.ids,
                     onto=self._onto,
-                )
+                )()
             )
         if self._mask is None:
             self._mask = session.mask(self._to_target >= 0)
         barred = session.barred
-        drafted = np.array(session.draft(self._text.ids, steps, self._mask), dtype=int)
+        drafted = np.array(session.draft(self._text.ids, steps, self._mask)(), dtype=int)
         translated = tuple(TargetId(i) for i in self._to_target[drafted].tolist())
         return Translated(translated, _counted(unmapped=session.barred - barred))
 
