@@ -6,7 +6,6 @@ part of valid UTF-8 becomes a lone surrogate, neither letter, digit nor space to
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -105,7 +104,15 @@ class WordSplitter:
     def split(self, text: bytes) -> list[bytes]:
         if text.rfind(b" ") < 1:  # a single word, which is what encoding a corpus mostly asks about
             return [text] if text else []
-        return _WORDS.findall(text)
+        # A regular expression does it too, but behind a model's pass that took 350 µs instead of 9.
+        first, *words = text.split(b" ")
+        pieces, spaces = [first] if first else [], b""
+        for word in words:
+            spaces += b" "
+            if word:
+                pieces.append(spaces + word)
+                spaces = b""
+        return [*pieces, spaces] if spaces else pieces
 
     def settled(self, pieces: list[bytes]) -> int:
         return max(len(pieces) - 1, 0)
@@ -128,9 +135,6 @@ class NoSplitter:
 
     def only_grows(self, piece: bytes) -> bool:
         return False  # it does, but to look into a whole text at every push takes too long
-
-
-_WORDS = re.compile(rb" *[^ ]+| +")
 
 
 def _last_is_space(piece: bytes) -> bool:

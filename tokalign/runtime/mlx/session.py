@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import accumulate
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
 import numpy as np
@@ -23,6 +24,9 @@ from tokalign.errors import CacheError, ContextLengthError
 from tokalign.runtime.interfaces import Shortlist, Waiting
 from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
 from tokalign.runtime.proposal import Array, Proposal
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
@@ -43,6 +47,23 @@ class CacheOptions:
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
+
+
+def _timed(method: Callable[P, T]) -> Callable[P, T]:
+    """Adds the time a session's method takes to its `seconds`, of nested ones once.
+
+    What a pass leaves behind for the memory allocator is freed within.
+    """
+
+    @wraps(method)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+        session = cast("ModelSession", args[0])
+        before, began = session.seconds, perf_counter()
+        result = method(*args, **kwargs)
+        session.seconds = before + perf_counter() - began
+        return result
+
+    return timed
 
 
 class ModelSession:
@@ -77,18 +98,17 @@ class ModelSession:
             sizes = [c.max_size - 1 for c in self._cache if getattr(c, "max_size", None)]
             self.context_length = min([self.context_length, *sizes])
 
+    @_timed
     def logits(self, ids: Sequence[int], last: int = 1) -> Array:
         """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazily.
 
         What the cache already holds of `ids` is not computed again, except for those positions.
         """
-        began = perf_counter()
         ids = list(ids)
         kept = self._keep(ids, last)
         self._held = ids
         logits = self._forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
         self.passes += 1
-        self.seconds += perf_counter() - began
         return logits
 
     @property
@@ -96,9 +116,9 @@ class ModelSession:
         """See `interfaces.Session`."""
         return can_branch(self._ropes, self._cache)
 
+    @_timed
     def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
         """See `interfaces.Session`."""
-        began = perf_counter()
         chain, beside = proposal.ids[: proposal.chain_length], proposal.ids[proposal.chain_length :]
         behind = list(ids)
         kept = self._keep(behind, 1)
@@ -108,31 +128,27 @@ class ModelSession:
         self._trim(len(beside))
         self._held = [*behind, *chain]
         self.passes += 1
-        self.seconds += perf_counter() - began
         return logits
 
+    @_timed
     def feed(self, token: Array) -> Array:
         """See `interfaces.Session`."""
-        began = perf_counter()
         self._unread.append(token)
         logits = self._forward(token)
         self.passes += 1
-        self.seconds += perf_counter() - began
         return logits
 
+    @_timed
     def start(self, *arrays: Array) -> None:
         """See `interfaces.Session`."""
-        began = perf_counter()
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
-        self.seconds += perf_counter() - began
 
+    @_timed
     def read(self, array: Array) -> list[int]:
         """See `interfaces.Session`."""
-        began = perf_counter()
-        ids = array.tolist()
-        self.seconds += perf_counter() - began
-        return cast(list[int], ids)
+        return cast(list[int], array.tolist())
 
+    @_timed
     def draft(
         self, ids: Sequence[int], steps: int, mask: Array | None = None
     ) -> Waiting[list[int]]:
@@ -149,25 +165,22 @@ class ModelSession:
                 barred.append(mx.argmax(row, axis=-1) != drafted[-1])
         results = mx.concatenate([*drafted, *barred])
         self.start(results)
-        began = perf_counter()
 
-        def wait() -> list[int]:
+        def ids_drafted() -> list[int]:
             found = cast(list[int], results.tolist())
             self.barred += sum(found[steps:])
-            self.seconds += perf_counter() - began
             return found[:steps]
 
-        return wait
+        return self._waiting(ids_drafted)
 
+    @_timed
     def shortlist(
         self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
     ) -> Waiting[list[Shortlist]]:
         """See `interfaces.Session`."""
         if len(ids) >= self.context_length:
             return list
-        rows = self.logits(ids, last=len(allowed))
-        began = perf_counter()
-        rows = rows.astype(mx.float32)
+        rows = self.logits(ids, last=len(allowed)).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         # The row with no id taken back is the last one.
         best = [_best(logprobs[~back], among, count) for back, among in enumerate(allowed)]
@@ -175,15 +188,9 @@ class ModelSession:
         kept = logprobs[mx.arange(len(allowed) - 1), tail]
         values = mx.concatenate([*(of for _, of in best), kept])
         chosen = mx.concatenate([listed for listed, _ in best])
-        mx.async_eval(chosen, values)  # type: ignore[no-untyped-call]
+        self.start(chosen, values)
         sizes = [of.shape[0] for _, of in best]
-
-        def wait() -> list[Shortlist]:
-            lists = _shortlists(chosen, values, sizes)
-            self.seconds += perf_counter() - began
-            return lists
-
-        return wait
+        return self._waiting(lambda: _shortlists(chosen, values, sizes))
 
     def mask(self, allowed: NDArray[np.bool_]) -> Array:
         """See `interfaces.Session`."""
@@ -202,6 +209,17 @@ class ModelSession:
         """Raises: ContextLengthError if a prompt leaves no room for a single token behind it."""
         if prompt_tokens >= self.context_length:
             raise ContextLengthError(prompt_tokens, self.context_length)
+
+    def _waiting(self, read: Waiting[T]) -> Waiting[T]:
+        """`read`, and the time from now until it has returned, which is the passes'."""
+        began = perf_counter()
+
+        def wait() -> T:
+            results = read()
+            self.seconds += perf_counter() - began
+            return results
+
+        return wait
 
     # -- the cache ---------------------------------------------------------------------------------
 

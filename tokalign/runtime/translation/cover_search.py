@@ -9,11 +9,10 @@ Probabilities from Tokenized Language Models" (Phan et al., 2024), cut to J + 1 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf, log
-from operator import itemgetter
 from typing import NamedTuple
 
 from tokalign.runtime.interfaces import Shortlist
@@ -62,76 +61,80 @@ class Way(NamedTuple):
     ids: tuple[TargetId, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Outlook:
-    """What may come next.
-
-    first: next target tokens with their probability, the likeliest first. ways: to all of them.
-    doubtful: covers, and the bytes they add, that the last committed id may absorb. possible: the
-    probability of all that may come, the doubtful included; what is said of `first` is of that.
-    """
-
-    first: list[tuple[TargetId, float]]
-    ways: Sequence[Way]
-    doubtful: Sequence[tuple[Cover, bytes]]
-    possible: float
-
-    @classmethod
-    def of(
-        cls, ways: Sequence[Way], doubtful: Sequence[tuple[Cover, bytes]], possible: float
-    ) -> Outlook:
-        """Add up the ways by their first target token. Cost: 1 µs per way."""
-        mass: dict[TargetId, float] = {}
-        for (logprob, _, _), _, ids in ways:
-            mass[ids[0]] = mass.get(ids[0], 0.0) + exp(logprob)
-        return cls(sorted(mass.items(), key=itemgetter(1), reverse=True), ways, doubtful, possible)
-
-    def way_to(self, token: TargetId) -> Way:
-        """The likeliest way that begins with `token`, one of `first`."""
-        begun = (way for way in self.ways if way.ids[0] == token)
-        return max(begun, key=lambda way: way.cover.logprob)
-
-
-@dataclass(frozen=True, slots=True)
-class Covers:
-    """All ways in which the draft's text may go on.
+    """What may come next, as far as it has been looked at: one object per round.
 
     lists: element j says what may follow with j tokens taken back; at j = 0 all of the vocabulary
-    may, whether it is listed or not. kept: for each j the log-probability of the tokens kept behind
-    the J-th position from the end. possible: the probability of all that may come.
+    may, whether it is listed or not. translate: gives the bytes that a cover adds and their target
+    ids; none where only more text can tell them, None where the last committed id may absorb them.
+
+    mass: the next target tokens and how probable they are, of `possible`, all that may come.
+    doubtful: covers, and the bytes they add, that may be absorbed.
     """
 
-    lists: Sequence[Shortlist]
-    kept: Sequence[float]
-    possible: float
+    def __init__(
+        self,
+        lists: Sequence[Shortlist],
+        least: float,
+        translate: Callable[[Cover], tuple[bytes, tuple[TargetId, ...] | None]],
+    ) -> None:
+        self._lists, self._translate = lists, translate
+        taken_back = list(accumulate(shortlist.kept for shortlist in lists))
+        self._kept = [taken_back[-1] - taken for taken in taken_back]
+        self.possible = self._all_that_may_come()
+        self._limit = log(self.possible * least) if self.possible else 0.0
+        self._likely = self._between(self._limit, inf)
+        self._rest = sum([exp(cover.logprob) for cover in self._likely])
+        self._is_exhausted = False
+        self.mass: dict[TargetId, float] = {}
+        self.ways: list[Way] = []
+        self.doubtful: list[tuple[Cover, bytes]] = []
 
-    def ranked(self, least: float) -> Iterator[tuple[Cover, bool]]:
-        """The likeliest first; with each, whether it has this share of all that is possible.
+    def look(self, *, until_certain: bool = False) -> None:
+        """Translate all likely covers, or until none that is left can change the likeliest token.
 
-        Cost: 8 µs for 4 lists of 16, as long as only likely ones are asked for.
+        Where none of them begins with a target token, less likely ones until one does.
+        Cost: 5 µs per cover.
         """
-        limit = log(self.possible * least) if self.possible else 0.0
-        yield from ((cover, True) for cover in self._between(limit, inf))
-        yield from ((cover, False) for cover in self._between(-inf, limit))
+        while self._likely and not (until_certain and self._is_certain()):
+            cover = self._likely.pop()
+            self._rest -= exp(cover.logprob)
+            self._add(cover)
+        if not self.ways and not self._is_exhausted:
+            self._is_exhausted = True
+            unlikely = self._between(-inf, self._limit)
+            while unlikely and not self.ways:
+                self._add(unlikely.pop())
+
+    def way_to(self, token: TargetId) -> Way:
+        """The likeliest way that begins with `token`, one of `mass`."""
+        return next(way for way in self.ways if way.ids[0] == token)
+
+    def _is_certain(self) -> bool:
+        lead, *others = sorted(self.mass.values(), reverse=True) or [0.0]
+        return lead >= self._rest + (others[0] if others else 0.0) and bool(self.mass)
+
+    def _add(self, cover: Cover) -> None:
+        data, ids = self._translate(cover)
+        if ids:
+            self.ways.append(Way(cover, data, ids))
+            self.mass[ids[0]] = self.mass.get(ids[0], 0.0) + exp(cover.logprob)
+        elif ids is None:
+            self.doubtful.append((cover, data))
+
+    def _all_that_may_come(self) -> float:
+        """At each position with tokens taken back only what goes on from their bytes may."""
+        healed = zip(self._lists[1:], self._kept[1:], strict=True)
+        mass = sum(exp(behind) * sum(map(exp, at.logprobs)) for at, behind in healed)
+        return mass + sum(map(exp, self._kept[:1]))
 
     def _between(self, lower: float, upper: float) -> list[Cover]:
+        """Covers of such log-probabilities, the likeliest last."""
         covers = [
             Cover(behind + logprob, back, DraftId(token))
-            for back, (shortlist, behind) in enumerate(zip(self.lists, self.kept, strict=True))
+            for back, (shortlist, behind) in enumerate(zip(self._lists, self._kept, strict=True))
             for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True)
             if lower <= behind + logprob < upper
         ]
-        covers.sort(reverse=True)
+        covers.sort()
         return covers
-
-
-def find_covers(lists: Sequence[Shortlist]) -> Covers:
-    """All covers of these lists. Cost: 4 µs for 4 of 16."""
-    taken_back = list(accumulate(shortlist.kept for shortlist in lists))
-    kept = [taken_back[-1] - taken for taken in taken_back]
-    healed = zip(lists[1:], kept[1:], strict=True)
-    return Covers(
-        lists,
-        kept,
-        sum(map(exp, kept[:1])) + sum(exp(b) * sum(map(exp, s.logprobs)) for s, b in healed),
-    )

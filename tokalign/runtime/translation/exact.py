@@ -18,15 +18,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, takewhile
 from math import exp, log
+from operator import itemgetter
 from typing import TypeAlias
 
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Guesser, Session, Shortlist
+from tokalign.runtime.interfaces import Guesser, Session
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
@@ -36,7 +37,6 @@ from tokalign.runtime.translation.cover_search import (
     CoverSearch,
     Outlook,
     Way,
-    find_covers,
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Pair, Translated
@@ -72,21 +72,24 @@ class ExactTranslation:
         # The draft model's pass is under way: what does not need its answer is done beside it.
         self._boundary.follow(context.ids)
         counts, rolled = self._what_became(context), self._roll(context, session)
-        outlook = self._look_out(waiting(), pending)
-        if not outlook.first:
+        outlook = Outlook(waiting(), self._search.least, partial(self._translate, pending))
+        outlook.look(until_certain=self._guesser is None)
+        if not outlook.ways or self._is_ruled_out(outlook):
             self._weigh(outlook, counts)
             return Translated((), counts)
         ranked, law = self._rank(outlook, context, rolled)
         way = outlook.way_to(ranked[0])
         held = [*ids[: len(ids) - way.cover.back], way.cover.token]
         going_on = self._go_on(way, law, held, context, session, steps)
-        # Beside the passes that go on, what there is to say of the first choice.
+        # Beside the passes that go on: what else may come first, and how probable it all is.
         if way.cover.back:
             counts["healed"] += 1
             counts["taken_back"] += way.cover.back
+        outlook.look()
         probability = self._weigh(outlook, counts)
         chain, laws = going_on(counts)
         self._count_unstable(chain, counts, start=len(context.ids))
+        ranked = list(probability) if self._guesser is None else ranked
         return self._propose(chain, ranked, probability, counts, laws)
 
     def _what_became(self, context: Context) -> Counter[str]:
@@ -116,9 +119,9 @@ class ExactTranslation:
         Any law will do that is known, so ways that were not looked at are simply not in it.
         """
         if self._guesser is None:
-            return [token for token, _ in outlook.first], None
+            return [max(outlook.mass, key=outlook.mass.__getitem__)], None
         return self._guesser.guess_among(
-            {token: log(probability) for token, probability in outlook.first},
+            {token: log(probability) for token, probability in outlook.mass.items()},
             position=len(context.ids),
             ids=context.ids,
             rolled=rolled,
@@ -168,13 +171,24 @@ class ExactTranslation:
         return Projection(to_target, self._intersection.target_to_draft)
 
     def _weigh(self, outlook: Outlook, counts: Counter[str]) -> dict[TargetId, float]:
-        """How probable each first token is, once what the target has ruled out is left out."""
+        """How probable each first token is, the likeliest first.
+
+        What the target has ruled out is no longer among what may come.
+        """
         possible = outlook.possible
         for cover, data in outlook.doubtful:
             if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
                 possible -= exp(cover.logprob)
-        return {token: mass / possible for token, mass in outlook.first}
+        ranked = sorted(outlook.mass.items(), key=itemgetter(1), reverse=True)
+        return {token: mass / possible for token, mass in ranked}
+
+    def _is_ruled_out(self, outlook: Outlook) -> bool:
+        """Whether nothing is proposed because the likeliest guess is one that would be absorbed."""
+        if self._search.mask or not outlook.doubtful:
+            return False
+        cover, data = outlook.doubtful[0]
+        return cover > outlook.ways[0].cover and self._boundary.absorbs(data)
 
     def _count_unstable(
         self, chain: tuple[TargetId, ...], counts: Counter[str], *, start: int
@@ -208,34 +222,19 @@ class ExactTranslation:
             laws=laws,
         )
 
-    def _look_out(self, lists: Sequence[Shortlist], pending: Sequence[bytes]) -> Outlook:
-        """What the draft model expects of the target.
+    def _translate(
+        self, pending: Sequence[bytes], cover: Cover
+    ) -> tuple[bytes, tuple[TargetId, ...] | None]:
+        """The bytes a cover adds and their target ids, as `Outlook` asks for them.
 
-        lists, pending: with none, one, two, ... of its tokens taken back, what may follow, and the
-        bytes of the tokens taken back.
+        pending: the bytes of none, the last one, two, ... of the draft's tokens. A special token
+        adds none and stands for its counterpart.
         """
-        covers = find_covers(lists)
-        ways: list[Way] = []
-        doubtful: list[tuple[Cover, bytes]] = []
-        for cover, is_likely in covers.ranked(self._search.least):
-            if ways and not is_likely:
-                break
-            data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
-            ids = self._translate(cover, data)
-            if ids:
-                ways.append(Way(cover, data, ids))
-            elif ids is None:
-                if not (ways or self._search.mask) and self._boundary.absorbs(data):
-                    break  # the likeliest guess is one that the target has ruled out
-                doubtful.append((cover, data))
-        return Outlook.of(ways, doubtful, covers.possible)
-
-    def _translate(self, cover: Cover, data: bytes) -> tuple[TargetId, ...] | None:
-        """The target ids of a way, as `Boundary.encode`; of a special token its counterpart."""
+        data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
         if data:
-            return self._boundary.encode(data)
+            return data, self._boundary.encode(data)
         special = self._roles.get(cover.token)
-        return () if special is None else (special,)
+        return data, () if special is None else (special,)
 
     def _pending(self) -> list[bytes]:
         """The bytes of the last one, two, ... J tokens that may still change."""
