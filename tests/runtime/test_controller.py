@@ -158,12 +158,34 @@ def test_tries_of_a_model_that_does_not_pay_back_off() -> None:
     for _ in range(9):
         pace.tried(pays=False)
         waits.append(0)
-        while not pace.is_due:
+        while not pace.is_due(1):
             pace.a_round_less()
             waits[-1] += 1
     assert waits == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
     pace.tried(pays=True)
-    assert pace.is_due
+    assert pace.is_due(1)
+
+
+def test_a_model_is_tried_only_where_it_could_pay() -> None:
+    dear = Pace(PassTimes([1.0, 2.0], weight=4), PassTimes([0.3], weight=4))
+    cheap = Pace(PassTimes([1.0, 1.2], weight=4), PassTimes([0.3], weight=4))
+    assert cheap.is_due(8)
+    waited = 0
+    while not dear.is_due(8):
+        dear.a_round_less()
+        waited += 1
+    assert waited == 1024  # costs may have been mistaken
+
+
+@pytest.mark.parametrize(("tokens", "passes"), [(32, 1), (100, 3), (4000, 8)])
+def test_a_short_request_has_little_to_lose(tokens: int, passes: int) -> None:
+    pace = Pace(PassTimes([1.0, 1.2], weight=4))
+    pace.begin(tokens)
+    rounds = 0
+    while not pace.rests:
+        pace.account(1.5, 1)  # half a pass is lost in each
+        rounds += 1
+    assert passes - 0.1 <= rounds * (0.5 - SHARE) <= passes + 0.5
 
 
 # -- time ------------------------------------------------------------------------------------------

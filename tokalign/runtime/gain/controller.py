@@ -10,7 +10,8 @@ the clock and the verdict. Three rules keep it from costing more than it brings:
 * Where nothing is expected to pay it runs ahead (`Proposal.run_ahead`), which is what plain
   decoding does. Free sources are asked meanwhile, while the device is busy; once their offers are
   worth more than the overlap of host and device, running ahead ends.
-* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...
+* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...; one that
+  would not pay if it were nearly always right after 1024.
 * What drafting loses against plain decoding is bounded, whatever was expected (`Pace.rests`).
 
 Equal clocks and equal verdicts give equal decisions: nothing is random.
@@ -91,6 +92,8 @@ class GainController:
         """See `interfaces.Drafter`."""
         began = self._clock()
         self._was_ahead, self._steps = self._ahead, 0
+        if self._last_verdict is None:
+            self._pace.begin(limit + 1)
         self._pace.a_round_less()
         self._check_offer(context)
         most = min(limit, MOST, self._pace.rows.reach - 1)
@@ -121,7 +124,7 @@ class GainController:
 
     def _may_try(self) -> bool:
         """Not in the round that reads the prompt: the draft model would have to read it too."""
-        return self._pace.is_due and self._last_verdict is not None
+        return self._last_verdict is not None and self._pace.is_due(MOST)
 
     def _explored(self, length: int) -> int:
         return 2 * length + 1 if self._pace.explores() else length
@@ -138,7 +141,7 @@ class GainController:
         if self._free is not None and pace.worth > 0:
             return True
         return self._model is not None and (
-            pace.is_due or pace.best_steps(MOST).rate * pace.plain > 1.0
+            self._may_try() or pace.best_steps(MOST).rate * pace.plain > 1.0
         )
 
     def _ask(self, context: Context, limit: int) -> Plan:

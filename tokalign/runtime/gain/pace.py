@@ -11,8 +11,14 @@ from tokalign.runtime.gain.plan import Costs, Plan, best_length
 from tokalign.runtime.proposal import Proposal
 from tokalign.vocab import TargetId
 
-SLACK, CREDIT, SHARE = 8.0, 64.0, 0.005
-"""Drafting may lose so many passes, and this share of all time, before it rests."""
+SLACK, SLACK_SHARE = 8.0, 0.03
+"""Drafting may lose so many passes before it rests, or this share of a request, if that is less."""
+
+CREDIT, SHARE = 64.0, 0.005
+"""What it has gained counts up to so many passes, and this share of all time is added to it."""
+
+_HOPE = 0.95
+"""A draft model that would not pay if its ids were right so often is not tried."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
 _WORTH_MEMORY = 32
@@ -43,7 +49,7 @@ class Pace:
         self._ahead = PassTimes([1.0], weight=0)
         self._trust = Trust(rate=_TRUST_RATE)
         self._unspoken: dict[str, Acceptance] = {}
-        self._lost = -SLACK
+        self._lost, self._slack = 0.0, SLACK
         self._ids_per_pass = 1.0
         self._wait, self._due = _FIRST_WAIT, 0
         self._drafts, self._explore_at = 0, 8
@@ -105,12 +111,19 @@ class Pace:
     @property
     def rests(self) -> bool:
         """Whether drafting has lost too much to go on for now."""
-        return self._lost > 0
+        return self._lost > self._slack
+
+    def begin(self, tokens: int) -> None:
+        """A request for at most so many tokens begins: a short one has little to lose."""
+        self._slack = min(SLACK, SLACK_SHARE * tokens)
 
     def account(self, seconds: float, tokens: int) -> None:
-        """A round is over: what it took beyond plain decoding, and the share that it may."""
+        """A round is over: what it took beyond plain decoding, and the share that it may.
+
+        Of one round no more counts than half of what may be lost: a machine hiccups at times.
+        """
         self.rounds += 1
-        passes = min(seconds / self.plain, tokens + SLACK) - tokens * (1 + SHARE)
+        passes = min(seconds / self.plain, tokens + self._slack / 2) - tokens * (1 + SHARE)
         self._lost = max(-CREDIT, self._lost + passes)
 
     def explores(self) -> bool:
@@ -164,8 +177,15 @@ class Pace:
 
     def best_steps(self, most: int) -> Plan:
         """The number of draft passes, at least 1, with the best expected rate."""
-        costs, best, tokens, reached = self.costs(2 * most), Plan(0, 0.0), 1.0, 1.0
-        for steps, probability in enumerate(self.acceptance.probabilities(most), start=1):
+        return self._best_steps(self.acceptance.probabilities(most))
+
+    def is_hopeless(self, most: int) -> bool:
+        """Whether not even a draft model that is nearly always right would pay on this machine."""
+        return self._best_steps([_HOPE] * most).rate * self.plain <= 1.0
+
+    def _best_steps(self, probabilities: Sequence[float]) -> Plan:
+        costs, best, tokens, reached = self.costs(2 * len(probabilities)), Plan(0, 0.0), 1.0, 1.0
+        for steps, probability in enumerate(probabilities, start=1):
             reached *= probability
             tokens += reached
             rows = 1 + max(1, round(steps * self._ids_per_pass))
@@ -182,10 +202,12 @@ class Pace:
         self.acceptance.observe(min(known, max(steps, right)), right)
         self._ids_per_pass += (rows / steps - self._ids_per_pass) / _WORTH_MEMORY
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a draft model that does not pay is to be tried again."""
-        return self._due <= 0
+    def is_due(self, most: int) -> bool:
+        """Whether a draft model that does not pay is to be tried again, with at most `most` passes.
+
+        A hopeless one only after very long: costs may have been mistaken.
+        """
+        return self._due <= 0 and (self._due <= -_LONGEST_WAIT or not self.is_hopeless(most))
 
     def a_round_less(self) -> None:
         """A round nearer to the next try."""
