@@ -25,7 +25,8 @@ demo: $(STAMP)
 # an hour on two cores. A killed run goes on; `make clean` begins anew.
 bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
-	$(BIN)/tokalign calibrate --target demo/target --draft demo/draft --dtype float32
+	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
+		--dtype float32
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
 		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 --repeats 3 \
 		--results out/bench-demo.jsonl \

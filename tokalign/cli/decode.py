@@ -12,7 +12,7 @@ import click
 
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.drafting_options import alternatives_option, order_option
-from tokalign.cli.loading import pair_tables
+from tokalign.cli.loading import keep_loaded, pair_tables
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.runtime.methods import (
     METHODS,
@@ -183,6 +183,7 @@ def _load(options: Options) -> Decoder:
     _explain(options, drafting, with_model=draft is not None)
     if options.num_draft_tokens is None and method != "plain":
         drafting = replace(drafting, pace=_pace(options, target, draft))
+    keep_loaded()
     return Decoder(
         target=target,
         draft=draft,
