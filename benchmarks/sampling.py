@@ -8,9 +8,9 @@ Three conditions for each translation, interleaved prompt by prompt and seed by 
 * `match`: the draft draws with the noise that the target will draw with; the text is the same;
 * `residual`: the draft draws with its own, and is judged by both laws.
 
-Per condition: rounds, accepted tokens per round, acceptance per proposed token, and the difference
-of accepted per round to `greedy` with a 95 % bootstrap interval over (prompt, seed) pairs. Exit 1
-if a `match` text differs from that of plain decoding.
+Per condition: rounds, accepted tokens per round, acceptance per proposed token, and the differences
+of accepted per round to `greedy` and to `match` with 95 % bootstrap intervals over (prompt, seed)
+pairs. Exit 1 if a `match` text differs from that of plain decoding.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tokalign.runtime.mlx.session import ModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = """\
-| translation | guesses | rounds | accepted/round | acceptance | against greedy (95 %) |
-|---|---|---|---|---|---|"""
+| translation | guesses | rounds | accepted/round | acceptance | against greedy | against match |
+|---|---|---|---|---|---|---|"""
 _PATH = click.Path(path_type=Path, exists=True)
 
 
@@ -99,15 +99,23 @@ def interval(counts: NDArray[np.int64], base: NDArray[np.int64]) -> tuple[float,
 
 def rows(found: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
     for (translation, name), each in found.items():
-        counts, base = np.array(each), np.array(found[translation, "greedy"])
+        counts = np.array(each)
         rounds, proposed, accepted = counts.sum(axis=0)
-        low, high = interval(counts, base)
-        difference = accepted / rounds - base[:, 2].sum() / base[:, 0].sum()
-        against = f"{difference:+.3f} ({low:+.3f} to {high:+.3f})" if name != "greedy" else ""
+        against = [
+            _against(counts, np.array(found[translation, base])) if base != name else ""
+            for base in ("greedy", "match")
+        ]
         yield (
             f"| {translation} | {name} | {rounds} | {accepted / rounds:.3f} "
-            f"| {accepted / proposed:.3f} | {against} |"
+            f"| {accepted / proposed:.3f} | {' | '.join(against)} |"
         )
+
+
+def _against(counts: NDArray[np.int64], base: NDArray[np.int64]) -> str:
+    """The difference of accepted per round, with its interval."""
+    low, high = interval(counts, base)
+    ours, theirs = counts.sum(axis=0), base.sum(axis=0)
+    return f"{ours[2] / ours[0] - theirs[2] / theirs[0]:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 @click.command()

@@ -29,6 +29,8 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.events import Emitted
+from tokalign.runtime.gain.known_costs import shared_pace
+from tokalign.runtime.gain.pace import Pace
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.interfaces import Guesser, Sampler
 from tokalign.runtime.limits import Limits
@@ -102,7 +104,9 @@ def stream_generate(
     max_tokens: -1 for as many as the context holds.
     draft_tokenizer: of the draft model; by default it has the target's.
     draft_prompt: the draft's own rendering; by default it reads the target's prompt.
-    method, translation, num_draft_tokens, dictionary, alignment: as options of `tokalign decode`.
+    method, translation, dictionary, alignment: as options of `tokalign decode`.
+    num_draft_tokens: None to choose it in every round, zero included, by what drafting is expected
+    to gain; what is learned of these models serves later calls.
     sampling: greedy by default. sampler: mlx-lm's kind, instead of `sampling`.
     session: a name; outputs of one session are kept to copy from until `clear_session(name)`.
     Raises: UsageError, IncompatibleError, MissingAssetError and their kinds.
@@ -123,6 +127,7 @@ def stream_generate(
             dictionary=table,
             alignment=_alignment(target, draft, alignment),
             outputs=None if store is None else store.text,
+            pace=_pace(method, num_draft_tokens, model, draft_model),
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options or CacheOptions(),
@@ -298,6 +303,12 @@ def _choose_translation(
     if draft is None:
         return "none"
     return choose_translation(asked, target.tokenizer, draft.tokenizer)
+
+
+def _pace(method: str, num_draft_tokens: int | None, model: Any, draft_model: Any) -> Pace | None:
+    if num_draft_tokens is not None or method == "plain":
+        return None
+    return shared_pace(model, draft_model)
 
 
 def _alignment(

@@ -14,6 +14,7 @@ from random_models import random_model, write_model
 import tokalign
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.assembly import LanguageModel
+from tokalign.runtime.gain.known_costs import shared_pace
 
 PROMPT = "Zażółć gęślą"
 
@@ -39,12 +40,15 @@ def plain(pair: dict[str, Any], count: int) -> list[int]:
     return [token for token, _ in generate_step(prompt, pair["model"], max_tokens=count)]
 
 
+@pytest.mark.parametrize("steps", [3, None])
 @pytest.mark.parametrize("translation", ["naive", "context:5", "intersection", "exact"])
-def test_stream_generate_gives_mlx_lms_output(pair: dict[str, Any], translation: str) -> None:
+def test_stream_generate_gives_mlx_lms_output(
+    pair: dict[str, Any], translation: str, steps: int | None
+) -> None:
     options = {k: v for k, v in pair.items() if k != "folder"}
     responses = list(
         tokalign.stream_generate(
-            prompt=PROMPT, max_tokens=24, translation=translation, num_draft_tokens=3, **options
+            prompt=PROMPT, max_tokens=24, translation=translation, num_draft_tokens=steps, **options
         )
     )
     found = [r.token for r in responses]
@@ -60,6 +64,16 @@ def test_stream_generate_gives_mlx_lms_output(pair: dict[str, Any], translation:
     for r in responses:
         assert r.from_draft == (r.source != "target")
         assert int(mx.argmax(r.logprobs).item()) == r.token
+
+
+def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
+    pace = shared_pace(pair["model"], pair["draft_model"])
+    options = {k: v for k, v in pair.items() if k != "folder"}
+    for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
+        pass
+    assert pace.rounds + pace.rounds_ahead > 0
+    assert shared_pace(pair["model"], pair["draft_model"]) is pace
+    assert shared_pace(pair["model"]) is not pace
 
 
 def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from tokalign.cost.curve import CostCurve, read_curve
 from tokalign.cost.store import find_curve
@@ -23,6 +25,8 @@ _SHIPPED = {
     "Apple M2 Ultra": "m2-ultra",
 }
 _OTHERS = "24-percent-per-row"
+
+_shared: deque[tuple[ref[Any], ref[Any] | None, Pace]] = deque(maxlen=8)
 
 
 def opening_pace(
@@ -46,6 +50,19 @@ def opening_pace(
         f"{assumed.name!r} until rounds tell; tokalign calibrate measures it"
     )
     return pace_of(assumed, target, draft, context=context)
+
+
+def shared_pace(target: Any, draft: Any = None) -> Pace:
+    """The pace of two loaded models in this process: what one request learns serves the next.
+
+    Held as long as both models are, of the eight pairs last begun.
+    """
+    for known_target, known_draft, pace in _shared:
+        if known_target() is target and (known_draft and known_draft()) is draft:
+            return pace
+    pace = opening_pace(target, draft)
+    _shared.append((ref(target), None if draft is None else ref(draft), pace))
+    return pace
 
 
 def pace_of(curve: CostCurve, target: Any, draft: Any = None, *, context: int = 128) -> Pace:
