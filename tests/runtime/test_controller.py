@@ -183,7 +183,7 @@ def test_a_short_request_has_little_to_lose(tokens: int, passes: int) -> None:
     pace.begin(tokens)
     rounds = 0
     while not pace.rests:
-        pace.account(1.5, 1)  # half a pass is lost in each
+        pace.account(1.5, 1, expected=1.5)  # half a pass is lost in each
         rounds += 1
     assert passes - 0.1 <= rounds * (0.5 - SHARE) <= passes + 0.5
 

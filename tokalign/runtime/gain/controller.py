@@ -208,12 +208,15 @@ class GainController:
             self._model_started = True
             return
         self._since_plain += 1
+        expected = pace.plain
         if proposal.ids or not (self._was_ahead or self._ahead):
-            pace.rows.observe(len(proposal.ids) + 1, max(seconds - self._drafting, 1e-9))
+            rows = len(proposal.ids) + 1
+            expected = pace.rows(rows) + self._drafting
+            pace.rows.observe(rows, max(seconds - self._drafting, 1e-9))
         elif self._was_ahead and self._ahead:
             pace.timed_plain(seconds)
             self._since_plain = 0
-        pace.account(seconds, tokens)
+        pace.account(seconds, tokens, expected=expected)
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
         """From what was verified: of the draft model by depth, of all by what they said."""

@@ -117,13 +117,13 @@ class Pace:
         """A request for at most so many tokens begins: a short one has little to lose."""
         self._slack = min(SLACK, SLACK_SHARE * tokens)
 
-    def account(self, seconds: float, tokens: int) -> None:
+    def account(self, seconds: float, tokens: int, *, expected: float) -> None:
         """A round is over: what it took beyond plain decoding, and the share that it may.
 
-        Of one round no more counts than half of what may be lost: a machine hiccups at times.
+        A machine hiccups at times: no more counts than twice the time that was expected.
         """
         self.rounds += 1
-        passes = min(seconds / self.plain, tokens + self._slack / 2) - tokens * (1 + SHARE)
+        passes = min(seconds, 2 * expected) / self.plain - tokens * (1 + SHARE)
         self._lost = max(-CREDIT, self._lost + passes)
 
     def explores(self) -> bool:
