@@ -188,6 +188,14 @@ def test_a_short_request_has_little_to_lose(tokens: int, passes: int) -> None:
     assert passes - 0.1 <= rounds * (0.5 - SHARE) <= passes + 0.5
 
 
+def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:
+    dear, hiccup = (Pace(PassTimes([1.0, 1.2], weight=4)) for _ in range(2))
+    dear.account(10.0, 1, expected=10.0)
+    hiccup.account(100.0, 1, expected=1.0)
+    assert dear.rests
+    assert not hiccup.rests
+
+
 # -- time ------------------------------------------------------------------------------------------
 
 
