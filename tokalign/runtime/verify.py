@@ -63,20 +63,27 @@ class TargetVerifier:
         return [chosen], logprobs
 
     def _choose_in_tree(self, context: Context, proposal: Proposal) -> Choices:
-        logits = self._session.tree(context.ids, proposal)
-        chosen, logprobs = [], []
-        for row in range(1 + len(proposal.ids)):
-            path = [*context.ids, *(proposal.ids[i] for i in proposal.path_to(row - 1))]
-            # The chain's next id, if it was drawn; what stands beside it just agrees or does not.
-            laws = proposal.laws[: proposal.chain_length][row : row + 1]
-            choice = self._sampler.choose(
-                logits[row : row + 1],
-                position=len(path),
-                ids=[*path, *proposal.ids[row : row + len(laws)]],
-                laws=laws,
+        logits, size = self._session.tree(context.ids, proposal), proposal.chain_length
+        # Of what stands beside the chain no law is asked: it just agrees or does not.
+        ids = [*context.ids, *proposal.ids[:size]]
+        choices = [
+            self._sampler.choose(
+                logits[: size + 1],
+                position=len(context.ids),
+                ids=ids,
+                laws=proposal.laws[:size],
             )
-            chosen.append(choice[0])
-            logprobs.append(choice[1][0])
+        ]
+        for row in range(size + 1, len(proposal.ids) + 1):
+            path = [proposal.ids[i] for i in proposal.path_to(row - 1)]
+            history = [*context.ids, *path] if self._sampler.needs_history else []
+            choices.append(
+                self._sampler.choose(
+                    logits[row : row + 1], position=len(context.ids) + len(path), ids=history
+                )
+            )
+        chosen = [rows for rows, _ in choices]
+        logprobs = [row for _, rows in choices for row in rows]
         self._session.start(*chosen, *logprobs)
         return chosen, logprobs
 
