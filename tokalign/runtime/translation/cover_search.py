@@ -23,15 +23,16 @@ from tokalign.vocab import DraftId, TargetId
 class CoverSearch:
     """How far to search.
 
-    max_back: J, the most draft tokens taken back; 0 is no healing. width: draft tokens listed at
-    each position. least: covers of a lower probability are not translated, unless none above it
-    begins with a target token. Half of them go, and 1 in 200 accepted tokens, at 0.015.
+    max_back: J, the most draft tokens taken back; 0 is no healing, a third one changed nothing.
+    width: draft tokens listed at each position.
+    least: covers of a lower probability are not translated, unless none above it begins with a
+        target token. At 0.015 half of them go, and 1 in 200 accepted tokens.
     mask: whether ways that would be absorbed are passed over; else nothing is proposed where one
         is the likeliest, which is what a drafter that does not know of them loses.
     worth: the least probability of a next target token that is offered beside the likeliest.
     """
 
-    max_back: int = 3
+    max_back: int = 2
     width: int = 16
     least: float = 0.015
     mask: bool = True
