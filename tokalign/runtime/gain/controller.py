@@ -34,7 +34,8 @@ MOST = 16
 """Ids that are drafted at most in a round."""
 
 _REFRESH, _REFRESH_ROUNDS = 256, 3
-"""After so many rounds without any, so many plain rounds tell again what plain decoding costs."""
+"""After so many rounds without any, so many plain rounds tell again what plain decoding costs; the
+first time after an eighth of them, for what it is all measured by must not be mistaken for long."""
 
 _ASKING_SHARE = 0.01
 """Running ahead, sources are asked so often that it takes at most this share of the time."""
@@ -118,7 +119,7 @@ class GainController:
         return self._plain()
 
     def _must_be_plain(self) -> bool:
-        if self._since_plain >= _REFRESH:
+        if self._since_plain >= self._pace.refresh_after(_REFRESH):
             self._plain_rounds = _REFRESH_ROUNDS
         return self._pace.rests or self._plain_rounds > 0
 

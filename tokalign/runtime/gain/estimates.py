@@ -18,6 +18,9 @@ UNLIMITED = 1 << 30
 _MEMORY = 32
 """Observations that a mean time looks back on."""
 
+_QUICK_MEMORY = 8
+"""The same for a time that is shorter than expected."""
+
 _OUTLIER = 2.0
 """A pass that takes so many times what is expected counts as this many times: something else ran,
 a kernel was compiled. What is really slower is believed after a few passes."""
@@ -71,7 +74,8 @@ class PassTimes:
                 ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
             expected = ratio
-        weight = min(weight + 1, _MEMORY)
+        # What makes a pass slow is often something else, what makes it fast never is.
+        weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
         self._weights[count] = weight
         self._ratios[count] = expected + (ratio - expected) / weight
         self._table.clear()

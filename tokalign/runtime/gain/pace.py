@@ -14,12 +14,13 @@ from tokalign.vocab import TargetId
 SLACK, SLACK_SHARE = 8.0, 0.03
 """Drafting may lose so many passes before it rests, or this share of a request, if that is less."""
 
-CREDIT, SHARE = 64.0, 0.005
+CREDIT, SHARE = 64.0, 0.004
 """What it has gained counts up to so many passes, and this share of all time is added to it."""
 
 _HOPE = 0.95
 """A draft model that would not pay if its ids were right so often is not tried."""
 
+_PLAIN_WEIGHT = 4
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
 _WORTH_MEMORY = 32
 _TRUST_RATE = 0.05
@@ -46,7 +47,9 @@ class Pace:
         self.worth = 0.05
         self.asking = 0.0
         self._host = host
-        self._ahead = PassTimes([1.0], weight=0)
+        # Of a calibrated machine it is known; a first round that something disturbed is no measure.
+        known = max(rows(1) - host, 0.5 * rows(1)) if rows.is_calibrated else None
+        self._ahead = PassTimes([known or 1.0], weight=0 if known is None else _PLAIN_WEIGHT)
         self._trust = Trust(rate=_TRUST_RATE)
         self._unspoken: dict[str, Acceptance] = {}
         self._lost, self._slack = 0.0, SLACK
@@ -67,7 +70,7 @@ class Pace:
     @property
     def knows_plain(self) -> bool:
         """Whether plain decoding has been timed."""
-        return self._ahead.is_calibrated
+        return self.rounds_ahead > 0
 
     @property
     def overlap(self) -> float:
@@ -77,6 +80,10 @@ class Pace:
     def costs(self, most: int) -> Costs:
         """Of rounds with up to `most` ids that do not run ahead."""
         return Costs(rows=self.rows.table(most + 1))
+
+    def refresh_after(self, longest: int) -> int:
+        """Rounds without a plain one after which plain decoding is to be timed again."""
+        return min(longest, longest // 8 * max(1, self.rounds_ahead))
 
     def why_plain(self) -> str | None:
         """One line for the user if most rounds were plain decoding, run ahead; else None."""
