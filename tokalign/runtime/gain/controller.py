@@ -33,9 +33,8 @@ from tokalign.runtime.proposal import Guess, Proposal, Verdict
 MOST = 16
 """Ids that are drafted at most in a round."""
 
-_REFRESH, _REFRESH_ROUNDS = 256, 3
-"""After so many rounds without any, so many plain rounds tell again what plain decoding costs; the
-first time after an eighth of them, for what it is all measured by must not be mistaken for long."""
+_PLAIN_ROUNDS = 3
+"""So many plain rounds in a row tell what plain decoding costs (`Pace.timed_again_after`)."""
 
 _ASKING_SHARE = 0.01
 """Running ahead, sources are asked so often that it takes at most this share of the time."""
@@ -78,7 +77,7 @@ class GainController:
         self._free, self._model, self._join = free, model, join
         self._last_verdict: float | None = None
         self._was_ahead = self._ahead = False
-        self._plain_rounds = 0 if pace.knows_plain else _REFRESH_ROUNDS  # that are to come
+        self._plain_rounds = 0 if pace.knows_plain else _PLAIN_ROUNDS  # that are to come
         self._since_plain = 0
         self._drafting = 0.0
         self._steps = 0  # of the model in this round
@@ -119,8 +118,8 @@ class GainController:
         return self._plain()
 
     def _must_be_plain(self) -> bool:
-        if self._since_plain >= self._pace.refresh_after(_REFRESH):
-            self._plain_rounds = _REFRESH_ROUNDS
+        if self._since_plain >= self._pace.timed_again_after:
+            self._plain_rounds = _PLAIN_ROUNDS
         return self._pace.rests or self._plain_rounds > 0
 
     def _may_try(self) -> bool:

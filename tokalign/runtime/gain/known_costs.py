@@ -26,7 +26,7 @@ _SHIPPED = {
 }
 _OTHERS = "24-percent-per-row"
 
-_shared: deque[tuple[ref[Any], ref[Any] | None, Pace]] = deque(maxlen=8)
+_shared: deque[tuple[list[ref[Any]], Pace]] = deque(maxlen=8)
 
 
 def opening_pace(
@@ -55,13 +55,15 @@ def opening_pace(
 def shared_pace(target: Any, draft: Any = None) -> Pace:
     """The pace of two loaded models in this process: what one request learns serves the next.
 
-    Held as long as both models are, of the eight pairs last begun.
+    Of the eight pairs last begun; it holds no model.
     """
-    for known_target, known_draft, pace in _shared:
-        if known_target() is target and (known_draft and known_draft()) is draft:
+    models = [model for model in (target, draft) if model is not None]
+    for known, pace in _shared:
+        # Models are dictionaries of arrays: not to be compared with `==`.
+        if [id(model()) for model in known] == [id(model) for model in models]:
             return pace
     pace = opening_pace(target, draft)
-    _shared.append((ref(target), None if draft is None else ref(draft), pace))
+    _shared.append(([ref(model) for model in models], pace))
     return pace
 
 

@@ -20,6 +20,9 @@ CREDIT, SHARE = 64.0, 0.004
 _HOPE = 0.95
 """A draft model that would not pay if its ids were right so often is not tried."""
 
+_REFRESH = 256
+"""Rounds without a plain one, at most, before plain decoding is timed again."""
+
 _PLAIN_WEIGHT = 4
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
 _WORTH_MEMORY = 32
@@ -48,7 +51,7 @@ class Pace:
         self.asking = 0.0
         self._host = host
         # Of a calibrated machine it is known; a first round that something disturbed is no measure.
-        known = max(rows(1) - host, 0.5 * rows(1)) if rows.is_calibrated else None
+        known = self._run_ahead() if rows.is_calibrated else None
         self._ahead = PassTimes([known or 1.0], weight=0 if known is None else _PLAIN_WEIGHT)
         self._trust = Trust(rate=_TRUST_RATE)
         self._unspoken: dict[str, Acceptance] = {}
@@ -65,6 +68,10 @@ class Pace:
         """Time per token of plain decoding, host and device overlapping."""
         if self._ahead.is_calibrated:
             return self._ahead(1)
+        return self._run_ahead()
+
+    def _run_ahead(self) -> float:
+        """What a round that runs ahead should take, by one that does not."""
         return max(self.rows(1) - self._host, 0.5 * self.rows(1))
 
     @property
@@ -81,9 +88,13 @@ class Pace:
         """Of rounds with up to `most` ids that do not run ahead."""
         return Costs(rows=self.rows.table(most + 1))
 
-    def refresh_after(self, longest: int) -> int:
-        """Rounds without a plain one after which plain decoding is to be timed again."""
-        return min(longest, longest // 8 * max(1, self.rounds_ahead))
+    @property
+    def timed_again_after(self) -> int:
+        """Rounds without a plain one after which plain decoding is to be timed again.
+
+        The fewer have been timed, the sooner: all is measured by it, so a mistake must not last.
+        """
+        return min(_REFRESH, _REFRESH // 8 * max(1, self.rounds_ahead))
 
     def why_plain(self) -> str | None:
         """One line for the user if most rounds were plain decoding, run ahead; else None."""
