@@ -1,0 +1,119 @@
+"""What the benchmarks share that replay reference texts: models, tables, texts, options.
+
+Not a command of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.alignment_tables import Alignment
+from tokalign.build.alignment import align
+from tokalign.cli.texts import read_texts
+from tokalign.lookup import open_alignment
+from tokalign.registry import resolve_model, resolve_tokenizer
+from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.events import Event
+from tokalign.runtime.interfaces import Session
+from tokalign.runtime.replay import replay
+from tokalign.runtime.translation.published import Pair, Translation
+from tokalign.vocab import TargetId
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceTexts:
+    """Texts that play the target's output, and the draft model that guesses how they go on.
+
+    texts: in target ids. prompt_tokens: how many of each are given. steps: K.
+    """
+
+    name: str
+    model: LanguageModel
+    pair: Pair
+    alignment: Alignment
+    texts: Sequence[Sequence[TargetId]]
+    prompt_tokens: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {len(self.texts)} texts, K = {self.steps}"
+
+    def prompt(self, ids: Sequence[TargetId]) -> Prompt:
+        return Prompt(target=ids[: self.prompt_tokens])
+
+    def translation(self, name: str, ids: Sequence[TargetId]) -> Translation:
+        """A translation for one text, by the name that `--translation` takes."""
+        return make_translation(name, self.pair, self.prompt(ids), lambda: self.alignment)
+
+    def play(
+        self,
+        ids: Sequence[TargetId],
+        session: Session,
+        translation: Translation,
+        *,
+        alternatives: int,
+    ) -> Iterator[Event]:
+        """Replay one text with the draft model."""
+        drafter = NeuralDrafter(
+            session, translation, num_draft_tokens=self.steps, alternatives=alternatives
+        )
+        return replay(ids, drafter, prompt_tokens=self.prompt_tokens)
+
+
+def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
+    """Options that say what to replay; the command gets it as its first argument.
+
+    steps, limit: K and how many texts, where nothing else is asked for.
+    """
+    options = (
+        click.option("--draft-model", required=True),
+        click.option("--target", default="bielik", show_default=True),
+        click.option("--text", type=click.Path(path_type=Path, exists=True), required=True),
+        click.option("--field", default="text", show_default=True),
+        click.option("-k", "--num-draft-tokens", default=steps, show_default=True),
+        click.option("--prompt-tokens", default=12, show_default=True),
+        click.option("--tokens", default=200, show_default=True, help="At most so many of each."),
+        click.option("--limit", type=int, default=limit, show_default=True, help="Texts."),
+    )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_texts(
+            *,
+            draft_model: str,
+            target: str,
+            text: Path,
+            field: str,
+            num_draft_tokens: int,
+            prompt_tokens: int,
+            tokens: int,
+            limit: int | None,
+            **others: Any,
+        ) -> None:
+            model = LanguageModel.from_folder(resolve_model(draft_model).folder, dtype="float32")
+            tokenizer = resolve_tokenizer(target).tokenizer
+            texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
+            found = ReferenceTexts(
+                name=text.name,
+                model=model,
+                pair=Pair(tokenizer, model.tokenizer),
+                alignment=open_alignment(tokenizer, model.tokenizer, otherwise=align),
+                texts=[ids[:tokens] for ids in texts],
+                prompt_tokens=prompt_tokens,
+                steps=num_draft_tokens,
+            )
+            command(found, **others)
+
+        decorated: Callable[..., None] = with_texts
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
