@@ -73,7 +73,9 @@ class IncrementalEncoder:
         if self._starts:
             self._pieces[-1] = bytes(self._text[self._starts[-1][0] :])
         # A piece may have settled only because of bytes that are now gone.
-        self._settled = min(self._settled, self._bpe.splitter.settled(self._pieces))
+        self._settled = min(
+            self._settled, self._bpe.splitter.settled(self._pieces, len(self._pieces))
+        )
         self._reencode()
 
     def _reencode(self) -> None:
@@ -93,4 +95,4 @@ class IncrementalEncoder:
         count = len(self._pieces)
         while count and self._starts[count - 1][0] >= complete:
             count -= 1
-        return self._bpe.splitter.settled(self._pieces[:count])
+        return self._bpe.splitter.settled(self._pieces, count)

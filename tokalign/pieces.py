@@ -43,8 +43,8 @@ class Splitter(Protocol):
 
     def split(self, text: bytes) -> list[bytes]: ...
 
-    def settled(self, pieces: list[bytes]) -> int:
-        """How many leading pieces stay as they are, whatever text follows."""
+    def settled(self, pieces: list[bytes], count: int) -> int:
+        """How many leading pieces of a text, its first `count` pieces, stay whatever follows."""
         ...
 
     def only_grows(self, piece: bytes) -> bool:
@@ -80,8 +80,8 @@ class RegexSplitter:
     def split(self, text: bytes) -> list[bytes]:
         return [as_bytes(match.group()) for match in self._find.finditer(as_text(text))]
 
-    def settled(self, pieces: list[bytes]) -> int:
-        count = len(pieces) - 1
+    def settled(self, pieces: list[bytes], count: int) -> int:
+        count -= 1
         while count > 0 and _last_is_space(pieces[count - 1]) and as_text(pieces[count]).isspace():
             count -= 1
         return max(count, 0)
@@ -114,8 +114,8 @@ class WordSplitter:
                 spaces = b""
         return [*pieces, spaces] if spaces else pieces
 
-    def settled(self, pieces: list[bytes]) -> int:
-        return max(len(pieces) - 1, 0)
+    def settled(self, pieces: list[bytes], count: int) -> int:
+        return max(count - 1, 0)
 
     def only_grows(self, piece: bytes) -> bool:
         return True
@@ -130,7 +130,7 @@ class NoSplitter:
     def split(self, text: bytes) -> list[bytes]:
         return [text] if text else []
 
-    def settled(self, pieces: list[bytes]) -> int:
+    def settled(self, pieces: list[bytes], count: int) -> int:
         return 0
 
     def only_grows(self, piece: bytes) -> bool:
