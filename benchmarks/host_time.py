@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pickle import dumps, loads
 from time import perf_counter
@@ -37,11 +37,11 @@ class Recording:
     session: ModelSession
     answers: deque[bytes] = field(default_factory=deque)
 
-    def shortlist(self, ids: Sequence[int], allowed: Any, count: int) -> Waiting[Any]:
-        return self._kept(self.session.shortlist(ids, allowed, count))
+    def shortlist(self, *asked: Any) -> Waiting[Any]:
+        return self._kept(self.session.shortlist(*asked))
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> Waiting[Any]:
-        return self._kept(self.session.draft(ids, steps, mask))
+    def draft(self, *asked: Any) -> Waiting[Any]:
+        return self._kept(self.session.draft(*asked))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
@@ -67,8 +67,16 @@ class Recorded:
     passes: int = 0
     seconds: float = 0.0
 
-    def shortlist(self, *_: Any) -> Waiting[Any]:
+    def shortlist(self, _: Any, __: int, allowed: Callable[[], Any], *___: Any) -> Waiting[Any]:
+        return self._waiting(allowed)
+
+    def draft(self, *_: Any) -> Waiting[Any]:
+        return self._waiting()
+
+    def _waiting(self, *beside: Callable[[], Any]) -> Waiting[Any]:
         asked = perf_counter()
+        for work in beside:
+            work()
 
         def wait() -> Any:
             began = asked if self.wait else perf_counter()
@@ -79,8 +87,6 @@ class Recorded:
             return answer
 
         return wait
-
-    draft = shortlist
 
 
 def forget(pair: Pair) -> None:

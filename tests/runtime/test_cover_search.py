@@ -1,4 +1,4 @@
-"""Looking for the likeliest next target token: early, it is the one that looking further gives."""
+"""Looking for the likeliest next target token: early, it is nearly that of looking further."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ def outlook(lists: list[Shortlist]) -> Outlook:
 
 
 @given(shortlists())
-def test_the_token_found_early_is_the_likeliest_of_all_that_are_likely(
+def test_a_token_that_leads_early_can_only_be_overtaken_by_most_of_what_is_left(
     lists: list[Shortlist],
 ) -> None:
     early, late = outlook(lists), outlook(lists)
-    early.look(until_certain=True)
+    early.look(until_clear=True)
     late.look()
     assert bool(early.mass) == bool(late.mass)
     if early.mass:
         leader = max(early.mass, key=early.mass.__getitem__)
-        assert late.mass[leader] == pytest.approx(max(late.mass.values()))
+        left = sum(late.mass.values()) - sum(early.mass.values())
+        assert late.mass[leader] + left * 2 / 3 >= max(late.mass.values()) - 1e-9
     early.look()
     assert early.mass == pytest.approx(late.mass)
     assert early.ways == late.ways
@@ -85,6 +86,6 @@ def test_the_likeliest_way_to_a_token_is_the_one_taken(lists: list[Shortlist]) -
 
 def test_nothing_is_expected_where_the_context_is_full() -> None:
     found = outlook([])
-    found.look(until_certain=True)
+    found.look(until_clear=True)
     assert not found.mass
     assert not found.ways

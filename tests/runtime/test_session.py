@@ -69,14 +69,14 @@ def test_a_mask_leaves_only_what_it_allows() -> None:
 def test_a_full_context_drafts_nothing() -> None:
     session = ModelSession(random_model())
     assert session.draft([1] * (session.context_length - 1), 2)() == []
-    assert session.shortlist([1] * session.context_length, [None], 3)() == []
+    assert session.shortlist([1] * session.context_length, 0, list, 3)() == []
 
 
 def test_a_shortlist_is_the_top_of_each_row() -> None:
     """Against plain logits: which ids, their log-probabilities, and that of the id that stands."""
     session, other, ids = ModelSession(random_model()), ModelSession(random_model()), [5, 9, 2, 7]
     among = np.array([3, 8, 11, 40], dtype=np.uint32)
-    last, back = session.shortlist(ids, [None, among], 3)()
+    last, back = session.shortlist(ids, 1, lambda: [among], 3)()
     rows = np.array(other.logits(ids, last=2)).astype(np.float64)
     logprobs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
     assert sorted(last.ids) == sorted(np.argsort(logprobs[1])[-3:].tolist())

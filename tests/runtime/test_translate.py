@@ -53,10 +53,11 @@ class Oracle:
         return lambda: drafted
 
     def shortlist(
-        self, ids: Sequence[int], allowed: Sequence[Any], count: int
+        self, ids: Sequence[int], back: int, allowed: Callable[[], Sequence[Any]], count: int
     ) -> Callable[[], list[Shortlist]]:
         self.passes += 1
-        lists = [self._next(ids[: len(ids) - back], among) for back, among in enumerate(allowed)]
+        among = [None, *allowed()]
+        lists = [self._next(ids[: len(ids) - j], among[j]) for j in range(back + 1)]
         return lambda: lists
 
     def _next(self, ids: Sequence[int], among: Any) -> Shortlist:
@@ -165,7 +166,7 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
     translation = make_translation(
         "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
     )
-    found = translation.draft(Context(ids[:3]), session, 4).ids  # type: ignore[arg-type]
+    found = translation.draft(Context(ids[:3]), session, 4)().ids  # type: ignore[arg-type]
     given = session.draft(
         onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])),
         4,
@@ -188,7 +189,7 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
         Prompt(target=ids),
         lambda: align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary),
     )
-    found = translation.draft(Context(ids), Oracle(onto_bielik.draft, text), 1)  # type: ignore[arg-type]
+    found = translation.draft(Context(ids), Oracle(onto_bielik.draft, text), 1)()  # type: ignore[arg-type]
     assert found.ids == (onto_bielik.target.vocabulary.roles.turn_end,)
 
 

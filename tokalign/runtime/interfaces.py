@@ -108,12 +108,16 @@ class Session(Protocol):
         ...
 
     def shortlist(
-        self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
+        self,
+        ids: Sequence[int],
+        back: int,
+        allowed: Callable[[], Sequence[NDArray[np.uint32]]],
+        count: int,
     ) -> Waiting[list[Shortlist]]:
-        """What may follow `ids`, and `ids` without its last one, two, ... ids; one pass, one wait.
+        """What may follow `ids`, and `ids` without its last 1, ..., `back` ids; one pass, one wait.
 
-        allowed: element j says which ids may follow with j ids taken back; None for all of them.
-        No lists where the context is full.
+        allowed: the ids that may follow with 1, ..., `back` ids taken back; without any, all may.
+        It is called when the pass is under way. No lists where the context is full.
         """
         ...
 

@@ -45,16 +45,18 @@ class NeuralDrafter:
         steps = min(steps, limit)
         if not steps:
             return Proposal()
-        self._learn(context)
         passes, seconds = self._session.passes, self._session.seconds
-        translated = self._translation.draft(context, self._session, steps)
+        waiting = self._translation.draft(context, self._session, steps)
+        self._learn(context)  # while the passes are under way
+        believed = self._acceptance.probabilities(2 * steps)
+        translated = waiting()
         chain, beside = translated.ids[:limit], translated.beside[: self._alternatives]
         self._guessed = len(context.ids), chain
         ids = (*chain, *(token for token, _ in beside))
         return Proposal(
             ids=ids,
             sources=(SOURCE,) * len(ids),
-            probabilities=self._probabilities(translated, chain, beside),
+            probabilities=self._probabilities(translated, chain, beside, believed),
             parents=(*range(-1, len(chain) - 1), *[-1] * len(beside)) if beside else (),
             laws=translated.laws[: len(chain)],
             draft_passes=self._session.passes - passes,
@@ -71,14 +73,21 @@ class NeuralDrafter:
         self._guessed = 0, ()
 
     def _probabilities(
-        self, translated: Translated, chain: Sequence[TargetId], beside: Sequence[Beside]
+        self,
+        translated: Translated,
+        chain: Sequence[TargetId],
+        beside: Sequence[Beside],
+        believed: Sequence[float],
     ) -> tuple[float, ...]:
         """As the translation knows them; for the rest of a chain, as its positions turned out.
 
-        None where ids were drawn: choosing among them by it would bend the law (`rejection.py`).
+        believed: the latter, as far as known. None where ids were drawn: choosing among them by it
+        would bend the law (`rejection.py`).
         """
         if translated.laws:
             return ()
+        if len(chain) > len(believed):
+            believed = self._acceptance.probabilities(len(chain))
         said = translated.probabilities[: len(chain)]
-        believed = self._acceptance.probabilities(len(chain))[len(said) :]
-        return (*said, *believed, *(probability for _, probability in beside))
+        rest = believed[len(said) : len(chain)]
+        return (*said, *rest, *(probability for _, probability in beside))

@@ -175,17 +175,22 @@ class ModelSession:
 
     @_timed
     def shortlist(
-        self, ids: Sequence[int], allowed: Sequence[NDArray[np.uint32] | None], count: int
+        self,
+        ids: Sequence[int],
+        back: int,
+        allowed: Callable[[], Sequence[NDArray[np.uint32]]],
+        count: int,
     ) -> Waiting[list[Shortlist]]:
         """See `interfaces.Session`."""
         if len(ids) >= self.context_length:
             return list
-        rows = self.logits(ids, last=len(allowed)).astype(mx.float32)
+        rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        self.start(logprobs)
         # The row with no id taken back is the last one.
-        best = [_best(logprobs[~back], among, count) for back, among in enumerate(allowed)]
-        tail = mx.array(list(ids[len(ids) - len(allowed) + 1 :]), dtype=mx.uint32)
-        kept = logprobs[mx.arange(len(allowed) - 1), tail]
+        best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed()])]
+        tail = mx.array(list(ids[len(ids) - back :]), dtype=mx.uint32)
+        kept = logprobs[mx.arange(back), tail]
         values = mx.concatenate([*(of for _, of in best), kept])
         chosen = mx.concatenate([listed for listed, _ in best])
         self.start(chosen, values)

@@ -9,14 +9,14 @@ Probabilities from Tokenized Language Models" (Phan et al., 2024), cut to J + 1 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import exp, inf, log
+from math import exp, log
 from typing import NamedTuple
 
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.vocab import DraftId, TargetId
+from tokalign.vocab import TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,10 @@ class CoverSearch:
     worth: float = 0.04
 
 
+_FOR_ONE = 1 / 3
+"""Of what was not looked at, so much is taken to begin with the same target token, the second one.
+In 1 of 200 rounds another token leads in the end; half of the rounds need no second look."""
+
 FOR_SAMPLING = CoverSearch(width=32, least=0.003)
 """Where ids are drawn, the many unlikely ones count too."""
 
@@ -48,7 +52,7 @@ class Cover(NamedTuple):
 
     logprob: float
     back: int
-    token: DraftId
+    token: int
 
 
 class Way(NamedTuple):
@@ -79,63 +83,54 @@ class Outlook:
         least: float,
         translate: Callable[[Cover], tuple[bytes, tuple[TargetId, ...] | None]],
     ) -> None:
-        self._lists, self._translate = lists, translate
-        taken_back = list(accumulate(shortlist.kept for shortlist in lists))
-        self._kept = [taken_back[-1] - taken for taken in taken_back]
-        self.possible = self._all_that_may_come()
-        self._limit = log(self.possible * least) if self.possible else 0.0
-        self._likely = self._between(self._limit, inf)
-        self._rest = sum([exp(cover.logprob) for cover in self._likely])
-        self._is_exhausted = False
+        self._translate = translate
+        behind = sum([at.kept for at in lists])
+        self.possible = exp(behind) if lists else 0.0
+        covers: list[tuple[float, int, int]] = []
+        for back, at in enumerate(lists):
+            behind -= at.kept
+            found = [(behind + p, back, i) for p, i in zip(at.logprobs, at.ids, strict=True)]
+            covers += found
+            if back:  # only what goes on from the bytes taken back may come
+                self.possible += sum([exp(cover[0]) for cover in found])
+        covers.sort()
+        self._covers = covers  # not looked at yet, the likeliest last
+        limit = log(self.possible * least) if self.possible else 0.0
+        self._unlikely = bisect_left(covers, (limit,))
+        self._rest = sum([exp(cover[0]) for cover in covers[self._unlikely :]])
         self.mass: dict[TargetId, float] = {}
         self.ways: list[Way] = []
         self.doubtful: list[tuple[Cover, bytes]] = []
 
-    def look(self, *, until_certain: bool = False) -> None:
-        """Translate all likely covers, or until none that is left can change the likeliest token.
+    def look(self, *, until_clear: bool = False) -> None:
+        """Translate all likely covers, or until one target token clearly leads.
 
         Where none of them begins with a target token, less likely ones until one does.
         Cost: 5 µs per cover.
         """
-        while self._likely and not (until_certain and self._is_certain()):
-            cover = self._likely.pop()
-            self._rest -= exp(cover.logprob)
-            self._add(cover)
-        if not self.ways and not self._is_exhausted:
-            self._is_exhausted = True
-            unlikely = self._between(-inf, self._limit)
-            while unlikely and not self.ways:
-                self._add(unlikely.pop())
+        covers = self._covers
+        while len(covers) > self._unlikely and not (until_clear and self._is_clear()):
+            self._look_at_next()
+        while covers and not self.ways:
+            self._look_at_next()
 
     def way_to(self, token: TargetId) -> Way:
         """The likeliest way that begins with `token`, one of `mass`."""
         return next(way for way in self.ways if way.ids[0] == token)
 
-    def _is_certain(self) -> bool:
-        lead, *others = sorted(self.mass.values(), reverse=True) or [0.0]
-        return lead >= self._rest + (others[0] if others else 0.0) and bool(self.mass)
+    def _is_clear(self) -> bool:
+        if not self.mass:
+            return False
+        lead, second, *_ = sorted([*self.mass.values(), 0.0], reverse=True)
+        return lead >= second + self._rest * _FOR_ONE
 
-    def _add(self, cover: Cover) -> None:
+    def _look_at_next(self) -> None:
+        cover = Cover._make(self._covers.pop())
+        probability = exp(cover.logprob)
+        self._rest -= probability
         data, ids = self._translate(cover)
         if ids:
             self.ways.append(Way(cover, data, ids))
-            self.mass[ids[0]] = self.mass.get(ids[0], 0.0) + exp(cover.logprob)
+            self.mass[ids[0]] = self.mass.get(ids[0], 0.0) + probability
         elif ids is None:
             self.doubtful.append((cover, data))
-
-    def _all_that_may_come(self) -> float:
-        """At each position with tokens taken back only what goes on from their bytes may."""
-        healed = zip(self._lists[1:], self._kept[1:], strict=True)
-        mass = sum(exp(behind) * sum(map(exp, at.logprobs)) for at, behind in healed)
-        return mass + sum(map(exp, self._kept[:1]))
-
-    def _between(self, lower: float, upper: float) -> list[Cover]:
-        """Covers of such log-probabilities, the likeliest last."""
-        covers = [
-            Cover(behind + logprob, back, DraftId(token))
-            for back, (shortlist, behind) in enumerate(zip(self._lists, self._kept, strict=True))
-            for token, logprob in zip(shortlist.ids, shortlist.logprobs, strict=True)
-            if lower <= behind + logprob < upper
-        ]
-        covers.sort()
-        return covers

@@ -27,7 +27,7 @@ from typing import TypeAlias
 from tokalign.alignment_tables import Alignment, match_roles
 from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
@@ -40,7 +40,7 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Pair, Translated
-from tokalign.vocab import TargetId
+from tokalign.vocab import DraftId, TargetId
 
 Laws: TypeAlias = tuple[Array | None, ...]
 
@@ -64,19 +64,24 @@ class ExactTranslation:
         self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
         self._open: tuple[int, tuple[TargetId, ...]] | None = None
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
+        """See `Translation`."""
         self._text.follow(context.ids)
         ids, pending = self._text.ids, [b"", *self._pending()]
-        allowed = [None, *(self._trie.extending(data) for data in pending[1:])]
-        waiting = session.shortlist(ids, allowed, self._search.width)
+        waiting = session.shortlist(
+            ids,
+            len(pending) - 1,
+            lambda: [self._trie.extending(data) for data in pending[1:]],
+            self._search.width,
+        )
         # The draft model's pass is under way: what does not need its answer is done beside it.
         self._boundary.follow(context.ids)
         counts, rolled = self._what_became(context), self._roll(context, session)
         outlook = Outlook(waiting(), self._search.least, partial(self._translate, pending))
-        outlook.look(until_certain=self._guesser is None)
+        outlook.look(until_clear=self._guesser is None)
         if not outlook.ways or self._is_ruled_out(outlook):
             self._weigh(outlook, counts)
-            return Translated((), counts)
+            return lambda: Translated((), counts)
         ranked, law = self._rank(outlook, context, rolled)
         way = outlook.way_to(ranked[0])
         held = [*ids[: len(ids) - way.cover.back], way.cover.token]
@@ -87,10 +92,14 @@ class ExactTranslation:
             counts["taken_back"] += way.cover.back
         outlook.look()
         probability = self._weigh(outlook, counts)
-        chain, laws = going_on(counts)
-        self._count_unstable(chain, counts, start=len(context.ids))
         ranked = list(probability) if self._guesser is None else ranked
-        return self._propose(chain, ranked, probability, counts, laws)
+
+        def translated() -> Translated:
+            chain, laws = going_on(counts)
+            self._count_unstable(chain, counts, start=len(context.ids))
+            return self._propose(chain, ranked, probability, counts, laws)
+
+        return translated
 
     def _what_became(self, context: Context) -> Counter[str]:
         """Whether the unstable last id of the round before was accepted, all before it being so."""
@@ -233,7 +242,7 @@ class ExactTranslation:
         data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
         if data:
             return data, self._boundary.encode(data)
-        special = self._roles.get(cover.token)
+        special = self._roles.get(DraftId(cover.token))
         return data, () if special is None else (special,)
 
     def _pending(self) -> list[bytes]:
@@ -247,11 +256,15 @@ class ExactTranslation:
         self, data: bytes, drafted: list[int], counts: Counter[str]
     ) -> tuple[TargetId, ...]:
         """All that was drafted in target ids; less of it where the end would be absorbed."""
-        more, end = self._pair.split_end(drafted)
-        for length in range(len(more), -1, -1):
-            tail = self._pair.draft.vocabulary.bytes_of(more[:length])
-            ids = self._boundary.encode(data + tail)
-            if ids is not None:
-                return (*ids, *end) if length == len(more) else ids
+        spelled = [token_bytes(self._tokens, token) for token in drafted]
+        end: tuple[TargetId, ...] = ()
+        if not all(spelled):
+            more, end = self._pair.split_end(drafted)
+            del spelled[len(more) :]
+        while (ids := self._boundary.encode(data + b"".join(spelled))) is None:
             counts["absorbed"] += 1
-        return ()
+            end = ()
+            if not spelled:
+                return ()
+            spelled.pop()
+        return (*ids, *end)

@@ -18,7 +18,7 @@ import numpy as np
 from tokalign.alignment_tables import NO_TOKEN, Intersection, match_roles
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Guesser, Session
+from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
@@ -46,17 +46,24 @@ class Translated:
     laws: tuple[Array | None, ...] = ()
 
     @classmethod
-    def of(cls, drawn: Drawn) -> Translated:
-        return cls(tuple(map(TargetId, drawn.ids)), laws=tuple(drawn.laws))
+    def of(cls, drawing: Waiting[Drawn]) -> Waiting[Translated]:
+        """What is drawn, as it is."""
+
+        def translated() -> Translated:
+            drawn = drawing()
+            return cls(tuple(map(TargetId, drawn.ids)), laws=tuple(drawn.laws))
+
+        return translated
 
 
 class Translation(Protocol):
     """Drafts behind a context of target ids and answers in target ids."""
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         """Draft with at most `steps` (1 or more) passes, the catching up with the context included.
 
-        Nothing is proposed where nothing can be translated: slower, never wrong.
+        It returns when the last of them is under way. Nothing is proposed where nothing can be
+        translated: slower, never wrong.
         """
         ...
 
@@ -96,12 +103,12 @@ class SharedIds:
     def __init__(self, guesser: Guesser | None = None) -> None:
         self._guesser = guesser
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         if self._guesser is not None:
             ids = context.ids
-            return Translated.of(draw(session, ids, steps, guesser=self._guesser, behind=ids)())
-        drafted = session.draft(context.ids, steps)()
-        return Translated(tuple(map(TargetId, drafted)))
+            return Translated.of(draw(session, ids, steps, guesser=self._guesser, behind=ids))
+        drafting = session.draft(context.ids, steps)
+        return lambda: Translated(tuple(map(TargetId, drafting())))
 
 
 class SameTokenizer:
@@ -131,7 +138,7 @@ class SameTokenizer:
         self._ids: list[int] = []
         self._seen = 0
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, token),)
         self._seen = len(context.ids)
@@ -144,10 +151,10 @@ class SameTokenizer:
                     guesser=self._guesser,
                     behind=context.ids,
                     onto=self._onto,
-                )()
+                )
             )
-        drafted = session.draft(self._ids, steps)()
-        return Translated(tuple(TargetId(self._to_target.get(i, i)) for i in drafted))
+        drafting, known = session.draft(self._ids, steps), self._to_target
+        return lambda: Translated(tuple(TargetId(known.get(i, i)) for i in drafting()))
 
     @cached_property
     def _onto(self) -> Projection:
@@ -181,11 +188,16 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         self._text.follow(context.ids)
-        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps)())
-        ids = self._pair.target.encode(self._pair.draft.decode(drafted)) if drafted else []
-        return Translated((*ids, *end))
+        drafting = session.draft(self._text.ids, steps)
+
+        def translated() -> Translated:
+            drafted, end = self._pair.split_end(drafting())
+            ids = self._pair.target.encode(self._pair.draft.decode(drafted)) if drafted else []
+            return Translated((*ids, *end))
+
+        return translated
 
 
 class ContextWindow:
@@ -198,12 +210,16 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         self._text.follow(context.ids)
-        drafted, end = self._pair.split_end(session.draft(self._text.ids, steps)())
-        prefix = self._prefix(context)
-        whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(drafted))
-        return Translated((*whole[len(self._encode(prefix)) :], *end))
+        drafting, prefix = session.draft(self._text.ids, steps), self._prefix(context)
+
+        def translated() -> Translated:
+            drafted, end = self._pair.split_end(drafting())
+            whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(drafted))
+            return Translated((*whole[len(self._encode(prefix)) :], *end))
+
+        return translated
 
     def _prefix(self, context: Context) -> bytes:
         """Bytes of the window's tokens behind the last special one."""
@@ -244,7 +260,7 @@ class TokenIntersection:
         self._to_draft = intersection.target_to_draft
         self._mask = None
 
-    def draft(self, context: Context, session: Session, steps: int) -> Translated:
+    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         self._text.follow(context.ids)
         if self._guesser is not None:
             return Translated.of(
@@ -255,14 +271,18 @@ class TokenIntersection:
                     guesser=self._guesser,
                     behind=context.ids,
                     onto=self._onto,
-                )()
+                )
             )
         if self._mask is None:
             self._mask = session.mask(self._to_target >= 0)
-        barred = session.barred
-        drafted = np.array(session.draft(self._text.ids, steps, self._mask)(), dtype=int)
-        translated = tuple(TargetId(i) for i in self._to_target[drafted].tolist())
-        return Translated(translated, _counted(unmapped=session.barred - barred))
+        barred, drafting = session.barred, session.draft(self._text.ids, steps, self._mask)
+
+        def translated() -> Translated:
+            ids = self._to_target[np.array(drafting(), dtype=int)].tolist()
+            unmapped = session.barred - barred
+            return Translated(tuple(map(TargetId, ids)), _counted(unmapped=unmapped))
+
+        return translated
 
     @cached_property
     def _onto(self) -> Projection:
