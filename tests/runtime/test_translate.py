@@ -214,6 +214,23 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
     assert empty < 0.15 * rounds
 
 
+def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) -> None:
+    """What the gain controller and a hybrid choose by."""
+    text = SENTENCES[0]
+    ids = onto_bielik.target.encode(text)
+    tables = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    for steps in (1, 3):
+        translation = make_translation("exact", onto_bielik, Prompt(target=ids[:2]), lambda: tables)
+        session = Oracle(onto_bielik.draft, text)
+        drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
+        events = replay(ids, drafter, prompt_tokens=2)
+        proposals = [event.proposal for event in events if isinstance(event, Proposed)]
+        assert any(proposal.ids for proposal in proposals)
+        for proposal in proposals:
+            assert len(proposal.probabilities) == len(proposal.ids)
+            assert all(0 <= probability <= 1 for probability in proposal.probabilities)
+
+
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:
     pair = Pair(bielik, bielik)
     assert choose_translation(None, bielik, bielik) == "none"

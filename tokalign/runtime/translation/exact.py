@@ -39,7 +39,7 @@ from tokalign.runtime.translation.cover_search import (
     Way,
 )
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.published import Pair, Translated
+from tokalign.runtime.translation.published import Beside, Pair, Translated
 from tokalign.vocab import DraftId, TargetId
 
 Laws: TypeAlias = tuple[Array | None, ...]
@@ -92,12 +92,18 @@ class ExactTranslation:
             counts["taken_back"] += way.cover.back
         outlook.look()
         probability = self._weigh(outlook, counts)
-        ranked = list(probability) if self._guesser is None else ranked
+        offered, said = self._offer(ranked, probability)
 
         def translated() -> Translated:
             chain, laws = going_on(counts)
             self._count_unstable(chain, counts, start=len(context.ids))
-            return self._propose(chain, ranked, probability, counts, laws)
+            return Translated(
+                chain,
+                counts,
+                probabilities=tuple(said[token] for token in chain[:1] if token in said),
+                beside=tuple(other for other in offered if other[0] not in chain[:1]),
+                laws=laws,
+            )
 
         return translated
 
@@ -150,10 +156,10 @@ class ExactTranslation:
         held: the draft's own ids, the way included.
         """
         if steps == 1 or not way.data:
-            return lambda _: (way.ids, (law,))
+            return lambda _: (way.ids, () if law is None else (law,))
         if self._guesser is None:
             drafting = session.draft(held, steps - 1)
-            return lambda counts: (self._continue(way.data, drafting(), counts), (law,))
+            return lambda counts: (self._continue(way.data, drafting(), counts), ())
         behind = [*context.ids, *way.ids]
         drawing = draw(
             session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
@@ -206,30 +212,17 @@ class ExactTranslation:
             counts["unstable"] += 1
             self._open = start, chain
 
-    def _propose(
-        self,
-        chain: tuple[TargetId, ...],
-        ranked: Sequence[TargetId],
-        probability: Mapping[TargetId, float],
-        counts: Counter[str],
-        laws: Laws,
-    ) -> Translated:
-        """A chain, and beside its first id the others.
+    def _offer(
+        self, ranked: Sequence[TargetId], probability: Mapping[TargetId, float]
+    ) -> tuple[list[Beside], Mapping[TargetId, float]]:
+        """What may be proposed as the next token, and what is said of it if it leads the chain.
 
-        Of an id that was drawn no probability is said: how often it is right is another question.
+        Of an id that was drawn nothing is said: how often it is right is another question.
         """
-        is_drawn = self._guesser is not None
-        worth = 0.0 if is_drawn else self._search.worth
-        others = [(t, probability[t]) for t in ranked if t not in chain[:1]]
-        return Translated(
-            chain,
-            counts,
-            probabilities=tuple(
-                probability[t] for t in chain[:1] if t in probability and not is_drawn
-            ),
-            beside=tuple(other for other in others if other[1] >= worth),
-            laws=laws,
-        )
+        if self._guesser is not None:
+            return [(token, probability[token]) for token in ranked], {}
+        worth = self._search.worth
+        return [(token, p) for token, p in probability.items() if p >= worth], probability
 
     def _translate(
         self, pending: Sequence[bytes], cover: Cover
