@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pickle import dumps, loads
 from time import perf_counter
 from typing import Any
@@ -30,27 +30,21 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
 
 
-@dataclass
-class Recording:
+class Recording(ModelSession):
     """A session whose answers are kept, in the order in which they are read."""
 
-    session: ModelSession
-    answers: deque[bytes] = field(default_factory=deque)
+    answers: list[Any]
 
     def shortlist(self, *asked: Any) -> Waiting[Any]:
-        return self._kept(self.session.shortlist(*asked))
+        return self._kept(super().shortlist(*asked))
 
     def draft(self, *asked: Any) -> Waiting[Any]:
-        return self._kept(self.session.draft(*asked))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
+        return self._kept(super().draft(*asked))
 
     def _kept(self, waiting: Waiting[Any]) -> Waiting[Any]:
         def wait() -> Any:
-            answer = waiting()
-            self.answers.append(dumps(answer))
-            return answer
+            self.answers.append(waiting())
+            return self.answers[-1]
 
         return wait
 
@@ -112,13 +106,14 @@ def main(given: ReferenceTexts, *, wait: float) -> None:
         host = statistics.host_ms_per_round
         return f"| {name} | {host['p50']:.3f} | {host['p99']:.3f} |"
 
-    recording = Recording(ModelSession(given.model.model))
+    recording = Recording(given.model.model)
+    recording.answers = []
     print(f"{given}\n\n| | p50 ms | p99 ms |\n|---|---|---|")
     keep_loaded()
     print(row("in the loop", recording), flush=True)
     for name, seconds in (("by itself", 0.0), (f"behind waits of {wait:g} ms", wait / 1e3)):
         forget(given.pair)
-        print(row(name, Recorded(recording.answers.copy(), seconds)), flush=True)
+        print(row(name, Recorded(deque(map(dumps, recording.answers)), seconds)), flush=True)
 
 
 if __name__ == "__main__":
