@@ -216,7 +216,7 @@ class Device:
         done = self._start(len(proposal.ids) + 1) if done is None else done
         self._under_way = self._start(1) if proposal.run_ahead else None
         self.now = max(self.now, done)
-        return Verdict(ids=(TargetId(0),), accepted=0, model_seconds=0.0)
+        return Verdict(ids=(TargetId(0),), path=(), model_seconds=0.0)
 
     def _start(self, rows: int) -> float:
         self.free_at = max(self.free_at, self.now) + self._rows[rows - 1]

@@ -145,7 +145,7 @@ class Interrupted:
         self._passes += 1
         if self._passes == 3:
             raise KeyboardInterrupt
-        return Verdict(ids=ids(self._passes), accepted=0)
+        return Verdict(ids=ids(self._passes), path=())
 
 
 def test_statistics_stand_when_a_generation_is_interrupted() -> None:

@@ -125,7 +125,7 @@ def test_a_replay_accepts_a_branch() -> None:
     text = [TargetId(i) for i in (1, 2, 3, 4)]
     verdict = ReplayVerifier(text).verify(Context(text[:1]), proposal([7, 8, 2, 3], [-1, 0, -1, 2]))
     assert verdict.ids == (2, 3, 4)
-    assert verdict.accepted == 2
+    assert len(verdict.path) == 2
 
 
 def test_a_model_whose_cache_rotates_cannot_branch() -> None:

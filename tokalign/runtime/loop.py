@@ -40,10 +40,10 @@ def decode(
         verdict = verifier.verify(context, proposal)
         ids, reason = limits.cut(verdict.ids)
         context.extend(ids)
-        path = proposal.path_of(ids[: verdict.accepted])
+        path = verdict.path[: len(ids)]
         yield Emitted(
             ids=ids,
-            sources=(*(proposal.sources[i] for i in path), *[TARGET] * (len(ids) - len(path))),
+            sources=(*[proposal.sources[i] for i in path], *[TARGET] * (len(ids) - len(path))),
             accepted=len(path),
             seconds=clock() - began,
             model_seconds=verdict.model_seconds,

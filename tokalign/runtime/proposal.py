@@ -148,10 +148,11 @@ class Proposal:
 class Verdict:
     """What the target says: the accepted path through the proposal, then one id of its own.
 
+    path: which of the proposed ids were accepted, their indices; the first ids are these.
     logprobs: for each id f[vocabulary], lazy; None when no model was asked.
     """
 
     ids: tuple[TargetId, ...]
-    accepted: int
+    path: tuple[int, ...]
     logprobs: Sequence[Array] | None = None
     model_seconds: float = 0.0

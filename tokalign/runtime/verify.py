@@ -39,10 +39,10 @@ class TargetVerifier:
             self._run_ahead(context, chosen[0])
         choices = [TargetId(i) for rows in chosen for i in self._session.read(rows)]
         path = proposal.follow(choices)
-        rows = [0, *(index + 1 for index in path)]
+        rows = [0, *[index + 1 for index in path]]
         return Verdict(
-            ids=tuple(choices[row] for row in rows),
-            accepted=len(path),
+            ids=tuple([choices[row] for row in rows]),
+            path=tuple(path),
             logprobs=[logprobs[row] for row in rows],
             model_seconds=self._session.seconds - began,
         )
@@ -108,7 +108,7 @@ class ReplayVerifier:
         """Raises IndexError where the reference is at its end: bound `max_tokens` by its length."""
         at = len(context.ids)
         ids = self._reference[at : at + len(proposal.ids) + 1]
-        accepted = len(proposal.path_of(ids))
-        if accepted == len(ids):
+        path = proposal.path_of(ids)
+        if len(path) == len(ids):
             raise IndexError("the reference text is at its end")
-        return Verdict(ids=tuple(ids[: accepted + 1]), accepted=accepted)
+        return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path))

@@ -62,7 +62,8 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._tokens = pair.draft.vocabulary.tokens
         self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
-        self._open: tuple[int, tuple[TargetId, ...]] | None = None
+        self._extended = pair.target.bpe.order.extended
+        self._proposed: tuple[int, tuple[TargetId, ...]] = 0, ()  # behind so many ids
 
     def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         """See `Translation`."""
@@ -96,26 +97,27 @@ class ExactTranslation:
 
         def translated() -> Translated:
             chain, laws = going_on(counts)
-            self._count_unstable(chain, counts, start=len(context.ids))
+            self._proposed = len(context.ids), chain
             return Translated(
                 chain,
                 counts,
-                probabilities=tuple(said[token] for token in chain[:1] if token in said),
-                beside=tuple(other for other in offered if other[0] not in chain[:1]),
+                probabilities=tuple([said[token] for token in chain[:1] if token in said]),
+                beside=tuple([other for other in offered if other[0] not in chain[:1]]),
                 laws=laws,
             )
 
         return translated
 
     def _what_became(self, context: Context) -> Counter[str]:
-        """Whether the unstable last id of the round before was accepted, all before it being so."""
+        """Whether the last id of the round before was unstable, and accepted with all before it."""
         counts = Counter[str]()
-        if self._open is not None:
-            start, chain = self._open
-            came = tuple(context.ids[start : start + len(chain)])
-            counts["unstable_accepted"] = int(came == chain)
-            self._open = None
-        return +counts
+        start, chain = self._proposed
+        if chain and chain[-1] in self._extended:
+            counts["unstable"] = 1
+            if tuple(context.ids[start : start + len(chain)]) == chain:
+                counts["unstable_accepted"] = 1
+        self._proposed = 0, ()
+        return counts
 
     def _roll(self, context: Context, session: Session) -> Array | None:
         """Have the noise of the first choice computed beside the pass that comes before it."""
@@ -204,13 +206,6 @@ class ExactTranslation:
             return False
         cover, data = outlook.doubtful[0]
         return cover > outlook.ways[0].cover and self._boundary.absorbs(data)
-
-    def _count_unstable(
-        self, chain: tuple[TargetId, ...], counts: Counter[str], *, start: int
-    ) -> None:
-        if chain and chain[-1] in self._pair.target.bpe.order.extended:
-            counts["unstable"] += 1
-            self._open = start, chain
 
     def _offer(
         self, ranked: Sequence[TargetId], probability: Mapping[TargetId, float]
