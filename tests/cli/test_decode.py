@@ -43,6 +43,7 @@ KEYS = VLLM_NAMES | {
     "peak_memory_gb",
     "tokens_per_round",
     "host_ms_per_round",
+    "translation_ms_per_round",
     "per_source",
     "finish_reason",
 }
@@ -127,6 +128,7 @@ def test_the_keys_are_the_documented_ones(models: dict[str, str]) -> None:
     assert found["translation"] == "none"
     assert found["draft_acceptance_rate"] == 1.0
     assert set(found["host_ms_per_round"]) == {"p50", "p99"}
+    assert found["translation_ms_per_round"]["p50"] <= found["host_ms_per_round"]["p50"]
     documented = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found if f"`{key}`" not in documented] == []
 

@@ -25,6 +25,7 @@ def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "dra
         draft_passes=2,
         counts={"healed": 1},
         model_seconds=0.003,
+        translation_seconds=0.0007,
     )
     return [
         Proposed(proposal, limit, 0.004),
@@ -73,6 +74,7 @@ def test_rates_leave_the_first_round_to_the_prompt() -> None:
     assert found["prompt_tokens_per_second"] == pytest.approx(50 / 0.010)
     assert found["tokens_per_second"] == pytest.approx(4 / 0.020)
     assert found["host_ms_per_round"] == {"p50": 2.0, "p99": 2.0}
+    assert found["translation_ms_per_round"] == {"p50": 0.7, "p99": 0.7}
 
 
 def test_a_round_that_was_asked_for_nothing_is_not_empty() -> None:

@@ -40,7 +40,6 @@ def as_text(summary: Mapping[str, Any]) -> str:
         f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
         for source, counts in summary["per_source"].items()
     ]
-    host = summary["host_ms_per_round"]
     return table(
         [
             ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
@@ -48,11 +47,16 @@ def as_text(summary: Mapping[str, Any]) -> str:
             ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
             ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
             ("by source", ", ".join(sources)),
-            ("host per round", f"{host['p50']:.2f} ms (p99 {host['p99']:.2f} ms)"),
+            ("host per round", _milliseconds(summary["host_ms_per_round"])),
+            ("translation", _milliseconds(summary["translation_ms_per_round"])),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
             ("finished", summary["finish_reason"]),
         ]
     )
+
+
+def _milliseconds(quantiles: Mapping[str, float]) -> str:
+    return f"{quantiles['p50']:.2f} ms (p99 {quantiles['p99']:.2f} ms)"
 
 
 def _rate(tokens: int, per_second: float) -> str:

@@ -108,6 +108,7 @@ def command(
         "alternatives": alternatives,
         "texts": len(texts),
         "host_ms_per_round": statistics.host_ms_per_round,
+        "translation_ms_per_round": statistics.translation_ms_per_round,
         "translation_counts": dict(sorted(statistics.counts.items())),
     }
     if as_json:

@@ -43,6 +43,7 @@ class Proposal:
     drawn: who cuts or ranks by the ids themselves leaves their laws out.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
+    translation_seconds: the host's time between those passes and the ids.
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
     """
 
@@ -54,6 +55,7 @@ class Proposal:
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0
+    translation_seconds: float = 0.0
     run_ahead: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class Proposal:
             draft_passes=other.draft_passes,
             counts=other.counts,
             model_seconds=other.model_seconds,
+            translation_seconds=other.translation_seconds,
         )
 
     def beside(self, tree: Proposal) -> Proposal:

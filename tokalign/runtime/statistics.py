@@ -30,6 +30,7 @@ class Statistics:
         self._proposed_by: Counter[str] = Counter()
         self._accepted_by: Counter[str] = Counter()
         self._host_seconds: list[float] = []
+        self._translation_seconds: list[float] = []
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
         self._first = True
@@ -73,6 +74,8 @@ class Statistics:
         if not self._first:
             in_models = proposed.proposal.model_seconds + emitted.model_seconds
             self._host_seconds.append(max(0.0, seconds - in_models))
+            if proposed.proposal.draft_passes:
+                self._translation_seconds.append(proposed.proposal.translation_seconds)
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------
@@ -130,7 +133,12 @@ class Statistics:
     @property
     def host_ms_per_round(self) -> dict[str, float]:
         """p50 and p99 of the time a round spends outside model passes, the first left out."""
-        return {name: _quantile(self._host_seconds, q) * 1e3 for name, q in _QUANTILES.items()}
+        return _quantiles_ms(self._host_seconds)
+
+    @property
+    def translation_ms_per_round(self) -> dict[str, float]:
+        """The part of it that lies between a draft model's passes and target ids."""
+        return _quantiles_ms(self._translation_seconds)
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
@@ -144,7 +152,8 @@ class Statistics:
     def summary(self) -> dict[str, Any]:
         """All figures under their documented names."""
         return {name: getattr(self, name) for name in _SUMMARY} | {
-            "host_ms_per_round": {k: round(v, 4) for k, v in self.host_ms_per_round.items()},
+            "host_ms_per_round": self.host_ms_per_round,
+            "translation_ms_per_round": self.translation_ms_per_round,
             "per_source": self.per_source,
             "translation_counts": dict(sorted(self.counts.items())),
         }
@@ -174,6 +183,10 @@ _QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
+    return {name: round(_quantile(seconds, q) * 1e3, 4) for name, q in _QUANTILES.items()}
 
 
 def _quantile(values: list[float], share: float) -> float:

@@ -40,6 +40,7 @@ def _with_all_costs(asked: Sequence[Proposal]) -> Proposal:
         asked[-1],
         draft_passes=sum(proposal.draft_passes for proposal in asked),
         model_seconds=sum(proposal.model_seconds for proposal in asked),
+        translation_seconds=sum(proposal.translation_seconds for proposal in asked),
         counts=counts,
         run_ahead=all(proposal.run_ahead for proposal in asked),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.gain.estimates import Acceptance
@@ -45,14 +46,15 @@ class NeuralDrafter:
         steps = min(steps, limit)
         if not steps:
             return Proposal()
-        passes, seconds = self._session.passes, self._session.seconds
+        passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
         waiting = self._translation.draft(context, self._session, steps)
         self._learn(context)  # while the passes are under way
         believed = self._acceptance.probabilities(2 * steps)
         translated = waiting()
+        took, in_model = perf_counter() - began, self._session.seconds - seconds
         chain, beside = translated.ids[:limit], translated.beside[: self._alternatives]
         self._guessed = len(context.ids), chain
-        ids = (*chain, *(token for token, _ in beside))
+        ids = (*chain, *[token for token, _ in beside])
         return Proposal(
             ids=ids,
             sources=(SOURCE,) * len(ids),
@@ -61,7 +63,8 @@ class NeuralDrafter:
             laws=translated.laws[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
-            model_seconds=self._session.seconds - seconds,
+            model_seconds=in_model,
+            translation_seconds=max(0.0, took - in_model),
         )
 
     def _learn(self, context: Context) -> None:
@@ -90,4 +93,4 @@ class NeuralDrafter:
             believed = self._acceptance.probabilities(len(chain))
         said = translated.probabilities[: len(chain)]
         rest = believed[len(said) : len(chain)]
-        return (*said, *rest, *(probability for _, probability in beside))
+        return (*said, *rest, *[probability for _, probability in beside])
