@@ -135,6 +135,11 @@ class Sampler(Protocol):
         ...
 
     @property
+    def needs_position(self) -> bool:
+        """Whether a choice depends on where it stands."""
+        ...
+
+    @property
     def drafts(self) -> Guesser | None:
         """How a draft guesses the choice; None where the likeliest id is all it can know."""
         ...

@@ -67,6 +67,11 @@ class Proposal:
             raise ValueError(f"{len(self.ids)} ids with {len(self.parents)} parents")
 
     @property
+    def behind(self) -> Sequence[int]:
+        """For each id the index of the one it stands behind, -1 for the committed text."""
+        return self.parents or range(-1, len(self.ids) - 1)
+
+    @property
     def chain_length(self) -> int:
         """How many leading ids stand each behind the one before it."""
         return next((i for i, p in enumerate(self.parents) if p != i - 1), len(self.ids))
@@ -130,21 +135,38 @@ class Proposal:
         chosen: the target's choice behind the committed text, then behind each id of the proposal
         (more or fewer are allowed: only those on the way are looked at).
         """
-        return self._walk(lambda behind, _: chosen[behind + 1])
+        path: list[int] = []
+        behind = -1
+        for index, (token, parent) in enumerate(zip(self.ids, self.behind, strict=True)):
+            if parent == behind and token == chosen[behind + 1]:
+                path.append(index)
+                behind = index
+        return path
 
     def path_of(self, ids: Sequence[int]) -> list[int]:
         """The indices along which `ids` runs through the proposal, as far as it does."""
-        return self._walk(lambda _, depth: ids[depth] if depth < len(ids) else None)
-
-    def _walk(self, choose: Callable[[int, int], int | None]) -> list[int]:
-        """Go from id to id, by what is chosen behind the id at an index (-1 at first) and depth."""
         path: list[int] = []
-        parents = self.parents or range(-1, len(self.ids) - 1)
-        for index, (token, parent) in enumerate(zip(self.ids, parents, strict=True)):
-            behind = path[-1] if path else -1
-            if parent == behind and token == choose(behind, len(path)):
+        behind = -1
+        for index, (token, parent) in enumerate(zip(self.ids, self.behind, strict=True)):
+            if parent == behind and len(path) < len(ids) and token == ids[len(path)]:
                 path.append(index)
+                behind = index
         return path
+
+
+class Rows(Sequence[Array]):
+    """Some rows of an array f[rows, ...], each taken only when it is asked for."""
+
+    def __init__(self, array: Sequence[Array], chosen: Sequence[int]) -> None:
+        self._array, self._chosen = array, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Rows(self._array, self._chosen[at])
+        return self._array[self._chosen[at]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

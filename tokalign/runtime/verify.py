@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from time import perf_counter
+from typing import TypeAlias, cast
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Sampler, Session
-from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.vocab import TargetId
 
 Choices: TypeAlias = tuple[list[Array], Sequence[Array]]
@@ -33,18 +34,21 @@ class TargetVerifier:
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        began = self._session.seconds
+        began = perf_counter()
         chosen, logprobs = self._choose(context, proposal)
         if proposal.run_ahead and not proposal.ids and not self._sampler.needs_history:
             self._run_ahead(context, chosen[0])
-        choices = [TargetId(i) for rows in chosen for i in self._session.read(rows)]
+        choices: list[int] = []
+        for rows in chosen:
+            choices += self._session.read(rows)
+        seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.follow(choices)
-        rows = [0, *[index + 1 for index in path]]
+        behind = [0, *[index + 1 for index in path]]
         return Verdict(
-            ids=tuple([choices[row] for row in rows]),
+            ids=cast("tuple[TargetId, ...]", tuple([choices[row] for row in behind])),
             path=tuple(path),
-            logprobs=[logprobs[row] for row in rows],
-            model_seconds=self._session.seconds - began,
+            logprobs=Rows(logprobs, behind),
+            model_seconds=seconds,
         )
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
@@ -64,6 +68,10 @@ class TargetVerifier:
 
     def _choose_in_tree(self, context: Context, proposal: Proposal) -> Choices:
         logits, size = self._session.tree(context.ids, proposal), proposal.chain_length
+        if not (self._sampler.needs_history or self._sampler.needs_position):
+            chosen, logprobs = self._sampler.choose(logits, position=len(context.ids))
+            self._session.start(chosen, logprobs)
+            return [chosen], logprobs
         # Of what stands beside the chain no law is asked: it just agrees or does not.
         ids = [*context.ids, *proposal.ids[:size]]
         choices = [

@@ -171,8 +171,7 @@ class Pace:
             self._of(offer).observe(min(len(offer.ids), len(came)), len(path))
             return
         depths = {-1: 0} | {index: depth for depth, index in enumerate(path, start=1)}
-        parents = offer.parents or range(-1, len(offer.ids) - 1)
-        for index, (parent, source) in enumerate(zip(parents, offer.sources, strict=True)):
+        for index, (parent, source) in enumerate(zip(offer.behind, offer.sources, strict=True)):
             if depths.get(parent, len(came)) < len(came):
                 said = self._trust.calibrated(offer.probabilities[index], source)
                 self._trust.learn(said, source, right=index in depths)

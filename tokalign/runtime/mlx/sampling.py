@@ -55,6 +55,11 @@ class Sampling:
         return bool(self.processors)
 
     @property
+    def needs_position(self) -> bool:
+        """Its randomness does."""
+        return self.temperature > 0
+
+    @property
     def drafts(self) -> Sampling | None:
         """See `interfaces.Sampler`."""
         return self if self.temperature > 0 or self.processors else None
@@ -173,6 +178,10 @@ class CallableSampler:
     @property
     def needs_history(self) -> bool:
         return bool(self.processors)
+
+    @property
+    def needs_position(self) -> bool:
+        return False
 
     @property
     def drafts(self) -> Sampling | None:
