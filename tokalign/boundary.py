@@ -7,8 +7,7 @@ them when it ended its last token where it did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from tokalign.absorption import share
@@ -33,6 +32,9 @@ class Boundary:
         self._absorption = share(target.bpe, merge_sites) if merge_sites is not None else None
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
+        self._encode_piece = cast(
+            "Callable[[bytes], tuple[TargetId, ...]]", target.bpe.encode_piece
+        )
         self._segment = IncrementalEncoder(target.bpe)
         self._by_words = isinstance(target.splitter, WordSplitter)
         self._seen = 0
@@ -85,7 +87,10 @@ class Boundary:
             return self._encode_word(data)
         first, *words = self._bpe.splitter.split(data)
         ids = self._encode_word(first)
-        return ids and (*ids, *_ids(chain.from_iterable(map(self._bpe.encode_piece, words))))
+        if ids:
+            for word in words:
+                ids += self._encode_piece(word)
+        return ids
 
     def _encode_word(self, data: bytes) -> tuple[TargetId, ...] | None:
         """As `encode`, for a word or what a word goes on with: one piece at most.
@@ -97,17 +102,15 @@ class Boundary:
             return ()
         left = self._left
         if not left or (data[0] == _SPACE and left[-1] != _SPACE):
-            return _ids(self._bpe.encode_piece(data))
+            return self._encode_piece(data)
         if self._is_cut or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
-            return self._behind(self._bpe.encode_piece(left + data))
-        ids = self._bpe.encode_piece(data)
-        return _ids(ids) if self._bpe.may_follow(self._left_ids[-1], ids[0]) else None
+            return self._behind(self._encode_piece(left + data))
+        ids = self._encode_piece(data)
+        return ids if self._bpe.may_follow(self._left_ids[-1], ids[0]) else None
 
     def _behind(self, whole: Sequence[int]) -> tuple[TargetId, ...] | None:
         """What stands behind the committed ids, if `whole` begins with them."""
         kept = len(self._left_ids)
-        return _ids(whole[kept:]) if list(whole[:kept]) == self._left_ids else None
-
-
-def _ids(ids: Iterable[int]) -> tuple[TargetId, ...]:
-    return cast("tuple[TargetId, ...]", tuple(ids))
+        if list(whole[:kept]) != self._left_ids:
+            return None
+        return cast("tuple[TargetId, ...]", tuple(whole[kept:]))

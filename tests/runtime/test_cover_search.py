@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.runtime.translation.cover_search import Cover, Outlook
+from tokalign.runtime.translation.cover_search import Outlook
 from tokalign.vocab import TargetId
 
 LEAST = 0.01
@@ -30,9 +30,9 @@ def shortlists(draw: st.DrawFn) -> list[Shortlist]:
     return lists
 
 
-def translate(cover: Cover) -> tuple[bytes, tuple[TargetId, ...] | None]:
+def translate(_: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
     """Several draft tokens begin with the same target token; some are doubtful or not known yet."""
-    kind = cover.token % 7
+    kind = token % 7
     return b"x", None if kind == 5 else () if kind == 6 else (TargetId(kind),)
 
 
@@ -80,8 +80,8 @@ def test_the_likeliest_way_to_a_token_is_the_one_taken(lists: list[Shortlist]) -
     found = outlook(lists)
     found.look()
     for token in found.mass:
-        ways = [way.cover.logprob for way in found.ways if way.ids[0] == token]
-        assert found.way_to(token).cover.logprob == max(ways)
+        ways = [cover[0] for cover, _, ids in found.ways if ids[0] == token]
+        assert found.way_to(token)[0][0] == max(ways)
 
 
 def test_nothing_is_expected_where_the_context_is_full() -> None:

@@ -9,11 +9,10 @@ Probabilities from Tokenized Language Models" (Phan et al., 2024), cut to J + 1 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import NamedTuple
+from typing import TypeAlias
 
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.vocab import TargetId
@@ -47,60 +46,58 @@ FOR_SAMPLING = CoverSearch(width=32, least=0.003)
 """Where ids are drawn, the many unlikely ones count too."""
 
 
-class Cover(NamedTuple):
-    """A token in the place of the last `back` ones. logprob: behind the J-th from the end."""
+Cover: TypeAlias = tuple[float, int, int]
+"""A token in the place of the last few: its log-probability behind the J-th from the end, how many
+it takes back, its id."""
 
-    logprob: float
-    back: int
-    token: int
+Way: TypeAlias = tuple[Cover, bytes, tuple[TargetId, ...]]
+"""A cover translated: the bytes it adds to the committed text, and their ids, one or more."""
 
-
-class Way(NamedTuple):
-    """A cover translated. data: the bytes it adds to the committed text. ids: those, one or more.
-
-    A cover whose ids only more text can tell is no way yet.
-    """
-
-    cover: Cover
-    data: bytes
-    ids: tuple[TargetId, ...]
+Translate: TypeAlias = Callable[[int, int], tuple[bytes, tuple[TargetId, ...] | None]]
+"""The bytes that a cover (how many it takes back, its id) adds, and their target ids: none where
+only more text can tell them, None where the last committed id may absorb them."""
 
 
 class Outlook:
     """What may come next, as far as it has been looked at: one object per round.
 
     lists: element j says what may follow with j tokens taken back; at j = 0 all of the vocabulary
-    may, whether it is listed or not. translate: gives the bytes that a cover adds and their target
-    ids; none where only more text can tell them, None where the last committed id may absorb them.
+    may, whether it is listed or not.
 
     mass: the next target tokens and how probable they are, of `possible`, all that may come.
-    doubtful: covers, and the bytes they add, that may be absorbed.
+    ways: what led to them, the likeliest first. doubtful: covers, and the bytes they add, that may
+    be absorbed.
+    Its loops are plain on purpose: behind a model's pass every other kind of thing that is used,
+    a generator or a named tuple, is a handful of cache misses (27 µs of 63 here).
     """
 
-    def __init__(
-        self,
-        lists: Sequence[Shortlist],
-        least: float,
-        translate: Callable[[Cover], tuple[bytes, tuple[TargetId, ...] | None]],
-    ) -> None:
+    def __init__(self, lists: Sequence[Shortlist], least: float, translate: Translate) -> None:
         self._translate = translate
-        behind = sum([at.kept for at in lists])
-        self.possible = exp(behind) if lists else 0.0
-        covers: list[tuple[float, int, int]] = []
-        for back, at in enumerate(lists):
-            behind -= at.kept
-            found = [(behind + p, back, i) for p, i in zip(at.logprobs, at.ids, strict=True)]
-            covers += found
-            if back:  # only what goes on from the bytes taken back may come
-                self.possible += sum([exp(cover[0]) for cover in found])
-        covers.sort()
-        self._covers = covers  # not looked at yet, the likeliest last
-        limit = log(self.possible * least) if self.possible else 0.0
-        self._unlikely = bisect_left(covers, (limit,))
-        self._rest = sum([exp(cover[0]) for cover in covers[self._unlikely :]])
         self.mass: dict[TargetId, float] = {}
         self.ways: list[Way] = []
         self.doubtful: list[tuple[Cover, bytes]] = []
+        behind = 0.0
+        for at in lists:
+            behind += at.kept
+        possible = exp(behind) if lists else 0.0
+        covers: list[Cover] = []
+        for back, at in enumerate(lists):
+            behind -= at.kept
+            for i, token in enumerate(at.ids):
+                logprob = behind + at.logprobs[i]
+                covers.append((logprob, back, token))
+                if back:  # only what goes on from the bytes taken back may come
+                    possible += exp(logprob)
+        covers.sort()
+        limit = log(possible * least) if possible else 0.0
+        rest, unlikely = 0.0, len(covers)
+        while unlikely and covers[unlikely - 1][0] >= limit:
+            unlikely -= 1
+            rest += exp(covers[unlikely][0])
+        self.possible = possible
+        self._covers = covers  # not looked at yet, the likeliest last
+        self._unlikely = unlikely  # how many of them are not worth a look
+        self._rest = rest
 
     def look(self, *, until_clear: bool = False) -> None:
         """Translate all likely covers, or until one target token clearly leads.
@@ -108,29 +105,37 @@ class Outlook:
         Where none of them begins with a target token, less likely ones until one does.
         Cost: 5 µs per cover.
         """
-        covers = self._covers
-        while len(covers) > self._unlikely and not (until_clear and self._is_clear()):
-            self._look_at_next()
-        while covers and not self.ways:
-            self._look_at_next()
+        covers, mass = self._covers, self.mass
+        while covers and (len(covers) > self._unlikely or not mass):
+            if until_clear and self._is_clear():
+                return
+            cover = covers.pop()
+            logprob, back, token = cover
+            probability = exp(logprob)
+            self._rest -= probability
+            data, ids = self._translate(back, token)
+            if ids:
+                self.ways.append((cover, data, ids))
+                mass[ids[0]] = mass.get(ids[0], 0.0) + probability
+            elif ids is None:
+                self.doubtful.append((cover, data))
+
+    def leader(self) -> TargetId:
+        """The likeliest next target token, as far as has been looked."""
+        return max(self.mass, key=self.mass.__getitem__)
 
     def way_to(self, token: TargetId) -> Way:
         """The likeliest way that begins with `token`, one of `mass`."""
-        return next(way for way in self.ways if way.ids[0] == token)
+        for way in self.ways:
+            if way[2][0] == token:
+                return way
+        raise KeyError(token)
 
     def _is_clear(self) -> bool:
-        if not self.mass:
-            return False
-        lead, second, *_ = sorted([*self.mass.values(), 0.0], reverse=True)
-        return lead >= second + self._rest * _FOR_ONE
-
-    def _look_at_next(self) -> None:
-        cover = Cover._make(self._covers.pop())
-        probability = exp(cover.logprob)
-        self._rest -= probability
-        data, ids = self._translate(cover)
-        if ids:
-            self.ways.append(Way(cover, data, ids))
-            self.mass[ids[0]] = self.mass.get(ids[0], 0.0) + probability
-        elif ids is None:
-            self.doubtful.append((cover, data))
+        lead = second = 0.0
+        for mass in self.mass.values():
+            if mass > lead:
+                lead, second = mass, lead
+            elif mass > second:
+                second = mass
+        return lead > 0.0 and lead >= second + self._rest * _FOR_ONE

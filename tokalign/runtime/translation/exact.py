@@ -31,13 +31,7 @@ from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
-from tokalign.runtime.translation.cover_search import (
-    FOR_SAMPLING,
-    Cover,
-    CoverSearch,
-    Outlook,
-    Way,
-)
+from tokalign.runtime.translation.cover_search import FOR_SAMPLING, CoverSearch, Outlook, Way
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Beside, Pair, Translated
 from tokalign.vocab import DraftId, TargetId
@@ -85,12 +79,13 @@ class ExactTranslation:
             return lambda: Translated((), counts)
         ranked, law = self._rank(outlook, context, rolled)
         way = outlook.way_to(ranked[0])
-        held = [*ids[: len(ids) - way.cover.back], way.cover.token]
+        (_, back, token), _, _ = way
+        held = [*ids[: len(ids) - back], token]
         going_on = self._go_on(way, law, held, context, session, steps)
         # Beside the passes that go on: what else may come first, and how probable it all is.
-        if way.cover.back:
+        if back:
             counts["healed"] += 1
-            counts["taken_back"] += way.cover.back
+            counts["taken_back"] += back
         outlook.look()
         probability = self._weigh(outlook, counts)
         offered, said = self._offer(ranked, probability)
@@ -136,7 +131,7 @@ class ExactTranslation:
         Any law will do that is known, so ways that were not looked at are simply not in it.
         """
         if self._guesser is None:
-            return [max(outlook.mass, key=outlook.mass.__getitem__)], None
+            return [outlook.leader()], None
         return self._guesser.guess_among(
             {token: log(probability) for token, probability in outlook.mass.items()},
             position=len(context.ids),
@@ -157,12 +152,13 @@ class ExactTranslation:
 
         held: the draft's own ids, the way included.
         """
-        if steps == 1 or not way.data:
-            return lambda _: (way.ids, () if law is None else (law,))
+        _, data, ids = way
+        if steps == 1 or not data:
+            return lambda _: (ids, () if law is None else (law,))
         if self._guesser is None:
             drafting = session.draft(held, steps - 1)
-            return lambda counts: (self._continue(way.data, drafting(), counts), ())
-        behind = [*context.ids, *way.ids]
+            return lambda counts: (self._continue(data, drafting(), counts), ())
+        behind = [*context.ids, *ids]
         drawing = draw(
             session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
         )
@@ -173,13 +169,14 @@ class ExactTranslation:
 
         Where no law binds the ids, their text is encoded as a whole, which is likelier.
         """
+        _, data, first = way
         ids = tuple(map(TargetId, drawn.ids))
         if law is not None:
-            return (*way.ids, *ids), (law, *[None] * (len(way.ids) - 1), *drawn.laws)
+            return (*first, *ids), (law, *[None] * (len(first) - 1), *drawn.laws)
         tokens = self._pair.target.vocabulary.tokens
         ordinary = list(takewhile(bool, (tokens[i] for i in ids)))
-        whole = self._boundary.encode(way.data + b"".join(ordinary))
-        return ((*(whole or way.ids), *ids[len(ordinary) if whole else 0 :]), ())
+        whole = self._boundary.encode(data + b"".join(ordinary))
+        return ((*(whole or first), *ids[len(ordinary) if whole else 0 :]), ())
 
     @cached_property
     def _onto(self) -> Projection:
@@ -196,7 +193,7 @@ class ExactTranslation:
         for cover, data in outlook.doubtful:
             if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
-                possible -= exp(cover.logprob)
+                possible -= exp(cover[0])
         ranked = sorted(outlook.mass.items(), key=itemgetter(1), reverse=True)
         return {token: mass / possible for token, mass in ranked}
 
@@ -205,7 +202,7 @@ class ExactTranslation:
         if self._search.mask or not outlook.doubtful:
             return False
         cover, data = outlook.doubtful[0]
-        return cover > outlook.ways[0].cover and self._boundary.absorbs(data)
+        return cover > outlook.ways[0][0] and self._boundary.absorbs(data)
 
     def _offer(
         self, ranked: Sequence[TargetId], probability: Mapping[TargetId, float]
@@ -220,17 +217,17 @@ class ExactTranslation:
         return [(token, p) for token, p in probability.items() if p >= worth], probability
 
     def _translate(
-        self, pending: Sequence[bytes], cover: Cover
+        self, pending: Sequence[bytes], back: int, token: int
     ) -> tuple[bytes, tuple[TargetId, ...] | None]:
         """The bytes a cover adds and their target ids, as `Outlook` asks for them.
 
         pending: the bytes of none, the last one, two, ... of the draft's tokens. A special token
         adds none and stands for its counterpart.
         """
-        data = token_bytes(self._tokens, cover.token)[len(pending[cover.back]) :]
+        data = token_bytes(self._tokens, token)[len(pending[back]) :]
         if data:
             return data, self._boundary.encode(data)
-        special = self._roles.get(DraftId(cover.token))
+        special = self._roles.get(DraftId(token))
         return data, () if special is None else (special,)
 
     def _pending(self) -> list[bytes]:
