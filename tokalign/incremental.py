@@ -80,19 +80,21 @@ class IncrementalEncoder:
 
     def _reencode(self) -> None:
         """Split and encode again from the first piece that is not settled."""
-        offset, index = self._starts[self._settled] if self._starts else (0, 0)
-        del self._starts[self._settled :], self._pieces[self._settled :], self._ids[index:]
+        starts, pieces, ids, encode = self._starts, self._pieces, self._ids, self._bpe.encode_piece
+        offset, index = starts[self._settled] if starts else (0, 0)
+        del starts[self._settled :], pieces[self._settled :], ids[index:]
         for piece in self._bpe.splitter.split(bytes(self._text[offset:])):
-            self._pieces.append(piece)
-            self._starts.append((offset, len(self._ids)))
-            self._ids += self._bpe.encode_piece(piece)
+            pieces.append(piece)
+            starts.append((offset, len(ids)))
+            ids += encode(piece)
             offset += len(piece)
         self._settled = self._count_settled()
 
     def _count_settled(self) -> int:
         """Leading pieces that stay, leaving out those that touch a character still incomplete."""
-        complete = len(self._text) - incomplete_tail(self._text)
         count = len(self._pieces)
-        while count and self._starts[count - 1][0] >= complete:
-            count -= 1
+        if count and self._text[-1] >= 0x80:
+            complete = len(self._text) - incomplete_tail(self._text)
+            while count and self._starts[count - 1][0] >= complete:
+                count -= 1
         return self._bpe.splitter.settled(self._pieces, count)

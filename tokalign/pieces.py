@@ -77,12 +77,24 @@ class RegexSplitter:
     def name(self) -> str:
         return f"regex:{self.pattern}"
 
+    @cached_property
+    def _takes_words(self) -> bool:
+        """Whether letters go together with the space before them, in front of all other rules."""
+        return self.pattern.startswith(_WORDS_FIRST)
+
     def split(self, text: bytes) -> list[bytes]:
-        return [as_bytes(match.group()) for match in self._find.finditer(as_text(text))]
+        spelled = as_text(text)
+        if self._takes_words and _LETTERS_AND_SPACE.issuperset(spelled):
+            # Most of what is drafted and decoded; the expression takes four times as long.
+            first, *words = text.split(b" ")
+            if all(words):
+                pieces = [b" " + word for word in words]
+                return [first, *pieces] if first else pieces
+        return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
 
     def settled(self, pieces: list[bytes], count: int) -> int:
         count -= 1
-        while count > 0 and _last_is_space(pieces[count - 1]) and as_text(pieces[count]).isspace():
+        while count > 0 and _is_space(pieces[count]) and _last_is_space(pieces[count - 1]):
             count -= 1
         return max(count, 0)
 
@@ -135,6 +147,23 @@ class NoSplitter:
 
     def only_grows(self, piece: bytes) -> bool:
         return False  # it does, but to look into a whole text at every push takes too long
+
+
+_WORDS_FIRST = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|",
+)
+"""How the expressions of Llama 3 and Qwen2.5, and of GPT-2, begin."""
+
+_LETTERS_AND_SPACE = frozenset(c for c in map(chr, range(0x250)) if c.isalpha() or c == " ")
+"""Latin ones: what is a letter there has been one in every version of Unicode."""
+
+
+def _is_space(piece: bytes) -> bool:
+    word = piece.lstrip(b" ")
+    if word and 0x20 < word[0] < 0x7F:  # nearly always, and cheaper than to decode it
+        return False
+    return as_text(piece).isspace()
 
 
 def _last_is_space(piece: bytes) -> bool:
