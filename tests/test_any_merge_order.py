@@ -49,3 +49,15 @@ def test_a_merge_that_waits_for_its_halves_comes_late() -> None:
     assert bpe.encode(b"abcd") == [ids[b"ab"], ids[b"cd"]]
     assert bpe.may_follow(ids[b"ab"], ids[b"cd"])
     assert not bpe.may_follow(ids[b"abc"], ids[b"d"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_looking_through_all_pairs_merges_as_the_queue_does(seed: int) -> None:
+    """Short pieces go the one way, long ones the other: ids, last merge and highest rank agree."""
+    draw = Random(200 + seed)
+    for _ in range(60):
+        bpe = random_merges(draw).bpe
+        symbols = [i for i, token in enumerate(bpe.tokens) if len(token) == 1]
+        for _ in range(60):
+            ids = draw.choices(symbols, k=draw.randint(0, 24))
+            assert bpe._merge_few(ids) == bpe._merge_many(ids)
