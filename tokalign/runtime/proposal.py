@@ -61,7 +61,7 @@ class Proposal:
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.sources):
             raise ValueError(f"{len(self.ids)} ids with {len(self.sources)} sources")
-        if self.probabilities and any(law is not None for law in self.laws):
+        if self.laws and self.probabilities and any(law is not None for law in self.laws):
             raise ValueError("ids with laws and probabilities: nobody may choose among drawn ids")
         if self.parents and len(self.parents) != len(self.ids):
             raise ValueError(f"{len(self.ids)} ids with {len(self.parents)} parents")
@@ -136,9 +136,9 @@ class Proposal:
         (more or fewer are allowed: only those on the way are looked at).
         """
         path: list[int] = []
-        behind = -1
-        for index, (token, parent) in enumerate(zip(self.ids, self.behind, strict=True)):
-            if parent == behind and token == chosen[behind + 1]:
+        ids, behind = self.ids, -1
+        for index, parent in enumerate(self.behind):
+            if parent == behind and ids[index] == chosen[behind + 1]:
                 path.append(index)
                 behind = index
         return path
@@ -147,8 +147,10 @@ class Proposal:
         """The indices along which `ids` runs through the proposal, as far as it does."""
         path: list[int] = []
         behind = -1
-        for index, (token, parent) in enumerate(zip(self.ids, self.behind, strict=True)):
-            if parent == behind and len(path) < len(ids) and token == ids[len(path)]:
+        for index, parent in enumerate(self.behind):
+            if len(path) == len(ids):
+                break
+            if parent == behind and self.ids[index] == ids[len(path)]:
                 path.append(index)
                 behind = index
         return path
@@ -156,6 +158,8 @@ class Proposal:
 
 class Rows(Sequence[Array]):
     """Some rows of an array f[rows, ...], each taken only when it is asked for."""
+
+    __slots__ = ("_array", "_chosen")
 
     def __init__(self, array: Sequence[Array], chosen: Sequence[int]) -> None:
         self._array, self._chosen = array, chosen

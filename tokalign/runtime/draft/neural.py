@@ -10,7 +10,7 @@ from tokalign.runtime.gain.estimates import Acceptance
 from tokalign.runtime.interfaces import Session
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translation.published import Beside, Translated, Translation
+from tokalign.runtime.translation.published import Translated, Translation
 from tokalign.vocab import TargetId
 
 SOURCE = "draft"
@@ -52,14 +52,20 @@ class NeuralDrafter:
         believed = self._acceptance.probabilities(2 * steps)
         translated = waiting()
         took, in_model = perf_counter() - began, self._session.seconds - seconds
-        chain, beside = translated.ids[:limit], translated.beside[: self._alternatives]
+        chain = translated.ids[:limit]
         self._guessed = len(context.ids), chain
-        ids = (*chain, *[token for token, _ in beside])
+        ids, parents = chain, tuple(range(-1, len(chain) - 1))
+        probabilities = self._probabilities(translated, len(chain), believed)
+        for token, probability in translated.beside[: self._alternatives]:
+            ids += (token,)
+            parents += (-1,)
+            if not translated.laws:
+                probabilities += (probability,)
         return Proposal(
             ids=ids,
             sources=(SOURCE,) * len(ids),
-            probabilities=self._probabilities(translated, chain, beside, believed),
-            parents=(*range(-1, len(chain) - 1), *[-1] * len(beside)) if beside else (),
+            probabilities=probabilities,
+            parents=parents if len(ids) > len(chain) else (),
             laws=translated.laws[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
@@ -76,21 +82,16 @@ class NeuralDrafter:
         self._guessed = 0, ()
 
     def _probabilities(
-        self,
-        translated: Translated,
-        chain: Sequence[TargetId],
-        beside: Sequence[Beside],
-        believed: Sequence[float],
+        self, translated: Translated, length: int, believed: Sequence[float]
     ) -> tuple[float, ...]:
-        """As the translation knows them; for the rest of a chain, as its positions turned out.
+        """Of a chain, as the translation knows them; of its rest, as its positions turned out.
 
         believed: the latter, as far as known. None where ids were drawn: choosing among them by it
         would bend the law (`rejection.py`).
         """
         if translated.laws:
             return ()
-        if len(chain) > len(believed):
-            believed = self._acceptance.probabilities(len(chain))
-        said = translated.probabilities[: len(chain)]
-        rest = believed[len(said) : len(chain)]
-        return (*said, *rest, *[probability for _, probability in beside])
+        if length > len(believed):
+            believed = self._acceptance.probabilities(length)
+        said = translated.probabilities[:length]
+        return said + tuple(believed[len(said) : length])
