@@ -14,6 +14,7 @@ from tokalign.absorption import share
 from tokalign.alignment_tables import MergeSites
 from tokalign.incremental import IncrementalEncoder
 from tokalign.pieces import WordSplitter, incomplete_tail
+from tokalign.spines import Spine
 from tokalign.tokenizers import Tokenizer
 from tokalign.vocab import TargetId
 
@@ -41,6 +42,7 @@ class Boundary:
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
         self._is_cut = False  # whether the committed text ends within a character
+        self._edge: Spine = ()  # of the last committed token
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call.
@@ -62,6 +64,7 @@ class Boundary:
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
         self._is_cut = incomplete_tail(self._left) > 0
+        self._edge = self._bpe.right_spine(committed[-1]) if committed else ()
 
     def absorbs(self, data: bytes) -> bool:
         """Whether nothing canonical can go on with `data`, whatever comes behind it.
@@ -83,30 +86,25 @@ class Boundary:
         """
         if not self._by_words:
             return self._behind(self._bpe.encode(self._left + data))
-        if data.rfind(b" ") < 1:
-            return self._encode_word(data)
-        first, *words = self._bpe.splitter.split(data)
-        ids = self._encode_word(first)
-        if ids:
-            for word in words:
-                ids += self._encode_piece(word)
-        return ids
-
-    def _encode_word(self, data: bytes) -> tuple[TargetId, ...] | None:
-        """As `encode`, for a word or what a word goes on with: one piece at most.
-
-        What is canonical together is canonical by itself, so `data` is encoded by itself, which was
-        mostly done before, and the pair at the boundary is looked at.
-        """
         if not data:
             return ()
+        behind: tuple[TargetId, ...] = ()
+        if data.rfind(b" ") >= 1:
+            data, *words = self._bpe.splitter.split(data)
+            for word in words:
+                behind += self._encode_piece(word)
         left = self._left
         if not left or (data[0] == _SPACE and left[-1] != _SPACE):
-            return self._encode_piece(data)
+            return self._encode_piece(data) + behind
         if self._is_cut or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
-            return self._behind(self._encode_piece(left + data))
+            whole = self._behind(self._encode_piece(left + data))
+            return None if whole is None else whole + behind
+        # What is canonical together is canonical by itself, so `data` is encoded by itself, which
+        # was mostly done before, and the pair at the boundary is looked at.
         ids = self._encode_piece(data)
-        return ids if self._bpe.may_follow(self._left_ids[-1], ids[0]) else None
+        if self._bpe.stays_apart(self._edge, self._bpe.left_spine(ids[0])):
+            return ids + behind
+        return None
 
     def _behind(self, whole: Sequence[int]) -> tuple[TargetId, ...] | None:
         """What stands behind the committed ids, if `whole` begins with them."""

@@ -248,8 +248,12 @@ class BytePairEncoding:
         """
         if not self.tokens[left] or not self.tokens[right]:
             return True
-        made, left_spine = self.merges.made, self.left_spine(right)
-        for a in self.right_spine(left):
+        return self.stays_apart(self.right_spine(left), self.left_spine(right))
+
+    def stays_apart(self, right_spine: Spine, left_spine: Spine) -> bool:
+        """`may_follow` of two ordinary tokens, by the spines that meet."""
+        made = self.merges.made
+        for a in right_spine:
             begun = a.id << 32
             for b in left_spine:
                 found = made.get(begun | b.id)

@@ -9,7 +9,7 @@ once gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 from tokalign.alignment_tables import match_roles
 from tokalign.incremental import IncrementalEncoder
@@ -58,15 +58,16 @@ class DraftText:
     @property
     def ids(self) -> list[DraftId]:
         """All of the draft's ids for the committed text."""
-        return [*self._head, *cast(list[DraftId], self._segment.ids)]
+        segment: list[Any] = self._segment.ids
+        return self._head + segment
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call."""
-        pending = b""
+        tokens, pending = self._target.vocabulary.tokens, b""
         for token in ids[self._seen :]:
-            data = token_bytes(self._target.vocabulary.tokens, token)
+            data = tokens[token] if token < len(tokens) else b""
             if data:
-                pending += self._without_dummy_prefix(data)
+                pending += self._without_dummy_prefix(data) if self._at_start else data
             else:
                 self._push(pending)
                 pending = b""
@@ -75,10 +76,8 @@ class DraftText:
         self._seen = len(ids)
 
     def _without_dummy_prefix(self, data: bytes) -> bytes:
-        if self._at_start and self._target.spec.dummy_prefix:
-            data = data.removeprefix(b" ")
         self._at_start = False
-        return data
+        return data.removeprefix(b" ") if self._target.spec.dummy_prefix else data
 
     def _push_special(self, token: TargetId) -> None:
         self._at_start = True
@@ -91,9 +90,9 @@ class DraftText:
 
     def _push(self, data: bytes) -> None:
         """Append text to the open segment, behind the draft's dummy prefix if it begins it."""
-        if data and not self._segment.ids and self._draft.spec.dummy_prefix:
-            data = b" " + data
         if data:
+            if self._draft.spec.dummy_prefix and not self._segment.ids:
+                data = b" " + data
             self._segment.push(data)
 
     def _open_segment(self) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from math import exp, log
 from operator import itemgetter
 from typing import TypeAlias
@@ -30,7 +30,6 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translation.cover_search import FOR_SAMPLING, CoverSearch, Outlook, Way
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Beside, Pair, Translated
@@ -62,7 +61,7 @@ class ExactTranslation:
     def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         """See `Translation`."""
         self._text.follow(context.ids)
-        ids, pending = self._text.ids, [b"", *self._pending()]
+        ids, pending = self._text.ids, self._pending()
         waiting = session.shortlist(
             ids,
             len(pending) - 1,
@@ -224,24 +223,29 @@ class ExactTranslation:
         pending: the bytes of none, the last one, two, ... of the draft's tokens. A special token
         adds none and stands for its counterpart.
         """
-        data = token_bytes(self._tokens, token)[len(pending[back]) :]
+        spelled = self._tokens[token] if token < len(self._tokens) else b""
+        data = spelled[len(pending[back]) :]
         if data:
             return data, self._boundary.encode(data)
         special = self._roles.get(DraftId(token))
         return data, () if special is None else (special,)
 
     def _pending(self) -> list[bytes]:
-        """The bytes of the last one, two, ... J tokens that may still change."""
-        segment = self._text.segment
-        # The count by piece: the finer one, `stable`, costs 60 µs and no more was accepted with it.
-        unstable = segment.ids[segment.settled :][::-1][: self._search.max_back]
-        return list(accumulate((self._tokens[i] for i in unstable), lambda tail, t: t + tail))
+        """The bytes of none, the last one, two, ... J tokens that may still change."""
+        segment, pending, tail = self._text.segment, [b""], b""
+        # By piece: what is finer, `stable`, costs 60 µs, and no more was accepted with it.
+        unstable = segment.ids[max(segment.settled, len(segment.ids) - self._search.max_back) :]
+        while unstable:
+            tail = self._tokens[unstable.pop()] + tail
+            pending.append(tail)
+        return pending
 
     def _continue(
         self, data: bytes, drafted: list[int], counts: Counter[str]
     ) -> tuple[TargetId, ...]:
         """All that was drafted in target ids; less of it where the end would be absorbed."""
-        spelled = [token_bytes(self._tokens, token) for token in drafted]
+        tokens, size = self._tokens, len(self._tokens)
+        spelled = [tokens[token] if token < size else b"" for token in drafted]
         end: tuple[TargetId, ...] = ()
         if not all(spelled):
             more, end = self._pair.split_end(drafted)
