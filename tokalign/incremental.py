@@ -88,13 +88,9 @@ class IncrementalEncoder:
             starts.append((offset, len(ids)))
             ids += encode(piece)
             offset += len(piece)
-        self._settled = self._count_settled()
-
-    def _count_settled(self) -> int:
-        """Leading pieces that stay, leaving out those that touch a character still incomplete."""
-        count = len(self._pieces)
-        if count and self._text[-1] >= 0x80:
+        count = len(pieces)
+        if count and self._text[-1] >= 0x80:  # a piece within an incomplete character does not stay
             complete = len(self._text) - incomplete_tail(self._text)
-            while count and self._starts[count - 1][0] >= complete:
+            while count and starts[count - 1][0] >= complete:
                 count -= 1
-        return self._bpe.splitter.settled(self._pieces, count)
+        self._settled = self._bpe.splitter.settled(pieces, count)

@@ -83,7 +83,7 @@ class RegexSplitter:
         return self.pattern.startswith(_WORDS_FIRST)
 
     def split(self, text: bytes) -> list[bytes]:
-        spelled = as_text(text)
+        spelled = text.decode("utf-8", "surrogateescape")
         if self._takes_words and _LETTERS_AND_SPACE.issuperset(spelled):
             # Most of what is drafted and decoded; the expression takes four times as long.
             first, *words = text.split(b" ")

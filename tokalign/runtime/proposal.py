@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tokalign.vocab import TargetId
 
@@ -173,8 +173,7 @@ class Rows(Sequence[Array]):
         return self._array[self._chosen[at]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the target says: the accepted path through the proposal, then one id of its own.
 
     path: which of the proposed ids were accepted, their indices; the first ids are these.

@@ -8,10 +8,11 @@ each as its authors describe it, except that the draft's context is always the r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Protocol, TypeAlias, cast
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -30,8 +31,7 @@ Beside: TypeAlias = tuple[TargetId, float]
 """An id that may come in the place of another one, and how probable that is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
+class Translated(NamedTuple):
     """Target ids to propose, and what happened on the way (`docs/metrics.md` names the counts).
 
     probabilities: of the leading ids, as in `Guess`, as far as they are known.
@@ -40,7 +40,7 @@ class Translated:
     """
 
     ids: tuple[TargetId, ...]
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = MappingProxyType({})
     probabilities: tuple[float, ...] = ()
     beside: tuple[Beside, ...] = ()
     laws: tuple[Array | None, ...] = ()
