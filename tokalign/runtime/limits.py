@@ -36,6 +36,8 @@ class Limits:
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """A round's `ids` up to the one that ends the output, and whether one does."""
+        if self.text is None and not self.stop_ids:
+            return ids, None
         for count, token in enumerate(ids, 1):
             if token in self.stop_ids or self._completes_stop_string(token):
                 return ids[:count], "stop"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate
 from time import perf_counter
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
 import numpy as np
@@ -49,17 +49,18 @@ class CacheOptions:
     quantized_kv_start: int = 5000
 
 
-def _timed(method: Callable[P, T]) -> Callable[P, T]:
+def _timed(
+    method: Callable[Concatenate[ModelSession, P], T],
+) -> Callable[Concatenate[ModelSession, P], T]:
     """Adds the time a session's method takes to its `seconds`, of nested ones once.
 
     What a pass leaves behind for the memory allocator is freed within.
     """
 
     @wraps(method)
-    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
-        session = cast("ModelSession", args[0])
+    def timed(session: ModelSession, /, *args: P.args, **kwargs: P.kwargs) -> T:
         before, began = session.seconds, perf_counter()
-        result = method(*args, **kwargs)
+        result = method(session, *args, **kwargs)
         session.seconds = before + perf_counter() - began
         return result
 

@@ -83,8 +83,9 @@ class Outlook:
         covers: list[Cover] = []
         for back, at in enumerate(lists):
             behind -= at.kept
+            logprobs = at.logprobs
             for i, token in enumerate(at.ids):
-                logprob = behind + at.logprobs[i]
+                logprob = behind + logprobs[i]
                 covers.append((logprob, back, token))
                 if back:  # only what goes on from the bytes taken back may come
                     possible += exp(logprob)
