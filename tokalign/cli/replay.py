@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.drafting_options import alternatives_option
-from tokalign.cli.loading import pair_tables
+from tokalign.cli.loading import keep_loaded, pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import (
@@ -159,6 +159,7 @@ def _replay(
     )
     session, statistics = ModelSession(model.model), Statistics()
     recorded: list[TracedText] = []
+    keep_loaded()
 
     def drafter(ids: list[TargetId]) -> NeuralDrafter:
         prompt = Prompt(target=ids[:prompt_tokens])
