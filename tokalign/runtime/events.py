@@ -7,8 +7,7 @@ is interrupted, so a fold has to be right after every event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tokalign.runtime.proposal import Array, Proposal
 from tokalign.vocab import TargetId
@@ -16,15 +15,13 @@ from tokalign.vocab import TargetId
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """The first round is about to begin."""
 
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(NamedTuple):
     """A drafter was asked for at most `limit` ids and has answered.
 
     seconds: how long that took, passes of a draft model included.
@@ -35,8 +32,7 @@ class Proposed:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
+class Emitted(NamedTuple):
     """A round's output, already committed.
 
     The first `accepted` ids were proposed; `sources` says by whom, `"target"` for its own.
@@ -52,8 +48,7 @@ class Emitted:
     logprobs: Sequence[Array] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """The generation came to its own end."""
 
     reason: FinishReason

@@ -60,7 +60,8 @@ class ExactTranslation:
 
     def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
         """See `Translation`."""
-        self._text.follow(context.ids)
+        committed = context.ids
+        self._text.follow(committed)
         ids, pending = self._text.ids, self._pending()
         waiting = session.shortlist(
             ids,
@@ -69,7 +70,7 @@ class ExactTranslation:
             self._search.width,
         )
         # The draft model's pass is under way: what does not need its answer is done beside it.
-        self._boundary.follow(context.ids)
+        self._boundary.follow(committed)
         counts, rolled = self._what_became(context), self._roll(context, session)
         outlook = Outlook(waiting(), self._search.least, partial(self._translate, pending))
         outlook.look(until_clear=self._guesser is None)
@@ -91,7 +92,7 @@ class ExactTranslation:
 
         def translated() -> Translated:
             chain, laws = going_on(counts)
-            self._proposed = len(context.ids), chain
+            self._proposed = len(committed), chain
             return Translated(
                 chain,
                 counts,
