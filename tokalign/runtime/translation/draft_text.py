@@ -44,9 +44,9 @@ class DraftText:
         length = len(draft_prompt)
         while length and token_bytes(tokens, draft_prompt[length - 1]):
             length -= 1
-        self._head = list(draft_prompt[:length])
+        self._ids = list(draft_prompt[:length])
         self._open_segment()
-        self._segment.push(draft.vocabulary.bytes_of(draft_prompt[length:]))
+        self._append(draft.vocabulary.bytes_of(draft_prompt[length:]))
         self._at_start = opens_segment(target, covered)
         self._seen = len(covered)
 
@@ -57,9 +57,8 @@ class DraftText:
 
     @property
     def ids(self) -> list[DraftId]:
-        """All of the draft's ids for the committed text."""
-        segment: list[Any] = self._segment.ids
-        return self._head + segment
+        """All of the draft's ids for the committed text. Read only; valid until `follow`."""
+        return self._ids
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call."""
@@ -85,7 +84,7 @@ class DraftText:
         if own is None:
             self._push(self._target.vocabulary.specials.get(token, "").encode())
         else:
-            self._head = [*self.ids, own]
+            self._ids.append(own)
             self._open_segment()
 
     def _push(self, data: bytes) -> None:
@@ -93,10 +92,19 @@ class DraftText:
         if data:
             if self._draft.spec.dummy_prefix and not self._segment.ids:
                 data = b" " + data
-            self._segment.push(data)
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        """Only ids that may change are touched: a copy of all would cost a long text dearly."""
+        segment = self._segment
+        settled = segment.settled
+        segment.push(data)
+        changed: list[Any] = segment.ids[settled:]
+        self._ids[self._begin + settled :] = changed
 
     def _open_segment(self) -> None:
         self._segment = self._encoder(self._draft.bpe)
+        self._begin = len(self._ids)  # where the segment's ids stand among all
 
 
 class ChunkEncoder(IncrementalEncoder):

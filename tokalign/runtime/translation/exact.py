@@ -72,6 +72,7 @@ class ExactTranslation:
         # The draft model's pass is under way: what does not need its answer is done beside it.
         self._boundary.follow(committed)
         counts, rolled = self._what_became(context), self._roll(context, session)
+        held_with = [ids[: len(ids) - back] for back in range(len(pending))]
         outlook = Outlook(waiting(), self._search.least, partial(self._translate, pending))
         outlook.look(until_clear=self._guesser is None)
         if not outlook.ways or self._is_ruled_out(outlook):
@@ -80,7 +81,8 @@ class ExactTranslation:
         ranked, law = self._rank(outlook, context, rolled)
         way = outlook.way_to(ranked[0])
         (_, back, token), _, _ = way
-        held = [*ids[: len(ids) - back], token]
+        held = held_with[back]
+        held.append(DraftId(token))
         going_on = self._go_on(way, law, held, context, session, steps)
         # Beside the passes that go on: what else may come first, and how probable it all is.
         if back:
