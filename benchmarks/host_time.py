@@ -3,9 +3,10 @@
     python benchmarks/host_time.py --draft-model MODEL --target NAME --text FILE [-k 4] [--limit N]
 
 First a reference text plays the target's output and the draft model drafts, as in `alignment.py`:
-that is the figure of the decode loop, everything outside the passes. What the model answered is
-recorded and given again without it, at once (by itself), and after a wait in the place of each pass
-(cold caches, no computing). New words are met in all three. Figures are of all rounds of all texts.
+that is the figure of the decode loop, everything outside the passes, and the part of it that is
+translation, healing and masking. What the model answered is recorded and given again without it, at
+once (by itself), and after a wait in the place of each pass (cold caches, no computing). New words
+are met in all three. Figures are of all rounds of all texts.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Recorded:
         return self._waiting()
 
     def _waiting(self, *beside: Callable[[], Any]) -> Waiting[Any]:
+        self.passes += 1
         asked = perf_counter()
         for work in beside:
             work()
@@ -103,12 +105,16 @@ def main(given: ReferenceTexts, *, wait: float) -> None:
             translation = given.translation("exact", ids)
             for event in given.play(ids, session, translation, alternatives=DEFAULT_ALTERNATIVES):
                 statistics.observe(event)
-        host = statistics.host_ms_per_round
-        return f"| {name} | {host['p50']:.3f} | {host['p99']:.3f} |"
+        cells = [
+            f"{quantiles[name]:.3f}"
+            for quantiles in (statistics.host_ms_per_round, statistics.translation_ms_per_round)
+            for name in ("p50", "p99")
+        ]
+        return f"| {name} | {' | '.join(cells)} |"
 
     recording = Recording(given.model.model)
     recording.answers = []
-    print(f"{given}\n\n| | p50 ms | p99 ms |\n|---|---|---|")
+    print(f"{given}\n\n| | host ms, p50 | p99 | translation, p50 | p99 |\n|---|---|---|---|---|")
     keep_loaded()
     print(row("in the loop", recording), flush=True)
     for name, seconds in (("by itself", 0.0), (f"behind waits of {wait:g} ms", wait / 1e3)):
