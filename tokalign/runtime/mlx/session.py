@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate
-from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from tokalign.errors import CacheError, ContextLengthError
 from tokalign.runtime.interfaces import Shortlist, Waiting
+from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
 from tokalign.runtime.proposal import Array, Proposal
 
@@ -52,17 +52,18 @@ class CacheOptions:
 def _timed(
     method: Callable[Concatenate[ModelSession, P], T],
 ) -> Callable[Concatenate[ModelSession, P], T]:
-    """Adds the time a session's method takes to its `seconds`, of nested ones once.
+    """Counts the time a session's method takes among its `seconds`.
 
     What a pass leaves behind for the memory allocator is freed within.
     """
 
     @wraps(method)
     def timed(session: ModelSession, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        before, began = session.seconds, perf_counter()
-        result = method(session, *args, **kwargs)
-        session.seconds = before + perf_counter() - began
-        return result
+        session._busy.begin()
+        try:
+            return method(session, *args, **kwargs)
+        finally:
+            session._busy.end()
 
     return timed
 
@@ -91,13 +92,18 @@ class ModelSession:
         self._ropes = find_ropes(model)
         self._unread: list[Array] = []  # ids behind them that the host has not seen yet
         self.passes = self.barred = 0
-        self.seconds = 0.0
+        self._busy = BusyTime()
         self.context_length = _context_length(model)
         if rewinds:
             self._require_trimmable()
             # A rotating cache forgets once it is full, and from then on cannot be rewound.
             sizes = [c.max_size - 1 for c in self._cache if getattr(c, "max_size", None)]
             self.context_length = min([self.context_length, *sizes])
+
+    @property
+    def seconds(self) -> float:
+        """See `interfaces.Session`."""
+        return self._busy.seconds
 
     @_timed
     def logits(self, ids: Sequence[int], last: int = 1) -> Array:
@@ -217,13 +223,14 @@ class ModelSession:
             raise ContextLengthError(prompt_tokens, self.context_length)
 
     def _waiting(self, read: Waiting[T]) -> Waiting[T]:
-        """`read`, and the time from now until it has returned, which is the passes'."""
-        began = perf_counter()
+        """`read`, once; the time from now until it has returned is the passes'."""
+        self._busy.begin()
 
         def wait() -> T:
-            results = read()
-            self.seconds += perf_counter() - began
-            return results
+            try:
+                return read()
+            finally:
+                self._busy.end()
 
         return wait
 
