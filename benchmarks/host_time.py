@@ -34,7 +34,9 @@ from tokalign.runtime.translation.published import Pair
 class Recording(ModelSession):
     """A session whose answers are kept, in the order in which they are read."""
 
-    answers: list[Any]
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.answers: list[Any] = []
 
     def shortlist(self, *asked: Any) -> Waiting[Any]:
         return self._kept(super().shortlist(*asked))
@@ -106,14 +108,13 @@ def main(given: ReferenceTexts, *, wait: float) -> None:
             for event in given.play(ids, session, translation, alternatives=DEFAULT_ALTERNATIVES):
                 statistics.observe(event)
         cells = [
-            f"{quantiles[name]:.3f}"
-            for quantiles in (statistics.host_ms_per_round, statistics.translation_ms_per_round)
-            for name in ("p50", "p99")
+            f"{found[quantile]:.3f}"
+            for found in (statistics.host_ms_per_round, statistics.translation_ms_per_round)
+            for quantile in ("p50", "p99")
         ]
         return f"| {name} | {' | '.join(cells)} |"
 
     recording = Recording(given.model.model)
-    recording.answers = []
     print(f"{given}\n\n| | host ms, p50 | p99 | translation, p50 | p99 |\n|---|---|---|---|---|")
     keep_loaded()
     print(row("in the loop", recording), flush=True)

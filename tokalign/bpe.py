@@ -175,6 +175,7 @@ class BytePairEncoding:
         return Merged(token, rank, pair, moment)
 
     def _merge_many(self, ids: list[int]) -> Merged:
+        """Keep the pairs in a queue, which pays for long pieces."""
         made, size = self.merges.made, len(ids)
         token, after, before = list(ids), list(range(1, size + 1)), list(range(-1, size - 1))
         queue = [

@@ -195,7 +195,7 @@ class ModelSession:
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
         # The row with no id taken back is the last one.
-        best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed()])]
+        best = [_best(logprobs[~j], among, count) for j, among in enumerate([None, *allowed()])]
         tail = mx.array(list(ids[len(ids) - back :]), dtype=mx.uint32)
         kept = logprobs[mx.arange(back), tail]
         values = mx.concatenate([*(of for _, of in best), kept])
