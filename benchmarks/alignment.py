@@ -23,7 +23,7 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.cover_search import CoverSearch
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.published import Translation
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
 PARTS = {

@@ -20,16 +20,16 @@ from tempfile import TemporaryDirectory
 import click
 import numpy as np
 
-from tokalign.absorption import Absorption
-from tokalign.alignment_tables import Alignment, MergeSites
+from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting.workers import peak_memory
 from tokalign.build.pipeline import build_pair
-from tokalign.build.workers import peak_memory
-from tokalign.bundle import open_bundle, write_bundle
-from tokalign.incremental import IncrementalEncoder
-from tokalign.registry import resolve_tokenizer
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tables.absorption import Absorption
+from tokalign.tables.alignment import Alignment, MergeSites
+from tokalign.tables.bundle import open_bundle, write_bundle
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 PAIRS = (
     ("llama3.2", "bielik"),

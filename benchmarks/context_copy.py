@@ -26,15 +26,15 @@ from random import Random
 import click
 
 from tokalign.cli.texts import read_texts
-from tokalign.registry import resolve_tokenizer
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
+from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.gain.plan import Costs
-from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.suffix_automaton import Occurrence, SuffixAutomaton
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 CHARACTERS = 2500
 """Of each text; shorter ones than half of it are left out."""

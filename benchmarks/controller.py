@@ -21,13 +21,13 @@ from pathlib import Path
 import click
 
 from tokalign.cost.curve import read_curve, shipped_names
-from tokalign.cost.offers import OfferTrace, TracedText, read_trace
+from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.gain.controller import MOST
-from tokalign.runtime.gain.estimates import PassTimes
-from tokalign.runtime.gain.pace import Pace
-from tokalign.runtime.gain.plan import Costs
-from tokalign.runtime.gain.projection import costs_under, project
+from tokalign.evaluate.project import costs_under, project
+from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, read_trace
+from tokalign.runtime.draft_length.controller import MOST
+from tokalign.runtime.draft_length.estimates import PassTimes
+from tokalign.runtime.draft_length.pace import Pace
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)

@@ -26,13 +26,13 @@ from typing import Any
 
 import click
 
-from tokalign.build.backoff import make_table
 from tokalign.build.corpus import Corpus
-from tokalign.build.ngram_tree import grow_tree
-from tokalign.build.token_ngrams import count_token_ngrams
-from tokalign.build.workers import peak_memory
+from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.workers import peak_memory
+from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.cli.output import print_json
-from tokalign.registry import resolve_tokenizer
+from tokalign.tokenizer.registry import resolve_tokenizer
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MAX_ORDER = 9

@@ -17,13 +17,17 @@ from typing import Any
 import click
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.dictionaries import BackoffOptions, DictspecOptions, build_dictionary
+from tokalign.build.dictionary.dictionary_bundle import (
+    BackoffOptions,
+    DictspecOptions,
+    build_dictionary,
+)
 from tokalign.cli.output import print_json
-from tokalign.lookup import read_dictionary
-from tokalign.registry import resolve_tokenizer
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.opening import read_dictionary
+from tokalign.tokenizer.registry import resolve_tokenizer
 
 PAPER = {
     ("mistral", "crh_cyr"): 1.65,

@@ -19,22 +19,26 @@ from typing import Any
 
 import click
 
-from tokalign.build.continuations import find_continuations
 from tokalign.build.corpus import Corpus
-from tokalign.build.dictionaries import BackoffOptions, DictspecOptions, build_dictionary
-from tokalign.build.ngrams import count_word_ngrams
+from tokalign.build.counting.word_ngrams import count_word_ngrams
+from tokalign.build.dictionary.dictionary_bundle import (
+    BackoffOptions,
+    DictspecOptions,
+    build_dictionary,
+)
+from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.pipeline import Builder, build_pair, build_tables
-from tokalign.bundle import open_bundle
 from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
-from tokalign.dictionary import MAX_CONTEXT, Dictionary
-from tokalign.lookup import open_dictionary, read_dictionary
-from tokalign.registry import resolve_tokenizer
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tables.bundle import open_bundle
+from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
+from tokalign.tables.opening import open_dictionary, read_dictionary
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")

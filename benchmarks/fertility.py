@@ -19,16 +19,16 @@ from pathlib import Path
 import click
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.variants import VariantBuilder
 from tokalign.cli.texts import read_texts
-from tokalign.fertility import measure_fertility, pearson
-from tokalign.lookup import read_dictionary
-from tokalign.registry import resolve_tokenizer
+from tokalign.evaluate.emulate import emulate
+from tokalign.evaluate.fertility import measure_fertility, pearson
+from tokalign.evaluate.sweep import Variant
+from tokalign.evaluate.variants import VariantBuilder
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.emulation import emulate
-from tokalign.sweep import Variant
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tables.opening import read_dictionary
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 NAMES = ("mistral", "mistral-nemo", "llama3.2", "qwen2.5")
 VARIANTS = (Variant("dictspec", 3, 200_000, 0.2), Variant("backoff", 8, 5_000_000, 0.1))

@@ -22,13 +22,13 @@ from typing import Any
 import click
 from reference_texts import ReferenceTexts, reference_texts
 
-from tokalign.absorption import share
 from tokalign.cli.loading import keep_loaded
 from tokalign.runtime.interfaces import Waiting
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
+from tokalign.tables.absorption import share
 
 
 class Recording(ModelSession):

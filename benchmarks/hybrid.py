@@ -21,26 +21,26 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment import align
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_alignment, open_dictionary
-from tokalign.registry import resolve_model, resolve_tokenizer
-from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.asking import Experience
+from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
+from tokalign.runtime.draft.cost_aware import Experience
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.events import Proposed
-from tokalign.runtime.gain.plan import Costs
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 SETS = {
     "wiki": ("wiki.jsonl", "text"),

@@ -17,17 +17,17 @@ from typing import Any
 import click
 
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_dictionary
-from tokalign.registry import resolve_tokenizer
-from tokalign.runtime.calibration import Trust
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.guess_tree import GuessTree
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.sources import Source, TableSource
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.drafting import ASSUMED_COSTS
-from tokalign.runtime.replay import replay
-from tokalign.suffix_automaton import SuffixAutomaton
+from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.registry import resolve_tokenizer
 
 TIMED: tuple[tuple[type, str], ...] = (
     (SuffixAutomaton, "append"),

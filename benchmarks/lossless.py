@@ -19,15 +19,15 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment import align
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_alignment, open_dictionary
-from tokalign.runtime.assembly import Decoder, LanguageModel
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.opening import open_alignment, open_dictionary
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"

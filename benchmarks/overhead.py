@@ -24,14 +24,14 @@ from mlx_lm.generate import generate_step
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment import align
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_alignment, open_dictionary
-from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.draft_length.known_costs import opening_pace
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.gain.known_costs import opening_pace
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tables.opening import open_alignment, open_dictionary
 
 ROOT = Path(__file__).resolve().parent.parent
 Clock = Callable[[], float]

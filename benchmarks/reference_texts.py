@@ -13,18 +13,18 @@ from typing import Any
 
 import click
 
-from tokalign.alignment_tables import Alignment
-from tokalign.build.alignment import align
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
-from tokalign.lookup import open_alignment
-from tokalign.registry import resolve_model, resolve_tokenizer
-from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+from tokalign.evaluate.replay import replay
+from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import Session
-from tokalign.runtime.replay import replay
 from tokalign.runtime.translation.published import Pair, Translation
-from tokalign.vocab import TargetId
+from tokalign.tables.alignment import Alignment
+from tokalign.tables.opening import open_alignment
+from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from places import shared_folder
 
-from tokalign.registry import resolve_tokenizer
-from tokalign.tokenizers import Tokenizer
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 settings.register_profile("shared", deadline=None)  # a machine shared with others has no clock
 settings.load_profile("shared")
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def shared_folder() -> Path | None:
-    """Shared corpora, tokenizers and models: $TOKALIGN_SHARED, or ../shared/data by the repo."""
-    folder = Path(os.environ.get("TOKALIGN_SHARED", ROOT.parent / "shared" / "data"))
-    return folder if folder.is_dir() else None
 
 
 @pytest.fixture(scope="session")

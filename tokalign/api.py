@@ -18,19 +18,16 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tokalign.alignment_tables import Alignment
-from tokalign.build.alignment import align
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.errors import UsageError
-from tokalign.lookup import open_alignment, open_dictionary
-from tokalign.registry import resolve_tokenizer
-from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt, make_translation
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft_length.known_costs import shared_pace
+from tokalign.runtime.draft_length.pace import Pace
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.events import Emitted
-from tokalign.runtime.gain.known_costs import shared_pace
-from tokalign.runtime.gain.pace import Pace
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.interfaces import Guesser, Sampler
 from tokalign.runtime.limits import Limits
@@ -49,8 +46,11 @@ from tokalign.runtime.proposal import Array
 from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translation.published import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tables.alignment import Alignment
+from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 AnyTokenizer = Any
 """A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""

@@ -11,15 +11,19 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.alignment_tables import Intersection
 from tokalign.build.corpus import Corpus
-from tokalign.build.dictionaries import BackoffOptions, DictspecOptions, build_dictionary
+from tokalign.build.dictionary.dictionary_bundle import (
+    BackoffOptions,
+    DictspecOptions,
+    build_dictionary,
+)
 from tokalign.build.pipeline import Builder, build_pair, build_tables
-from tokalign.bundle import Bundle, open_bundle
 from tokalign.errors import UsageError
-from tokalign.lookup import read_dictionary
-from tokalign.tables import Continuations
-from tokalign.tokenizers import Tokenizer
+from tokalign.tables.alignment import Intersection
+from tokalign.tables.bundle import Bundle, open_bundle
+from tokalign.tables.dictspec import Continuations
+from tokalign.tables.opening import read_dictionary
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 SMALL = 3_000
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from markup import assert_self_contained
+from places import DEMO
 
 from tokalign.cli.bench import command
 from tokalign.cli.prompts import read_prompts
 from tokalign.errors import IncompatibleError, TokalignError, UsageError
-from tokalign.measurements import read_measurements
-from tokalign.runtime.bench import Bench
+from tokalign.evaluate.bench import Bench
+from tokalign.evaluate.measurements import read_measurements
 
-DEMO = Path(__file__).resolve().parents[2] / "demo"
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--condition", "exact", "--condition", "copy"]
 

@@ -13,7 +13,7 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.bundle import open_bundle
+from tokalign.tables.bundle import open_bundle
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
 

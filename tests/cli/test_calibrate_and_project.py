@@ -13,11 +13,11 @@ from random_models import write_model
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.project import command as project
 from tokalign.cost.curve import read_curve
-from tokalign.cost.offers import Offer, OfferTrace, TracedText, write_trace
 from tokalign.errors import UsageError
-from tokalign.runtime.assembly import LanguageModel
-from tokalign.runtime.gain.known_costs import opening_pace
-from tokalign.runtime.gain.unispec import unispec_size
+from tokalign.evaluate.recorded_proposals import Offer, OfferTrace, TracedText, write_trace
+from tokalign.evaluate.unispec import unispec_size
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft_length.known_costs import opening_pace
 
 
 @pytest.fixture(scope="module")

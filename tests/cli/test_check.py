@@ -13,7 +13,7 @@ from tokalign.cli.check import command
 from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.registry import resolve_tokenizer
+from tokalign.tokenizer.registry import resolve_tokenizer
 
 KEYS = {
     "intersection_pairs",

@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 from mlx_lm.generate import generate_step
 from random_models import write_model
 
-from tokalign.bundle import Bundle, write_bundle
 from tokalign.cli.decode import command
 from tokalign.errors import (
     ContextLengthError,
@@ -22,10 +21,11 @@ from tokalign.errors import (
     TokalignError,
     UsageError,
 )
-from tokalign.rounds import SavedRun
-from tokalign.runtime.assembly import LanguageModel
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.session import ModelSession
-from tokalign.tables import Continuations
+from tokalign.runtime.rounds import SavedRun
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.dictspec import Continuations
 
 VLLM_NAMES = {
     "mean_acceptance_length",

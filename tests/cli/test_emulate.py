@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 from polish import SENTENCES
 
-from tokalign.bundle import Bundle, write_bundle
 from tokalign.cli.emulate import command
 from tokalign.errors import CorpusError
 from tokalign.runtime.methods import LOOKUP_METHODS
-from tokalign.tables import Continuations
-from tokalign.tokenizers import Tokenizer
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.dictspec import Continuations
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Rada Ministrów przyjęła projekt ustawy"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tokalign.bundle import Bundle, encode_bundle, write_bundle
 from tokalign.cli import inspect, verify
 from tokalign.errors import BundleError, MissingAssetError
-from tokalign.tables import Continuations
+from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
+from tokalign.tables.dictspec import Continuations
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from saved_runs import run_of
 
 from tokalign.cli.report import command
 from tokalign.errors import UsageError
-from tokalign.rounds import Round
+from tokalign.runtime.rounds import Round
 
 ROUND = Round(limit=3, proposed=(1,), sources=("draft",), accepted=1, emitted=(1, 2))
 RUN = json.dumps(run_of([ROUND], {1: b" Ala", 2: b" ma"}).to_json())

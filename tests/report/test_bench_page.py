@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from measured import block, measured
 
-from tokalign.comparison import Comparison, compare
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
-from tokalign.measurements import PLAIN, Condition
+from tokalign.evaluate.comparison import Comparison, compare
+from tokalign.evaluate.measurements import PLAIN, Condition
 from tokalign.report.bench import bench_page
 from tokalign.report.tables import HEAD, aligned, as_object, cells, comma_separated, markdown
 

@@ -13,11 +13,11 @@ from saved_runs import rounds, run_of
 
 from tokalign.report.run import run_page
 from tokalign.report.tokens import shown_tokens
-from tokalign.rounds import Outcome, Round, SavedRun
 from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Outcome, Round, SavedRun
 from tokalign.runtime.statistics import Statistics
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def plain_round(*emitted: int) -> Round:

@@ -10,7 +10,7 @@ import pytest
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
-from tokalign.tokenizers import Tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from places import DEMO
 
-from tokalign.build.backoff import make_table
-from tokalign.build.continuations import best_continuations
-from tokalign.build.ngram_tree import grow_tree
-from tokalign.build.token_ngrams import TokenNgrams
-from tokalign.dictionary import Dictionary
-from tokalign.runtime.assembly import Decoder, LanguageModel
+from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.dictspec import best_continuations
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tables import Continuations
+from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictspec import Continuations
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "target"
+TARGET_FOLDER = DEMO / "target"
 PROMPT, TOKENS = "Wczoraj rano", 36
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
 
 
 @pytest.fixture(scope="module")
 def target() -> LanguageModel:
-    return LanguageModel.from_folder(DEMO, dtype="float32")
+    return LanguageModel.from_folder(TARGET_FOLDER, dtype="float32")
 
 
 def generate(target: LanguageModel, sampling: Sampling, **how: Any) -> tuple[list[int], int]:

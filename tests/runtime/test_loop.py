@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 from random_models import RandomDrafter, generate, random_model
 
+from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
@@ -19,9 +20,8 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.replay import replay
 from tokalign.runtime.statistics import Statistics
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 GREEDY = Sampling()
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=11)
@@ -98,7 +98,7 @@ def test_a_replay_emits_its_reference_exactly(
 
 
 def run(limits: Limits, reference: tuple[TargetId, ...], drafter: Fixed) -> list[Event]:
-    from tokalign.runtime.verify import ReplayVerifier
+    from tokalign.evaluate.replay import ReplayVerifier
 
     return list(decode(Context([]), drafter, ReplayVerifier(reference), limits=limits))
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DEMO
 
-from tokalign.build.alignment import align
-from tokalign.runtime.assembly import Decoder, LanguageModel
+from tokalign.build.alignment.alignment_bundle import align
+from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
-from tokalign.tables import Continuations
+from tokalign.tables.dictspec import Continuations
 
-DEMO = Path(__file__).resolve().parents[2] / "demo"
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
 

@@ -9,12 +9,12 @@ import pytest
 from random_models import write_model
 
 import tokalign
-from tokalign.runtime.assembly import LanguageModel
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, SessionCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.session_store import OutputStore, session_store
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def ids(*numbers: int) -> tuple[TargetId, ...]:

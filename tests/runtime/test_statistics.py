@@ -9,7 +9,7 @@ import pytest
 from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.statistics import Statistics
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def ids(count: int) -> tuple[TargetId, ...]:

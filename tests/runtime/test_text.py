@@ -12,7 +12,7 @@ from polish import SENTENCES, texts
 from tokalign.errors import UsageError
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.text import TextStream
-from tokalign.tokenizers import Tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 
 def stream(tokenizer: Tokenizer[Any], ids: list[Any], **options: Any) -> tuple[list[str], str]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from tokalign.build.alignment import build_alignment
+from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting.workers import peak_memory
 from tokalign.build.stages import Stage, silent
-from tokalign.build.workers import peak_memory
-from tokalign.bundle import Bundle, encode_bundle, write_bundle
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import DraftId, TargetId
+from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Builder = Callable[[Corpus, Stage], Bundle]
 

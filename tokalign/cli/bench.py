@@ -17,10 +17,10 @@ from tokalign.cli.loading import LoadedPair, load_pair
 from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
-from tokalign.comparison import Comparison, compare
 from tokalign.cost.store import find_curve
 from tokalign.errors import UsageError
-from tokalign.measurements import (
+from tokalign.evaluate.comparison import Comparison, compare
+from tokalign.evaluate.measurements import (
     PLAIN,
     Condition,
     Measurement,
@@ -34,8 +34,8 @@ from tokalign.runtime.methods import METHODS, check_translation, choose_method, 
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
-    from tokalign.runtime.assembly import Decoder, Prompt
-    from tokalign.runtime.bench import Bench
+    from tokalign.evaluate.bench import Bench
+    from tokalign.runtime.decoder import Decoder, Prompt
 
 _PATH = click.Path(path_type=Path)
 FORMATS = ("table", "md", "csv", "json", "html")
@@ -197,8 +197,8 @@ def _lengths(typed: str) -> list[int | str]:
 def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
-    from tokalign.runtime.bench import Bench, conditions_of
-    from tokalign.runtime.gain.known_costs import opening_pace
+    from tokalign.evaluate.bench import Bench, conditions_of
+    from tokalign.runtime.draft_length.known_costs import opening_pace
 
     target, draft = decoder.target, decoder.draft
     say_once = cache(options.note)

@@ -14,7 +14,7 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
 from tokalign.errors import CorpusError, UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
 _BUNDLED_CORPUS = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
@@ -180,10 +180,10 @@ def _plan(
     quiet: bool,
 ) -> dict[Path, Builder]:
     """Resolve the names; say which files are to be made, and how. dictionary: None for none."""
-    from tokalign.build.dictionaries import build_dictionary
+    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
     from tokalign.build.pipeline import build_pair
-    from tokalign.catalogue import table_folder
-    from tokalign.registry import resolve_tokenizer
+    from tokalign.tables.finding import table_folder
+    from tokalign.tokenizer.registry import resolve_tokenizer
 
     ours = resolve_tokenizer(target)
     note(ours.description, quiet=quiet)
@@ -207,7 +207,7 @@ def _with_workspace(
     options: BackoffOptions | DictspecOptions, folder: Path
 ) -> BackoffOptions | DictspecOptions:
     """The options with this workspace, where one is used and none was given."""
-    from tokalign.build.dictionaries import BackoffOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 
     if isinstance(options, BackoffOptions) and options.workspace is None:
         return replace(options, workspace=folder)

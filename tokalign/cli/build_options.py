@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 
 
 def read_dictionary_options(
@@ -20,7 +20,7 @@ def read_dictionary_options(
 
     Raises: UsageError for a size that bounds the other kind.
     """
-    from tokalign.build.dictionaries import BackoffOptions, DictspecOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 
     if kind == "dictspec":
         if "max_bytes" in backoff:

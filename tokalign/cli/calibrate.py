@@ -14,9 +14,9 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
-    from tokalign.cost.offers import OfferTrace
-    from tokalign.registry import ModelLocation
-    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.evaluate.recorded_proposals import OfferTrace
+    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.tokenizer.registry import ModelLocation
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
@@ -57,7 +57,7 @@ def command(
     A curve is measured again when the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
-    from tokalign.runtime.gain.measure import machine_of
+    from tokalign.runtime.mlx.machine import machine_of
 
     decoder = _load(target, draft, dtype, quiet=quiet)
     theirs = decoder.draft and decoder.draft.model
@@ -79,8 +79,8 @@ def command(
 
 def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool) -> CostCurve:
     """The curve, and in its notes how well the draft guesses and which fixed length is best."""
-    from tokalign.runtime.gain.measure import measure_curve
-    from tokalign.runtime.own_output import conditional_acceptance
+    from tokalign.evaluate.calibrate import measure_curve
+    from tokalign.evaluate.self_draft import conditional_acceptance
 
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
@@ -107,7 +107,7 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
 
 
 def _trace(decoder: Decoder) -> OfferTrace:
-    from tokalign.runtime.own_output import trace_own_output
+    from tokalign.evaluate.self_draft import trace_own_output
 
     lines = _SAMPLE.read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
@@ -117,8 +117,8 @@ def _trace(decoder: Decoder) -> OfferTrace:
 
 def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple[int, float]:
     """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
-    from tokalign.runtime.gain.projection import costs_under, expected_tokens, project
-    from tokalign.runtime.gain.unispec import unispec_size
+    from tokalign.evaluate.project import costs_under, expected_tokens, project
+    from tokalign.evaluate.unispec import unispec_size
 
     costs = costs_under(curve, trace, draft_pass=None)
     if calibration == "argmax":
@@ -133,7 +133,7 @@ def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.runtime.assembly import Decoder
+    from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.methods import choose_translation
     from tokalign.runtime.mlx.sampling import Sampling
@@ -156,8 +156,8 @@ def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> 
 
 
 def _model(name: str, dtype: str | None, *, quiet: bool) -> tuple[ModelLocation, LanguageModel]:
-    from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import LanguageModel
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.tokenizer.registry import resolve_model
 
     location = resolve_model(name)
     note(location.description, quiet=quiet)

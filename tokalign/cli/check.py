@@ -12,8 +12,8 @@ import click
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
-    from tokalign.build.boundary_rates import BoundaryRates
-    from tokalign.build.coverage import Coverage
+    from tokalign.build.alignment.boundary_rates import BoundaryRates
+    from tokalign.build.alignment.coverage import Coverage
 
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 _SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
@@ -34,12 +34,12 @@ def command(
     draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
 ) -> None:
     """Compare two tokenizers on a text and say in plain words what to expect."""
-    from tokalign.build.alignment import align
-    from tokalign.build.boundary_rates import measure_boundaries
+    from tokalign.build.alignment.alignment_bundle import align
+    from tokalign.build.alignment.boundary_rates import measure_boundaries
+    from tokalign.build.alignment.coverage import measure_coverage
     from tokalign.build.corpus import Corpus
-    from tokalign.build.coverage import measure_coverage
     from tokalign.cost.store import find_curve_of_tokenizers
-    from tokalign.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import resolve_tokenizer
 
     ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
     path = text or _SAMPLE

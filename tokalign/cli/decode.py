@@ -26,9 +26,9 @@ from tokalign.runtime.methods import (
 )
 
 if TYPE_CHECKING:
-    from tokalign.runtime.assembly import Decoder, LanguageModel, Prompt
+    from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+    from tokalign.runtime.draft_length.pace import Pace
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.gain.pace import Pace
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
     from tokalign.runtime.mlx.session import CacheOptions
@@ -154,10 +154,10 @@ def _check(options: Options) -> None:
 
 def _load(options: Options) -> Decoder:
     """Find and load models and tables; say which ones."""
-    from tokalign.lookup import open_dictionary
-    from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.drafting import Drafting
+    from tokalign.tables.opening import open_dictionary
+    from tokalign.tokenizer.registry import resolve_model
 
     location = resolve_model(options.target)
     options.note(location.description)
@@ -194,14 +194,14 @@ def _load(options: Options) -> Decoder:
 
 
 def _pace(options: Options, target: LanguageModel, draft: LanguageModel | None) -> Pace:
-    from tokalign.runtime.gain.known_costs import opening_pace
+    from tokalign.runtime.draft_length.known_costs import opening_pace
 
     return opening_pace(target.model, draft and draft.model, note=options.note)
 
 
 def _load_draft(options: Options) -> LanguageModel | None:
-    from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import LanguageModel
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.tokenizer.registry import resolve_model
 
     if options.draft is None:
         return None
@@ -276,7 +276,7 @@ def _read_prompt(options: Options, decoder: Decoder) -> Prompt:
 
 
 def _write_trace(generation: Generation, path: Path) -> None:
-    from tokalign.cost.offers import trace_of_run, write_trace
+    from tokalign.evaluate.recorded_proposals import trace_of_run, write_trace
 
     write_trace(trace_of_run(generation.saved_run()), path)
 

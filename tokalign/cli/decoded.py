@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokalign.cli.output import table
-from tokalign.rounds import Outcome
+from tokalign.runtime.rounds import Outcome
 
 _RESET = "\x1b[0m"
 _STYLES = {  # underlined too, so that green and magenta are not told apart by colour alone

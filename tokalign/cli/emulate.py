@@ -83,12 +83,12 @@ def command(
     A step is one pass of the target. speedup counts tokens per step, as if verifying cost nothing;
     speedup = 1 + coverage x mean_accepted_length, exactly.
     """
-    from tokalign.cost.offers import write_trace
-    from tokalign.lookup import open_dictionary
-    from tokalign.registry import resolve_tokenizer
+    from tokalign.cost.expected_gain import Costs
+    from tokalign.evaluate.emulate import emulate, figures, trace_of
+    from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.emulation import emulate, figures, trace_of
-    from tokalign.runtime.gain.plan import Costs
+    from tokalign.tables.opening import open_dictionary
+    from tokalign.tokenizer.registry import resolve_tokenizer
 
     resolved = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)

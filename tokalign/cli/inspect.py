@@ -11,7 +11,7 @@ import click
 from tokalign.cli.output import json_option, print_json, table
 
 if TYPE_CHECKING:
-    from tokalign.bundle import Bundle
+    from tokalign.tables.bundle import Bundle
 
 
 @click.command("inspect")
@@ -22,7 +22,7 @@ def command(*, file: Path, as_json: bool) -> None:
 
     Reads only the header; `tokalign verify` checks every byte.
     """
-    from tokalign.bundle import FORMAT_VERSION, open_bundle
+    from tokalign.tables.bundle import FORMAT_VERSION, open_bundle
 
     described = {
         "path": str(file),

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokalign.alignment_tables import Alignment
     from tokalign.cost.curve import Machine
-    from tokalign.runtime.assembly import Decoder
-    from tokalign.tokenizers import Tokenizer
-    from tokalign.vocab import DraftId, TargetId
+    from tokalign.runtime.decoder import Decoder
+    from tokalign.tables.alignment import Alignment
+    from tokalign.tokenizer.tokenizer import Tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 def pair_tables(
@@ -31,8 +31,8 @@ def pair_tables(
     """
 
     def opened() -> Alignment:
-        from tokalign.build.alignment import align
-        from tokalign.lookup import open_alignment
+        from tokalign.build.alignment.alignment_bundle import align
+        from tokalign.tables.opening import open_alignment
 
         return open_alignment(target, draft, otherwise=align, file=file, beside=beside, note=note)
 
@@ -76,13 +76,13 @@ def load_pair(
     sampling: fields of `Sampling`. dictionary, alignment: files; found or computed otherwise.
     Raises: MissingAssetError and other kinds of TokalignError.
     """
-    from tokalign.lookup import open_dictionary
-    from tokalign.registry import resolve_model
-    from tokalign.runtime.assembly import Decoder, LanguageModel
+    from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.gain.measure import machine_of
     from tokalign.runtime.methods import choose_translation
+    from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.tables.opening import open_dictionary
+    from tokalign.tokenizer.registry import resolve_model
 
     places = [resolve_model(name) for name in (target_name, draft_name) if name is not None]
     for place in places:

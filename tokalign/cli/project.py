@@ -10,8 +10,8 @@ import click
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
-    from tokalign.cost.offers import OfferTrace
-    from tokalign.runtime.gain.projection import Projection
+    from tokalign.evaluate.project import Projection
+    from tokalign.evaluate.recorded_proposals import OfferTrace
 
 
 @click.command("project")
@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Say what speed-up to expect under cost curves, by draft length and with `auto`."""
     from tokalign.cost.curve import read_curve, shipped_names
-    from tokalign.cost.offers import read_trace
-    from tokalign.runtime.gain.projection import costs_under, project
+    from tokalign.evaluate.project import costs_under, project
+    from tokalign.evaluate.recorded_proposals import read_trace
 
     trace = read_trace(file)
     _say_what_is_approximate(trace, quiet=quiet)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
-from tokalign.measurements import Block
+from tokalign.evaluate.measurements import Block
 
 _OWN_PROMPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "prompts"
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)

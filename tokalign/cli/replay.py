@@ -19,7 +19,7 @@ from tokalign.runtime.methods import (
 
 if TYPE_CHECKING:
     from tokalign.runtime.statistics import Statistics
-    from tokalign.vocab import TargetId
+    from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
     "rounds",
@@ -134,15 +134,15 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
-    from tokalign.cost.offers import OfferTrace, TracedText, write_trace
-    from tokalign.registry import resolve_model, resolve_tokenizer
-    from tokalign.runtime.assembly import LanguageModel, Prompt, make_translation
+    from tokalign.evaluate.record import record
+    from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, write_trace
+    from tokalign.evaluate.replay import replay
+    from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.gain.recorder import record
     from tokalign.runtime.mlx.session import ModelSession
-    from tokalign.runtime.replay import replay
     from tokalign.runtime.statistics import Statistics
     from tokalign.runtime.translation.published import Pair
+    from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 
     location, resolved = resolve_model(draft), resolve_tokenizer(target)
     note(location.description, quiet=quiet)

@@ -29,7 +29,7 @@ def command(*, file: Path, run: str, title: str, quiet: bool) -> None:
     tokalign decode --target T --draft D -p "..." --json | tokalign report FILE.html
     """
     from tokalign.report.run import run_page
-    from tokalign.rounds import SavedRun
+    from tokalign.runtime.rounds import SavedRun
 
     saved = SavedRun.from_json(_read(run), name="stdin" if run == "-" else run)
     write_text(file, run_page(saved, title=title))

@@ -14,11 +14,11 @@ import click
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
-from tokalign.sweep import LONGEST, Outcome, SweepFile, Variant, sweep, variants
+from tokalign.evaluate.sweep import LONGEST, Outcome, SweepFile, Variant, sweep, variants
 
 if TYPE_CHECKING:
-    from tokalign.bundle import Bundle
-    from tokalign.tokenizers import Tokenizer
+    from tokalign.tables.bundle import Bundle
+    from tokalign.tokenizer.tokenizer import Tokenizer
 
 _PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
@@ -97,7 +97,7 @@ def command(
     command again to go on where a sweep was stopped.
     """
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
-    from tokalign.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import resolve_tokenizer
 
     resolved = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)
@@ -158,10 +158,10 @@ def _sweep(
 ) -> Iterator[list[Outcome]]:
     """Wire builder and emulator; see `sweep`."""
     from tokalign.build.corpus import Corpus
-    from tokalign.build.variants import VariantBuilder
-    from tokalign.lookup import read_dictionary
+    from tokalign.evaluate.emulate import emulate, figures
+    from tokalign.evaluate.variants import VariantBuilder
     from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.emulation import emulate, figures
+    from tokalign.tables.opening import read_dictionary
 
     encoded = {name: target.encode_batch(lines) for name, lines in texts.items()}
     builder = VariantBuilder(

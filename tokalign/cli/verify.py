@@ -42,9 +42,9 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
 
 def _check(path: Path) -> TokalignError | None:
     """What is wrong with a table file, None if nothing is."""
-    from tokalign.alignment_tables import Intersection, MergeSites
-    from tokalign.bundle import open_bundle
-    from tokalign.lookup import read_dictionary
+    from tokalign.tables.alignment import Intersection, MergeSites
+    from tokalign.tables.bundle import open_bundle
+    from tokalign.tables.opening import read_dictionary
 
     try:
         bundle = open_bundle(path, verify=True)

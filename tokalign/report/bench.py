@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tokalign.comparison import Comparison, Row
 from tokalign.cost.curve import CostCurve
-from tokalign.measurements import PLAIN
+from tokalign.evaluate.comparison import Comparison, Row
+from tokalign.evaluate.measurements import PLAIN
 from tokalign.report.axes import Axis, percent
 from tokalign.report.bars import Bar, bars
 from tokalign.report.html import Html, join, table

@@ -15,7 +15,7 @@ from tokalign.report.html import Html, table, tag
 from tokalign.report.page import details, figures, page, section
 from tokalign.report.plots import Series, staircase
 from tokalign.report.tokens import ShownToken, proposal_in_words, quoted, shown_tokens
-from tokalign.rounds import Outcome, SavedRun
+from tokalign.runtime.rounds import Outcome, SavedRun
 
 _OUTCOMES = {
     Outcome.ACCEPTED: "accepted draft",

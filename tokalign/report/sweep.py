@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokalign.evaluate.sweep import Outcome, by_line
 from tokalign.report.axes import Axis
 from tokalign.report.html import Html, table
 from tokalign.report.page import details, page, section
 from tokalign.report.plots import Series, lines
-from tokalign.sweep import Outcome, by_line
 
 _HEAD = ("kind", "order", "size", "p_min", "entries", "bytes", "speedup", "rows per step")
 _DRAWN = 8

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from tokalign.comparison import Comparison, Row
 from tokalign.cost.model import BreakEven
-from tokalign.measurements import PLAIN
+from tokalign.evaluate.comparison import Comparison, Row
+from tokalign.evaluate.measurements import PLAIN
 
 HEAD = (
     "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",

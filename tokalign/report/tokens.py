@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tokalign.rounds import Outcome, Round, SavedRun
+from tokalign.runtime.rounds import Outcome, Round, SavedRun
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE = str.maketrans(

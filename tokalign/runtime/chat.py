@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tokalign.errors import UsageError
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import Id
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Id
 
 Message = Mapping[str, str]
 """{"role": "user", "content": "..."}"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Context:

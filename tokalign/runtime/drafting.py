@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tokalign.alignment_tables import Alignment
+from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.asking import AskedWhereItPays, Experience
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.cost_aware import AskedWhereItPays, Experience
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft.sources import Source, TableSource
-from tokalign.runtime.gain.controller import GainController, SteppedDrafter
-from tokalign.runtime.gain.pace import Pace
-from tokalign.runtime.gain.plan import Costs
+from tokalign.runtime.draft_length.controller import GainController, SteppedDrafter
+from tokalign.runtime.draft_length.pace import Pace
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
+from tokalign.tables.alignment import Alignment
 
 if TYPE_CHECKING:
-    from tokalign.dictionary import Dictionary
-    from tokalign.suffix_automaton import SuffixAutomaton
+    from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+    from tokalign.tables.dictionary import Dictionary
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from tokalign.runtime.proposal import Array, Proposal
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 

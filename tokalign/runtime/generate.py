@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tokalign.rounds import Outcome, SavedRun, tokens_of
-from tokalign.runtime.assembly import Decoder, Prompt
+from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
+from tokalign.runtime.rounds import Outcome, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.runtime.trace import Trace
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Array, Proposal, Verdict
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 T = TypeVar("T")
 Waiting: TypeAlias = Callable[[], T]

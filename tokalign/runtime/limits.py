@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tokalign.runtime.context import Context
 from tokalign.runtime.events import FinishReason
 from tokalign.runtime.text import TextStream
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 UNBOUNDED = 1 << 30
 """More than any context holds."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tokalign.errors import MissingAssetError, UsageError
 
 if TYPE_CHECKING:
-    from tokalign.tokenizers import Tokenizer
-    from tokalign.vocab import DraftId, TargetId
+    from tokalign.tokenizer.tokenizer import Tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 METHODS = ("plain", "dictionary", "copy", "prompt-lookup", "draft", "hybrid", "hybrid-fixed")
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")

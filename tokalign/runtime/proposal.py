@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 Array: TypeAlias = Any
 """An mlx array. Its type is not named here, so that this package can be read without mlx."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.draft.context_copy import SEPARATOR
-from tokalign.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 
 MOST_IDS = 1 << 16
 """About 35 MB. Beyond it the older half is forgotten."""

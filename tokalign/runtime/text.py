@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Sequence
 
 from tokalign.errors import UsageError
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:

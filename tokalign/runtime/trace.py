@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tokalign.rounds import Round
 from tokalign.runtime.events import Emitted, Event, Proposed
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 
 
 class Trace:

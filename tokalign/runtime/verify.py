@@ -1,4 +1,4 @@
-"""Who decides: a target model, or a reference text that plays one."""
+"""The verifier: a target model decides what is emitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Sampler, Session
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 Choices: TypeAlias = tuple[list[Array], Sequence[Array]]
 """The target's choices, in arrays of one or more rows; log-probabilities f[vocabulary] by row."""
@@ -104,19 +104,3 @@ class TargetVerifier:
         following, logprobs = self._sampler.choose(self._session.feed(chosen), position=position)
         self._session.start(following, logprobs)
         self._ahead = position, ([following], logprobs)
-
-
-class ReplayVerifier:
-    """A reference text plays the target: it emits itself, whatever is proposed."""
-
-    def __init__(self, reference: Sequence[TargetId]) -> None:
-        self._reference = list(reference)
-
-    def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """Raises IndexError where the reference is at its end: bound `max_tokens` by its length."""
-        at = len(context.ids)
-        ids = self._reference[at : at + len(proposal.ids) + 1]
-        path = proposal.path_of(ids)
-        if len(path) == len(ids):
-            raise IndexError("the reference text is at its end")
-        return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path))

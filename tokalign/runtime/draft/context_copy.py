@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice, repeat, takewhile
 from typing import cast
 
-from tokalign.runtime.calibration import Trust
+from tokalign.runtime.draft.suffix_automaton import Occurrence, Place, SuffixAutomaton
+from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.proposal import Guess
-from tokalign.suffix_automaton import Occurrence, Place, SuffixAutomaton
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "copy"
 SESSION = "session"

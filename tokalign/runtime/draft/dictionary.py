@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokalign.dictionary import MAX_CONTEXT
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Guess, Proposal
-from tokalign.vocab import TargetId
+from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.dictionary import Dictionary
+    from tokalign.tables.dictionary import Dictionary
 
 SOURCE = "dictionary"
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from tokalign.runtime.calibration import Trust
+from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.proposal import Guess
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 CONTESTED = {"dictionary": 0.45}
 """What the odds of a token begin with where another source expects another one; other sources:

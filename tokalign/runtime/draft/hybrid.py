@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from tokalign.runtime.calibration import Trust
+from tokalign.cost.expected_gain import Costs, Plan, best_length
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.guess_tree import GuessTree, Path
 from tokalign.runtime.draft.sources import Source
-from tokalign.runtime.gain.plan import Costs, Plan, best_length
+from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.proposal import Guess, Proposal
 
 FREE_ROWS = Costs(rows=(1.0,))

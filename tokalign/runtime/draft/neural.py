@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.gain.estimates import Acceptance
+from tokalign.runtime.draft_length.estimates import Acceptance
 from tokalign.runtime.interfaces import Session
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translation.published import Translated, Translation
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "draft"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Proposal
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "prompt-lookup"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tokalign.dictionary import MAX_CONTEXT
 from tokalign.runtime.proposal import Guess
-from tokalign.vocab import TargetId
+from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Source(Protocol):

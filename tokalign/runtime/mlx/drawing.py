@@ -13,9 +13,9 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.alignment_tables import NO_TOKEN
 from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.proposal import Array
+from tokalign.tables.alignment import NO_TOKEN
 
 Ids = NDArray[np.int32]
 

@@ -23,7 +23,7 @@ from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.proposal import Array
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 """mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""

@@ -15,7 +15,7 @@ from math import exp, log
 from typing import TypeAlias
 
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.vocab import TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

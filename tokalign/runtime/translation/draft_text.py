@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tokalign.alignment_tables import match_roles
-from tokalign.incremental import IncrementalEncoder
+from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.runtime.text import opens_segment, token_bytes
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import DraftId, TargetId
+from tokalign.tables.alignment import match_roles
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 class DraftText:

@@ -24,8 +24,6 @@ from math import exp, log
 from operator import itemgetter
 from typing import TypeAlias
 
-from tokalign.alignment_tables import Alignment, match_roles
-from tokalign.boundary import Boundary
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Guesser, Session, Waiting
 from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
@@ -33,7 +31,9 @@ from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.cover_search import FOR_SAMPLING, CoverSearch, Outlook, Way
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.published import Beside, Pair, Translated
-from tokalign.vocab import DraftId, TargetId
+from tokalign.tables.alignment import Alignment, match_roles
+from tokalign.tables.boundary import Boundary
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Laws: TypeAlias = tuple[Array | None, ...]
 

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from tokalign.alignment_tables import NO_TOKEN, Intersection, match_roles
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Guesser, Session, Waiting
@@ -24,8 +23,9 @@ from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translation.draft_text import DraftText, map_specials
-from tokalign.tokenizers import Tokenizer
-from tokalign.vocab import DraftId, TargetId
+from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Beside: TypeAlias = tuple[TargetId, float]
 """An id that may come in the place of another one, and how probable that is."""

@@ -1,0 +1,132 @@
+"""Pieces equal the whole: incremental encoding, for every split, truncation and continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from polish import SENTENCES, byte_strings
+from small_tokenizers import random_merges
+
+from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.pretokenizer import incomplete_tail
+from tokalign.bpe.stable_prefix import count_stable
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+@given(parts=st.lists(byte_strings, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_pushing_parts_equals_encoding_the_whole(
+    tokenizer: Tokenizer[Any], parts: list[bytes]
+) -> None:
+    encoder = IncrementalEncoder(tokenizer.bpe)
+    for part in parts:
+        before = encoder.ids[: encoder.stable]
+        encoder.push(part)
+        assert encoder.ids[: len(before)] == before
+    assert encoder.text == b"".join(parts)
+    assert encoder.ids == tokenizer.bpe.encode(encoder.text)
+
+
+@pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
+def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
+    """Above all those by which the end of the text becomes a part of a longer token."""
+    bpe, draw, changed = tokenizer.bpe, Random(21), 0
+    within = 0
+    for sentence in SENTENCES:
+        data = tokenizer.text_bytes(sentence)
+        for cut in range(1, len(data)):
+            text = data[:cut] + broken
+            encoder = IncrementalEncoder(bpe)
+            encoder.push(text)
+            stable = encoder.ids[: encoder.stable]
+            within += encoder.stable > encoder.settled
+            for more in continuations(bpe, text, draw):
+                ids = bpe.encode(text + more)
+                assert ids[: len(stable)] == stable
+                changed += ids[: len(encoder.ids)] != encoder.ids
+    assert changed > 300
+    assert within > 20 or broken
+
+
+def continuations(bpe: BytePairEncoding, text: bytes, draw: Random) -> Iterator[bytes]:
+    """What tokens have behind each short end of `text`, alone and with more; and anything else."""
+    for size in range(min(len(text), 10)):
+        first, last = bpe.order.extending(text[len(text) - size :])
+        if first < last:
+            rest = bpe.order.spelled[draw.randrange(first, last)][size:]
+            yield rest
+            yield rest + draw.choice(bpe.order.spelled)
+    yield from (b" ", b"\n", b"a", b"1", draw.randbytes(3), draw.choice(bpe.order.spelled))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stability_of_any_merges_is_right_and_mostly_tight(seed: int) -> None:
+    draw, tight, total = Random(seed), 0, 0
+    for _ in range(40):
+        bpe = random_merges(draw).bpe
+        letters = [token for token in bpe.tokens if len(token) == 1]
+        for _ in range(10):
+            text = b"".join(draw.choices(letters, k=draw.randint(1, 8)))
+            ids, stable = bpe.encode(text), count_stable(bpe, text)
+            unchanged = len(ids)
+            for _ in range(60):
+                longer = bpe.encode(text + b"".join(draw.choices(letters, k=draw.randint(1, 12))))
+                assert longer[:stable] == ids[:stable]
+                same = [a == b for a, b in zip(ids, longer, strict=False)]
+                unchanged = min(unchanged, [*same, False].index(False))
+            total += 1
+            tight += stable == unchanged
+    assert tight > 0.8 * total
+
+
+def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -> None:
+    for sentence in SENTENCES:
+        data = sentence.encode()
+        whole = tokenizer.bpe.encode(data)
+        for cut in range(len(data) + 1):
+            encoder = IncrementalEncoder(tokenizer.bpe)
+            encoder.push(data[:cut])
+            stable = encoder.ids[: encoder.stable]
+            encoder.push(data[cut:])
+            assert encoder.ids == whole
+            assert whole[: len(stable)] == stable
+
+
+@example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
+@given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
+@settings(max_examples=300, deadline=None)
+def test_truncating_equals_never_having_pushed(
+    tokenizer: Tokenizer[Any], data: bytes, more: bytes, cut: int
+) -> None:
+    encoder = IncrementalEncoder(tokenizer.bpe)
+    encoder.push(data)
+    encoder.push(more)
+    encoder.truncate(cut)
+    assert encoder.ids == tokenizer.bpe.encode((data + more)[:cut])
+    encoder.push(more)
+    assert encoder.ids == tokenizer.bpe.encode((data + more)[:cut] + more)
+
+
+@given(data=byte_strings)
+def test_an_incomplete_tail_is_the_beginning_of_a_character(data: bytes) -> None:
+    tail = incomplete_tail(data)
+    if tail:
+        lead = data[len(data) - tail]
+        needed = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+        assert lead >= 0xC0
+        assert tail < needed
+    elif data:
+        assert data[-1] < 0xC0 or data[-1] >= 0xF8
+
+
+def test_half_a_character_waits_for_the_other_half() -> None:
+    assert incomplete_tail(b"za") == 0
+    assert incomplete_tail("zaż".encode()) == 0
+    assert incomplete_tail("zaż".encode()[:-1]) == 1
+    assert incomplete_tail("😀".encode()[:3]) == 3

@@ -1,0 +1,159 @@
+"""The laws of `docs/lossless.md` against the `tokenizers` library, with the real tokenizers.
+
+Per tokenizer 100,000 pairs of tokens and a million tokens of running text. Pairs are drawn in
+three ways, so that both answers are frequent: at random, as they stand in text, and where a token
+or two neighbours are cut elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import zstandard
+from places import ROOT, shared_folder
+
+from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.tokenizer.spec import byte_alphabet
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+PAIRS = 100_000
+TOKENS = 1_000_000
+
+Encode = Callable[[bytes], tuple[int, ...] | None]
+
+
+@pytest.fixture(scope="module", params=["bielik", "llama", "qwen", "polish_spm"])
+def subject(request: pytest.FixtureRequest) -> Tokenizer[Any]:
+    found: Tokenizer[Any] = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def polish_spm(shared_data: Path) -> Tokenizer[Any]:
+    return Tokenizer.from_file(shared_data / "tokenizers" / "polish-spm-32k")
+
+
+@pytest.fixture(scope="module")
+def pieces(subject: Tokenizer[Any]) -> Counter[bytes]:
+    """The different pieces of a million tokens of text, with how often they occur."""
+    found: Counter[bytes] = Counter()
+    lengths: dict[bytes, int] = {}
+    tokens = 0
+    for line in lines():
+        for piece in subject.splitter.split(b" " + line.encode()):
+            if piece not in lengths:
+                lengths[piece] = len(subject.bpe.encode_piece(piece))
+            tokens += lengths[piece]
+            found[piece] += 1
+        if tokens >= TOKENS:
+            return found
+    raise AssertionError(f"only {tokens} tokens of text")
+
+
+def lines() -> Iterator[str]:
+    """Running text: the shared corpus; without it, the bundled one, its words glued together."""
+    shared = shared_folder()
+    if shared is not None:
+        path = shared / "corpus" / "train" / "wikisource_pages.txt.zst"
+        with zstandard.open(path, "rt", encoding="utf-8") as text:
+            yield from (line.rstrip("\n") for line in text)
+        return
+    bundled = (ROOT / "corpora" / "pl-mini.txt").read_text("utf-8")
+    yield from bundled.splitlines()
+    words, draw = bundled.split(), Random(6)
+    while True:
+        parts = (draw.choice(words)[: draw.randint(1, 9)] for _ in range(40))
+        yield "".join(part + draw.choice(("", " ")) for part in parts)
+
+
+def library(tokenizer: Tokenizer[Any]) -> Encode:
+    """The `tokenizers` library's encoding of one piece; None for bytes that are no text to it."""
+    model = tokenizer._backend.model
+    by_characters, alphabet = tokenizer.spec.by_characters, byte_alphabet()
+
+    def encode(piece: bytes) -> tuple[int, ...] | None:
+        if not by_characters:
+            text = "".join([alphabet[byte] for byte in piece])
+        else:
+            try:
+                text = piece.decode().replace(" ", "▁")
+            except UnicodeDecodeError:
+                return None
+        return tuple(token.id for token in model.tokenize(text))
+
+    return encode
+
+
+@pytest.mark.slow
+def test_a_pair_is_canonical_iff_the_library_leaves_it(
+    subject: Tokenizer[Any], pieces: Counter[bytes]
+) -> None:
+    bpe, encode, outcomes = subject.bpe, library(subject), Counter[bool]()
+    for left, right in pairs(bpe, pieces):
+        encoded = encode(bpe.tokens[left] + bpe.tokens[right])
+        if encoded is not None:
+            expected = encoded == (left, right)
+            assert bpe.is_canonical_piece((left, right)) == expected
+            outcomes[expected] += 1
+    assert outcomes.total() >= PAIRS
+    assert min(outcomes[True], outcomes[False]) > PAIRS / 5, outcomes
+
+
+def pairs(bpe: BytePairEncoding, pieces: Counter[bytes]) -> Iterator[tuple[int, int]]:
+    """A quarter at random, a quarter neighbours in text, half cut elsewhere."""
+    draw = Random(17)
+    tokens = [i for i in bpe.order.ids if bpe.reachable(i)]
+    for _ in range(PAIRS // 4 + 1000):
+        yield draw.choice(tokens), draw.choice(tokens)
+    words = [ids for piece in pieces if len(ids := bpe.encode_piece(piece)) > 1]
+    neighbours = [pair for ids in words for pair in pairwise(ids)]
+    for _ in range(PAIRS // 4):
+        yield draw.choice(neighbours)
+    for _ in range(PAIRS // 2):
+        left, right = draw.choice(neighbours)
+        text = bpe.tokens[left] + bpe.tokens[right] if draw.random() < 0.5 else bpe.tokens[left]
+        cut = draw.randint(1, max(1, len(text) - 1))
+        ends, begins = bpe.encode_piece(text[:cut]), bpe.encode_piece(text[cut:] or text)
+        yield ends[-1], begins[0]
+
+
+@pytest.mark.slow
+def test_a_million_tokens_of_text_are_canonical_and_what_is_cut_elsewhere_is_not(
+    subject: Tokenizer[Any], pieces: Counter[bytes]
+) -> None:
+    """Every different piece: our encoding, the library's, and the pairs of both agree."""
+    bpe, encode, draw = subject.bpe, library(subject), Random(23)
+    tokens, refused = 0, 0
+    for piece, count in pieces.items():
+        ids = bpe.encode_piece(piece)
+        assert ids == encode(piece)
+        assert bpe.is_canonical_piece(ids)
+        tokens += count * len(ids)
+        cut = draw.randint(1, len(piece))
+        other = bpe.encode_piece(piece[:cut]) + (
+            bpe.encode_piece(piece[cut:]) if piece[cut:] else ()
+        )
+        assert bpe.is_canonical_piece(other) == (other == ids)
+        refused += other != ids
+    assert tokens >= TOKENS
+    assert refused > len(pieces) / 5
+
+
+def test_pushing_text_in_any_parts_gives_the_library_s_encoding(subject: Tokenizer[Any]) -> None:
+    draw, pushes = Random(29), 0
+    for _, line in zip(range(400), lines(), strict=False):
+        data, encoder, at = subject.text_bytes(line), IncrementalEncoder(subject.bpe), 0
+        while at < len(data):
+            stable, size = encoder.ids[: encoder.stable], draw.randint(1, 12)
+            encoder.push(data[at : at + size])
+            assert encoder.ids[: len(stable)] == stable
+            at, pushes = at + size, pushes + 1
+        assert encoder.ids == subject.encode(line)
+    assert pushes > 5000

@@ -1,0 +1,79 @@
+"""Every pair of an intersection has equal bytes, and none is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokalign.build.alignment.intersect import intersect
+from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
+from tokalign.tokenizer.spec import byte_alphabet
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def check_pairs(draft: Tokenizer[Any], target: Tokenizer[Any]) -> Intersection:
+    found = intersect(draft.vocabulary, target.vocabulary)
+    ours, theirs = draft.vocabulary.tokens, target.vocabulary.tokens
+    for draft_id, target_id in enumerate(found.draft_to_target.tolist()):
+        assert (target_id == NO_TOKEN) == (ours[draft_id] not in target.vocabulary.id_of)
+        assert target_id == NO_TOKEN or ours[draft_id] == theirs[target_id]
+    for target_id, draft_id in enumerate(found.target_to_draft.tolist()):
+        assert (draft_id == NO_TOKEN) == (theirs[target_id] not in draft.vocabulary.id_of)
+        assert draft_id == NO_TOKEN or ours[draft_id] == theirs[target_id]
+    assert found.pairs == len(set(draft.vocabulary.id_of) & set(target.vocabulary.id_of))
+    return found
+
+
+def test_llama_and_bielik_share_29110_tokens(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
+    assert check_pairs(llama, bielik).pairs == 29_110
+
+
+def test_qwen_and_bielik_share_29234_tokens(qwen: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
+    assert check_pairs(qwen, bielik).pairs == 29_234
+
+
+def test_the_other_direction_counts_the_same(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
+    assert check_pairs(bielik, llama).pairs == 29_110
+
+
+def test_polish_letters_are_matched_by_bytes_not_by_spelling(
+    llama: Tokenizer[Any], bielik: Tokenizer[Any]
+) -> None:
+    found = intersect(llama.vocabulary, bielik.vocabulary)
+    for letter in "ąęłćó":
+        target_id = bielik.vocabulary.id_of[letter.encode()]
+        draft_id = found.draft_of(target_id)
+        assert draft_id is not None
+        assert llama.vocabulary.tokens[draft_id] == letter.encode()
+        assert found.target_of(draft_id) == target_id
+
+
+def test_matching_strings_finds_fewer_pairs_and_wrong_ones(
+    llama: Tokenizer[Any], bielik: Tokenizer[Any]
+) -> None:
+    """What the README says of the published intersections, counted."""
+    alphabet = byte_alphabet()
+    ours = {"".join(alphabet[b] for b in t): t for t in llama.spec.tokens if t}
+    matched = [
+        (token, ours[spelled])
+        for i, token in enumerate(bielik.spec.tokens)
+        if token and i not in bielik.spec.fallback
+        if (spelled := token.decode().replace(" ", "Ġ")) in ours
+    ]
+    assert len(matched) == 24_836
+    assert sum(token != found for token, found in matched) == 147
+    assert ours["ą"] == b"\x05"
+
+
+def test_a_table_survives_its_sections(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
+    found = intersect(llama.vocabulary, bielik.vocabulary)
+    again = Intersection.from_sections(found.to_sections())
+    assert (again.draft_to_target == found.draft_to_target).all()
+    assert (again.target_to_draft == found.target_to_draft).all()
+
+
+def test_roles_are_matched_by_meaning(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
+    matched = match_roles(llama.vocabulary.roles, bielik.vocabulary.roles)
+    ours, theirs = llama.vocabulary.special_ids, bielik.vocabulary.special_ids
+    assert matched[ours["<|eot_id|>"]] == theirs["<|im_end|>"]
+    assert matched[ours["<|end_of_text|>"]] == theirs["<|im_end|>"]
+    assert matched[ours["<|begin_of_text|>"]] == theirs["<s>"]

@@ -1,0 +1,128 @@
+"""The table of merge sites says what asking the merges one by one says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from polish import SENTENCES
+from small_tokenizers import random_merges
+
+from tokalign.build.alignment.derivations import Derivations
+from tokalign.build.alignment.merge_sites import SiteSearch, find_merge_sites
+from tokalign.tables.absorption import Absorption
+from tokalign.tables.alignment import CROWDED, MergeSites
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+@pytest.fixture(scope="module")
+def sites(bielik: Tokenizer[Any]) -> MergeSites:
+    return find_merge_sites(bielik)
+
+
+def prefixes(tokenizer: Tokenizer[Any], *, more_than: int = 0) -> list[bytes]:
+    """All byte strings with which more than so many tokens begin, sorted."""
+    order = tokenizer.bpe.order
+    found = {token[:size] for token in order.spelled for size in range(1, len(token) + 1)}
+    return sorted(p for p in found if np.diff(order.starting_with(p))[0] > more_than)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sites_are_the_shortest_prefixes_that_are_absorbed(seed: int) -> None:
+    """`test_absorption.py` holds the right-hand side against brute force."""
+    draw, found = Random(seed), 0
+    for _ in range(40):
+        tokenizer = random_merges(draw)
+        absorption, search = Absorption(tokenizer.bpe), SiteSearch(tokenizer, more_than=0)
+        every = prefixes(tokenizer)
+        for tokens, signature in search.groups():
+            sites = [search.text(node) for node in search.sites(signature)]
+            for token in tokens.tolist():
+                absorbed = [p for p in every if absorption.within_piece(token, p)]
+                assert sites == [p for p in absorbed if p[:-1] not in absorbed]
+            found += len(sites)
+    assert found > 100
+
+
+def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenizer[Any]) -> None:
+    bpe, found = tokenizer.bpe, Derivations.of(tokenizer)
+    for token in Random(3).sample(bpe.order.ids, 2000):
+        derived = bpe.derivation(token)
+        halves = derived.pair or (-1, -1)
+        assert found.reachable[token] == bpe.reachable(token)
+        assert (found.left[token], found.right[token]) == halves
+        assert (found.rank[token], found.moment[token]) == (derived.rank, derived.moment)
+
+
+def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
+    found, bpe, draw = Derivations.of(tokenizer), tokenizer.bpe, np.random.default_rng(4)
+    tokens = np.flatnonzero(found.reachable)
+    left, right = draw.choice(tokens, (2, 20_000))
+    valid = found.valid_pairs(left, right)
+    assert 0 < valid.sum() < len(valid)
+    for a, b, expected in zip(left.tolist(), right.tolist(), valid.tolist(), strict=True):
+        assert bpe.may_follow(a, b) == expected
+
+
+def test_the_table_is_what_the_merges_say(bielik: Tokenizer[Any], sites: MergeSites) -> None:
+    """For every crowded prefix: absorbed iff a stored site begins it."""
+    compare(bielik, sites, tokens=60)
+
+
+@pytest.mark.slow
+def test_the_table_of_a_byte_level_target_is_what_the_merges_say(llama: Tokenizer[Any]) -> None:
+    compare(llama, find_merge_sites(llama), tokens=20)
+
+
+def compare(tokenizer: Tokenizer[Any], sites: MergeSites, *, tokens: int) -> None:
+    bpe, draw = tokenizer.bpe, Random(12)
+    absorption, every = Absorption(bpe), prefixes(tokenizer, more_than=CROWDED)
+    frequent = {i for s in SENTENCES for i in bpe.encode(s.encode())} & set(bpe.order.ids)
+    chosen = [*draw.sample(sorted(frequent), tokens), *draw.sample(bpe.order.ids, tokens)]
+    absorbed = 0
+    for last in filter(bpe.reachable, chosen):
+        for prefix in every:
+            expected = absorption.within_piece(last, prefix)
+            assert sites.absorbs(last, prefix) == expected, (bpe.tokens[last], prefix)
+            absorbed += expected
+    assert absorbed > 100
+
+
+def test_stored_sites_are_crowded_and_none_begins_another(
+    bielik: Tokenizer[Any], sites: MergeSites
+) -> None:
+    order = bielik.bpe.order
+    for token in order.ids[::50]:
+        found = sites.after(TargetId(token))
+        for site in found:
+            assert np.diff(order.starting_with(site))[0] > CROWDED
+            assert not any(site != other and site.startswith(other) for other in found)
+    assert sum(len(sites.after(token)) > 0 for token in order.ids) > 10_000
+
+
+def test_with_the_table_and_without_it_the_same_is_absorbed(
+    bielik: Tokenizer[Any], sites: MergeSites
+) -> None:
+    """Whatever the bytes: prefixes of tokens, whole tokens, tokens and more."""
+    bpe, draw = bielik.bpe, Random(14)
+    with_table, without = Absorption(bpe, sites), Absorption(bpe)
+    outcomes = {True: 0, False: 0}
+    frequent = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.reachable(i)]
+    for _ in range(4000):
+        last = draw.choice(frequent)
+        data = draw.choice(bpe.order.spelled) + draw.choice(bpe.order.spelled)
+        data = data[: draw.randint(1, len(data))]
+        expected = without.within_piece(last, data)
+        assert with_table.within_piece(last, data) == expected
+        outcomes[expected] += 1
+    assert min(outcomes.values()) > 100
+
+
+def test_a_table_survives_its_sections(sites: MergeSites) -> None:
+    again = MergeSites.from_sections(sites.to_sections())
+    for token in range(300, 32_000, 1777):
+        assert again.after(TargetId(token)) == sites.after(TargetId(token))
+    assert sites.to_sections() == again.to_sections()

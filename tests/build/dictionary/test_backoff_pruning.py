@@ -1,0 +1,210 @@
+"""From n-grams to entries: the trees, the probabilities, and the choice, against brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.dictionary.backoff import entries_within, make_table, select
+from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
+from tokalign.build.dictionary.prune import best_predictions, gains, keep_above, keep_best
+from tokalign.build.dictionary.smoothing import smooth
+
+MAX_ORDER = 4
+lines = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
+
+Counts = list[Counter[tuple[int, ...]]]
+
+
+def counted(text: list[list[int]], min_count: int = 1) -> Counts:
+    counts: Counts = []
+    for n in range(1, MAX_ORDER + 1):
+        every = Counter(tuple(x[i : i + n]) for x in text for i in range(len(x) - n + 1))
+        counts.append(Counter({k: c for k, c in every.items() if c >= min_count}))
+    return counts
+
+
+def as_orders(counts: Counts) -> list[TokenNgrams]:
+    orders = []
+    for n, table in enumerate(counts, start=1):
+        rows = sorted(table)
+        ids = np.array(rows, dtype=np.uint16).reshape(len(rows), n)
+        orders.append(TokenNgrams(ids, np.array([table[row] for row in rows])))
+    return orders
+
+
+def rows_of(levels: list[Level], order: int) -> list[tuple[int, ...]]:
+    """The n-grams of one order, spelled out by walking back."""
+    columns = list(walk_back(levels, order, np.arange(len(levels[order - 1]))))
+    return list(zip(*(column.tolist() for column in reversed(columns)), strict=True))
+
+
+@given(lines, st.integers(1, 2))
+def test_the_tree_holds_the_ngrams_and_links_prefixes_and_suffixes(
+    text: list[list[int]], min_count: int
+) -> None:
+    counts = counted(text, min_count)
+    levels = grow_tree(as_orders(counts))
+    assert len(levels) == sum(1 for table in counts if table)
+    for order, level in enumerate(levels, start=1):
+        rows = rows_of(levels, order)
+        assert dict(zip(rows, level.counts.tolist(), strict=True)) == dict(counts[order - 1])
+        if order > 1:
+            shorter = rows_of(levels, order - 1)
+            assert [shorter[i] for i in level.prefix] == [row[:-1] for row in rows]
+            assert [shorter[i] for i in level.suffix] == [row[1:] for row in rows]
+
+
+@given(lines)
+def test_what_a_context_gives_away_is_what_its_ngrams_lose(text: list[list[int]]) -> None:
+    """Probabilities behind a context add up to 1, but for ends of lines and unseen n-grams."""
+    levels = grow_tree(as_orders(counted(text)))
+    probabilities, left = smooth(levels)
+    assert probabilities[0].sum() == pytest.approx(1)
+    for order in range(1, len(levels)):
+        level, shorter = levels[order], levels[order - 1]
+        total = np.bincount(level.prefix, probabilities[order], minlength=len(shorter))
+        ended = 1 - np.bincount(level.prefix, level.counts, minlength=len(shorter)) / shorter.counts
+        assert (total <= 1 + 1e-5).all()
+        assert (left[order - 1] <= 1).all()
+        # A line's end counts as one more kind of continuation.
+        never = left[order - 1] * (
+            1
+            - np.bincount(
+                level.prefix, probabilities[order - 1][level.suffix], minlength=len(shorter)
+            )
+        )
+        assert total + never == pytest.approx(np.ones(len(shorter)), abs=1e-4 + ended.max())
+
+
+def test_a_rare_context_is_less_sure_than_a_frequent_one() -> None:
+    """The example of the module: three times out of three is not certain."""
+    text = [[1, 2]] * 3 + [[4, 5]] * 300 + [[0]] * 27 + [[2]] * 30
+    levels = grow_tree(as_orders(counted(text)))
+    probabilities, _ = smooth(levels)
+    likely = dict(zip(rows_of(levels, 2), probabilities[1].tolist(), strict=True))
+    unigrams = dict(zip(rows_of(levels, 1), probabilities[0].tolist(), strict=True))
+    assert likely[1, 2] == pytest.approx((3 - 0.9 + (0.9 + 0.5) * unigrams[2,]) / 3.5)
+    assert likely[1, 2] < 0.65 < 0.99 < likely[4, 5]
+
+
+@given(lines)
+def test_the_best_prediction_is_the_likeliest_and_of_equals_the_lowest(
+    text: list[list[int]],
+) -> None:
+    levels = grow_tree(as_orders(counted(text)))
+    probabilities, _ = smooth(levels)
+    for order, found in enumerate(best_predictions(levels, probabilities), start=1):
+        continued = levels[order]
+        for context in range(len(levels[order - 1])):
+            behind = np.flatnonzero(continued.prefix == context)
+            if not len(behind):
+                assert found.probabilities[context] == 0
+                continue
+            likely = probabilities[order][behind]
+            best = min(continued.last[behind][likely == likely.max()])
+            assert found.probabilities[context] == likely.max()
+            assert found.ids[context] == best
+
+
+trees = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 7), st.integers(-20, 20)), min_size=1, max_size=9
+)
+
+
+@given(trees, st.integers(0, 10))
+def test_no_closed_set_is_worth_more_than_the_one_kept(
+    drawn: list[tuple[int, int, int]], price: int
+) -> None:
+    """Brute force over all sets that are closed under suffixes."""
+    by_length: list[list[tuple[int, int]]] = [[], [], []]
+    for length, parent, gain in drawn:
+        while length and not by_length[length - 1]:
+            length -= 1
+        shorter = len(by_length[length - 1]) if length else 1
+        by_length[length].append((parent % shorter, gain))
+    used = [nodes for nodes in by_length if nodes]
+    suffixes = [np.array([parent for parent, _ in nodes]) for nodes in used]
+    gained = [np.array([gain for _, gain in nodes], dtype=np.float32) for nodes in used]
+
+    every = [(length, i) for length, nodes in enumerate(used) for i in range(len(nodes))]
+
+    def worth(chosen: set[tuple[int, int]]) -> float:
+        return sum(float(gained[length][i]) - price for length, i in chosen)
+
+    def closed(chosen: set[tuple[int, int]]) -> bool:
+        return all(n == 0 or (n - 1, int(suffixes[n][i])) in chosen for n, i in chosen)
+
+    best = max(
+        worth(set(chosen))
+        for size in range(len(every) + 1)
+        for chosen in combinations(every, size)
+        if closed(set(chosen))
+    )
+    masks = keep_above(suffixes, gained, price)
+    kept = {(n, int(i)) for n, mask in enumerate(masks) for i in np.flatnonzero(mask)}
+    assert closed(kept)
+    assert worth(kept) == pytest.approx(best)
+
+
+@given(lines, st.integers(0, 30))
+def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
+    levels = grow_tree(as_orders(counted(text * 3)))
+    probabilities, left = smooth(levels)
+    predictions = best_predictions(levels, probabilities)
+    gained = gains(levels, probabilities, left, predictions, p_min=0.1)
+    kept = keep_best(levels, gained, room)
+    assert sum(int(mask.sum()) for mask in kept) <= room
+    for length in range(1, len(kept)):
+        assert kept[length - 1][levels[length].suffix[kept[length]]].all()
+
+
+@given(lines)
+def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[int]]) -> None:
+    """A kept context predicts what it would in the whole table; others defer to a shorter one."""
+    levels = grow_tree(as_orders(counted(text * 3)))
+    if len(levels) < 2:
+        return
+    full, pruned = select(levels, 10**6, 0.1), select(levels, 5, 0.1)
+    for every, some in zip(full, pruned, strict=True):
+        ids = dict(zip(every.nodes.tolist(), every.ids.tolist(), strict=True))
+        for node, token in zip(some.nodes.tolist(), some.ids.tolist(), strict=True):
+            assert ids[node] == token
+
+
+def test_a_context_that_says_what_its_suffix_says_is_not_stored() -> None:
+    """Behind "3 1" comes 2, as behind "1"; behind "4 1" comes 5."""
+    text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
+    levels = grow_tree(as_orders(counted(text)))
+    pairs = {rows_of(levels, 2)[node] for node in select(levels, 4, 0.1)[1].nodes}
+    assert (4, 1) in pairs
+    assert (3, 1) not in pairs
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1_000, 9_000, 5_000_000])
+def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
+    rng = np.random.default_rng(3)
+    text = [rng.zipf(1.5, 40).clip(0, 300).tolist() for _ in range(1500)]
+    levels = grow_tree(as_orders(counted(text, 2)))
+    table = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
+    taken = sum(map(len, table.to_sections().values()))
+    assert len(table) <= entries_within(max_bytes, id_width=2)
+    assert taken <= max(max_bytes, 64)
+    if 1_000 < max_bytes < 100_000:
+        assert taken > max_bytes / 2
+
+
+def test_equal_ngrams_give_equal_tables() -> None:
+    text = [[1, 2, 3, 1, 2, 4]] * 9
+    made = [
+        make_table(grow_tree(as_orders(counted(text))), vocabulary_size=10, max_bytes=1000)
+        for _ in range(2)
+    ]
+    assert made[0].to_sections() == made[1].to_sections()
+    assert made[0].parameters == made[1].parameters

@@ -1,0 +1,101 @@
+"""Comparisons by hand: speed-ups against plain decoding of the same prompt in the same repeat."""
+
+from __future__ import annotations
+
+import pytest
+from measured import EXACT, block, measured
+
+from tokalign.evaluate.comparison import compare
+from tokalign.evaluate.measurements import PLAIN, Condition
+
+BASE = Condition(PLAIN)
+
+
+def test_two_prompts_on_paper() -> None:
+    found = compare(
+        [
+            measured(EXACT, block(1), tokens_per_second=30.0),
+            measured(BASE, block(1), tokens_per_second=20.0),
+            measured(BASE, block(2), tokens_per_second=10.0),
+            measured(EXACT, block(2), tokens_per_second=10.0, accepted=0, rounds=4),
+        ]
+    )
+    plain, exact = found.overall
+    assert plain.condition == BASE
+    assert plain.speedup == 1
+    assert plain.break_even is None
+    assert exact.prompts == 2
+    assert exact.acceptance == 2 / 8
+    assert exact.tokens_per_round == 8 / 6
+    assert exact.draft_passes_per_round == 8 / 6
+    assert exact.tokens_per_second == 20
+    assert exact.speedup == pytest.approx(1.25)
+    assert (exact.low, exact.high) == (1.125, 1.375)
+    assert [(p.acceptance, p.speedup) for p in exact.points] == [(0.5, 1.5), (0.0, 1.0)]
+    assert exact.break_even is None  # two points
+    assert found.sets == {"questions": found.overall}
+
+
+def test_repeats_of_a_prompt_are_one_point() -> None:
+    speeds = {1: 10.0, 2: 40.0, 3: 12.0}
+    found = compare(
+        one
+        for repeat, speed in speeds.items()
+        for one in (
+            measured(BASE, block(repeat=repeat), tokens_per_second=10.0),
+            measured(EXACT, block(repeat=repeat), tokens_per_second=speed),
+        )
+    )
+    assert [point.speedup for point in found.overall[1].points] == [1.2]
+    assert found.overall[1].prompts == 1
+
+
+def test_ids_that_differ_are_counted() -> None:
+    found = compare(
+        [
+            measured(BASE, token_ids=(1, 2, 3, 4)),
+            measured(EXACT, token_ids=(1, 2, 9, 4, 5)),
+            measured(Condition("naive", 2), token_ids=(1, 2)),
+        ]
+    )
+    assert [row.ids_that_differ for row in found.overall] == [0, 2, 2]
+    assert found.ids_that_differ == 4
+
+
+def test_prompts_without_a_speed_or_without_plain_decoding() -> None:
+    found = compare(
+        [
+            measured(BASE, block(1), tokens_per_second=0.0),
+            measured(EXACT, block(1)),
+            measured(EXACT, block(2)),
+        ]
+    )
+    assert found.overall[1].prompts == 1
+    assert found.overall[1].points == ()
+    assert found.overall[1].speedup == 0
+
+
+def test_conditions_come_in_one_order() -> None:
+    names = ["hybrid", "plain", "exact", "copy", "context:5", "naive", "intersection"]
+    lengths: list[int | str] = ["auto", 4, 2]
+    conditions = [Condition(n, k) for n in names if n != PLAIN for k in lengths] + [BASE]
+    rows = compare(measured(condition) for condition in conditions).overall
+    assert [str(row.condition) for row in rows][:5] == [
+        "plain",
+        "naive, k = 2",
+        "naive, k = 4",
+        "naive, k = auto",
+        "context:5, k = 2",
+    ]
+    assert rows[-1].condition == Condition("hybrid", "auto")
+
+
+def test_sets_are_kept_apart() -> None:
+    found = compare(
+        measured(condition, block(prompt_set=name))
+        for name in ("a", "b")
+        for condition in (BASE, EXACT)
+    )
+    assert list(found.sets) == ["a", "b"]
+    assert [row.prompts for row in found.sets["a"]] == [1, 1]
+    assert [row.prompts for row in found.overall] == [2, 2]

@@ -1,0 +1,100 @@
+"""A file of measurements: what is killed goes on, and nothing that does not belong is mixed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measured import EXACT, block, measured
+
+from tokalign.errors import IncompatibleError, UsageError
+from tokalign.evaluate.measurements import (
+    PLAIN,
+    Condition,
+    Measurement,
+    MeasurementFile,
+    model_fingerprint,
+    read_measurements,
+)
+
+ABOUT = {"target": "demo (abc)", "max_tokens": 64, "draft": None}
+ALL = [measured(Condition(PLAIN), block(n)) for n in range(1, 4)] + [measured(EXACT)]
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    assert file.open() == []
+    for one in ALL:
+        file.append(one)
+    assert file.open() == ALL
+    assert read_measurements(file.path) == (ABOUT, ALL)
+
+
+@given(st.data())
+def test_killed_anywhere_it_goes_on_from_the_last_whole_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    file = MeasurementFile(tmp_path_factory.mktemp("r") / "r.jsonl", ABOUT)
+    file.open()
+    header = file.path.stat().st_size
+    for one in ALL:
+        file.append(one)
+    whole = file.path.read_bytes()
+    end = data.draw(st.integers(header, len(whole)))
+    file.path.write_bytes(whole[:end])
+    kept = file.open()
+    assert kept == ALL[: len(kept)]
+    assert len(kept) == whole[header:end].count(b"\n")
+    for one in ALL[len(kept) :]:
+        file.append(one)
+    assert file.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "other", [ABOUT | {"target": "demo (def)"}, ABOUT | {"dtype": "float32"}, {"target": "x"}]
+)
+def test_measurements_of_something_else_are_refused(tmp_path: Path, other: dict[str, str]) -> None:
+    MeasurementFile(tmp_path / "r.jsonl", ABOUT).open()
+    with pytest.raises(IncompatibleError, match="--results"):
+        MeasurementFile(tmp_path / "r.jsonl", other).open()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}\n", "text\n", "[]\n", '{"format": "tokalign-bench", "version": 9, "about": {}}\n'],
+)
+def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="--results"):
+        MeasurementFile(path, ABOUT).open()
+    assert path.read_text() == content
+
+
+def test_a_line_that_is_no_measurement_is_refused(tmp_path: Path) -> None:
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file.open()
+    with file.path.open("a") as lines:
+        lines.write(json.dumps({"block": {}}) + "\n")
+    with pytest.raises(UsageError, match="--results"):
+        file.open()
+
+
+def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    found = set()
+    for content in (b"", b"a", b"b", b"a" * (1 << 20) + b"c", b"a" * (1 << 20) + b"d"):
+        weights.write_bytes(content)
+        found.add(model_fingerprint(tmp_path))
+    assert len(found) == 5
+
+
+def test_a_measurement_is_its_json() -> None:
+    one = measured(EXACT, tokens_per_second=12.3456)
+    saved = json.loads(json.dumps(one.to_json()))
+    assert saved["tokens_per_second"] == 12.346
+    assert Measurement.from_json(saved) == measured(EXACT, tokens_per_second=12.346)

@@ -1,0 +1,79 @@
+"""A dictionary as a drafter and as a source: both kinds answer alike."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.evaluate.replay import replay
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.dictionary import SOURCE, DictionaryDrafter
+from tokalign.runtime.statistics import Statistics
+from tokalign.tables.backoff import BackoffTable
+from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictspec import Continuations
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] * 30
+
+
+def backoff_of(text: list[int]) -> BackoffTable:
+    orders = []
+    for n in range(1, 6):
+        windows = np.lib.stride_tricks.sliding_window_view(np.array(text, dtype=np.uint16), n)
+        ids, counts = np.unique(windows, axis=0, return_counts=True)
+        orders.append(TokenNgrams(ids, counts))
+    return make_table(grow_tree(orders), vocabulary_size=100, max_bytes=10_000)
+
+
+PUBLISHED: Any = {(1,): ((4, 1, 5), 0.5), (5, 9): ((2, 6), 0.81), (9,): ((7,), 0.3)}
+TABLES: dict[str, Dictionary] = {
+    "backoff": backoff_of(TEXT),
+    "dictspec": Continuations.from_entries(PUBLISHED, 100),
+}
+
+tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+contexts = st.lists(st.integers(0, 9), max_size=12)
+
+
+@tables
+@given(ids=contexts, limit=st.integers(0, 8), p_min=st.sampled_from([None, 0.05, 0.4, 0.9]))
+def test_a_proposal_is_the_tables_chain_with_its_probabilities(
+    table: Dictionary, ids: Any, limit: int, p_min: float | None
+) -> None:
+    drafter = DictionaryDrafter(table, max_tokens=5, p_min=p_min)
+    chain = table.follow(ids, min(limit, 5), p_min=p_min)
+    proposal, guess = drafter.propose(Context(ids), limit), drafter.guess(ids, min(limit, 5))
+    assert (proposal.ids, proposal.probabilities) == (chain.ids, chain.probabilities)
+    assert len(chain.ids) == len(chain.probabilities) <= min(limit, 5)
+    assert all(0 < probability <= 1 for probability in chain.probabilities)
+    assert set(proposal.sources) <= {SOURCE}
+    if guess is None:
+        assert not chain.ids
+    else:
+        assert (guess.ids, guess.probabilities, guess.source) == (*chain, SOURCE)
+
+
+@given(ids=contexts, p_min=st.floats(0.01, 1))
+def test_a_chain_ends_where_it_is_no_longer_likely_enough(ids: Any, p_min: float) -> None:
+    table = TABLES["backoff"]
+    every, likely = table.follow(ids, 8, p_min=1e-9), table.follow(ids, 8, p_min=p_min)
+    assert every.ids[: len(likely.ids)] == likely.ids
+    assert not likely.ids or prod(likely.probabilities) >= p_min
+    longer = every.probabilities[: len(likely.ids) + 1]
+    assert longer == likely.probabilities or prod(longer) < p_min
+
+
+def test_the_text_that_was_counted_is_decoded_in_few_steps() -> None:
+    statistics = Statistics()
+    for event in replay(TEXT, DictionaryDrafter(TABLES["backoff"])):  # type: ignore[arg-type]
+        statistics.observe(event)
+    assert statistics.tokens_per_round > 4
+    assert statistics.generation_tokens == len(TEXT)

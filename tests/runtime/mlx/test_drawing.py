@@ -1,0 +1,174 @@
+"""Drawing over target ids: the draft's law, its choice, and what pairs of models emit by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from chi_square import Floats, deviations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import DEMO
+
+from tokalign.build.alignment.alignment_bundle import align
+from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.events import Emitted
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.drawing import Projection
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.tokenizer.vocabulary import TargetId
+
+LIMIT = 5.0
+"""Standard deviations of chi-square, as in test_rejection.py."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(-1, 5), min_size=1, max_size=12),
+    st.lists(st.integers(-1, 11), min_size=6, max_size=6),
+    st.integers(0, 3),
+)
+def test_a_projection_adds_up_what_stands_for_the_same_id(
+    to_target: list[int], preferred: list[int], padding: int
+) -> None:
+    size = len(to_target)
+    preferred = [i if i < size else -1 for i in preferred]
+    onto = Projection(np.array(to_target, np.int32), np.array(preferred, np.int32))
+    row = np.random.default_rng(size).normal(0, 2, size + padding)
+    expected = np.zeros(6)
+    for draft, target in enumerate(to_target):
+        if target >= 0:
+            expected[target] += np.exp(row[draft])
+    found = np.exp(np.array(onto.logits(mx.array(row[None], dtype=mx.float32))[0]))
+    assert np.allclose(found, expected, rtol=1e-4)
+    for target in set(to_target) - {-1}:
+        token = int(onto.tokens(mx.array([target])).item())
+        assert to_target[token] == target
+        if preferred[target] >= 0 and to_target[preferred[target]] == target:
+            assert token == preferred[target]
+
+
+FILTERS = [{}, {"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.2}, {"top_p": 0.9, "min_p": 0.05}]
+
+
+def parity(ids: Any, logits: Any) -> Any:
+    """A logits processor that looks at its history: odd behind odd is likelier."""
+    return logits + 0.7 * (mx.arange(logits.shape[-1]) % 2 == ids[-1] % 2)
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("processors", [(), (parity,)])
+@pytest.mark.parametrize("acceptance", ["match", "residual"])
+def test_a_choice_among_a_few_is_that_among_all(
+    acceptance: Any, processors: Any, filters: dict[str, Any]
+) -> None:
+    """On the host as on the device: the same id by the same law."""
+    rng = np.random.default_rng(4)
+    for position in range(3, 12):
+        options = Sampling(
+            temperature=0.8, seed=2, acceptance=acceptance, processors=processors, **filters
+        )
+        few = {TargetId(int(i)): float(rng.normal(0, 1.5)) for i in rng.permutation(40)[:9]}
+        row = np.full((1, 40), -np.inf, dtype=np.float32)
+        row[0, list(few)] = list(few.values())
+        history = [*range(position - 1), next(iter(few))]
+        ranked, law = options.guess_among(
+            few, position=position, ids=history, rolled=options.roll(position, 40)
+        )
+        chosen, expected = options.guess(mx.array(row), position=position, ids=history)
+        assert ranked[0] == chosen.item()
+        assert (law is None) == (expected is None) == (acceptance == "match")
+        if law is not None:
+            assert np.allclose(np.array(law), np.array(expected), atol=1e-5)
+
+
+def test_noise_does_not_depend_on_rows_or_padding() -> None:
+    one = noise.gumbel(7, noise.TARGET, 5, (3, 3000))
+    other = noise.gumbel(7, noise.TARGET, 6, (1, 4000))
+    assert mx.array_equal(one[1], other[0, :3000])
+    for stream in (noise.DRAFT, noise.VERDICT):
+        found = np.corrcoef(np.array(one[0]), np.array(noise.gumbel(7, stream, 5, (1, 3000))[0]))
+        assert abs(found[0, 1]) < 0.1
+
+
+def test_noise_is_gumbels() -> None:
+    found = np.sort(np.array(noise.gumbel(1, noise.TARGET, 0, (20, 5000))).ravel())
+    expected = np.exp(-np.exp(-found))
+    assert np.abs(expected - np.linspace(0, 1, len(found))).max() < 0.01
+    assert np.isfinite(found).all()
+
+
+# -- pairs of models with two tokenizers -----------------------------------------------------------
+
+RUNS, TOP = 160, 3
+"""Tokens that the target may choose among: few enough to enumerate two of them."""
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[LanguageModel, LanguageModel]:
+    return (
+        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
+        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
+    )
+
+
+def law_of_two(target: LanguageModel, options: Sampling, prompt: list[int]) -> dict[Any, float]:
+    """The probability of every two ids that can come first."""
+    session, found = ModelSession(target.model), {}
+
+    def row(ids: list[int]) -> dict[int, float]:
+        logits = session.logits(ids)
+        logprobs = logprobs_of(logits, options.processors, position=len(ids), ids=ids)
+        scores = np.array(options.filter(logprobs)[0], dtype=np.float64) / options.temperature
+        weights = np.exp(scores - scores.max())
+        return {int(i): weights[i] / weights.sum() for i in np.flatnonzero(weights)}
+
+    for first, p in row(prompt).items():
+        for second, q in row([*prompt, first]).items():
+            found[first, second] = p * q
+    return found
+
+
+@pytest.mark.parametrize("translation", ["intersection", "exact"])
+def test_the_first_tokens_of_a_pair_have_the_targets_law(
+    pair: tuple[LanguageModel, LanguageModel], translation: str
+) -> None:
+    """And not that of a target at half the temperature, to which the same test is put."""
+    target, draft = pair
+    table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
+    sessions = ModelSession(target.model), ModelSession(draft.model)
+    options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP, "processors": (parity,)}
+    counts: Counter[tuple[int, int]] = Counter()
+    accepted = 0
+    for seed in range(RUNS):
+        decoder = Decoder(
+            target=target,
+            draft=draft,
+            drafting=Drafting(
+                method="draft",
+                translation=translation,
+                num_draft_tokens=1,
+                alternatives=1,
+                alignment=lambda: table,
+            ),
+            sampler=Sampling(seed=seed, acceptance="residual", **options),
+        )
+        prompt = decoder.prompt("Woda w rzece", use_template=False)
+        limits = Limits(max_tokens=2)
+        context, events = decoder.run(prompt, limits, target=sessions[0], draft=sessions[1])
+        accepted += sum(event.accepted for event in events if isinstance(event, Emitted))
+        first, second = context.emitted
+        counts[first, second] += 1
+    assert accepted > RUNS / 8
+    expected = law_of_two(target, Sampling(**options), list(prompt.target))
+    assert set(counts) <= set(expected)
+    found: Floats = np.array([float(counts[both]) for both in expected])
+    assert deviations(found, np.array(list(expected.values()))) < LIMIT
+    cold = law_of_two(target, Sampling(**options | {"temperature": 0.6}), list(prompt.target))
+    assert deviations(found, np.array([cold[both] for both in expected])) > LIMIT

@@ -1,0 +1,291 @@
+"""Residual rejection: what comes out has the target's law, whatever the draft's law is.
+
+Every outcome of a toy vocabulary is enumerated and its probability computed from the target's own
+logits; many draws are held against that by a chi-square test. The tests have teeth: the same
+statistic refuses the same draws when one part of the rule is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from chi_square import Floats, deviations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import random_model
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.drawing import draw
+from tokalign.runtime.mlx.rejection import judge
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
+
+WIDTH = 5
+LIMIT = 5.0
+"""Standard deviations of chi-square that a right law stays under, and a wrong one does not."""
+
+
+def shift(ids: Any, logits: Any) -> Any:
+    """A logits processor: the next higher id than the last is likelier."""
+    return logits + 1.2 * (mx.arange(logits.shape[-1]) == (ids[-1] + 1) % WIDTH)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"temperature": 1.0},
+    "temperature": {"temperature": 0.6},
+    "top-p": {"temperature": 1.3, "top_p": 0.8},
+    "top-k": {"temperature": 1.0, "top_k": 3},
+    "min-p": {"temperature": 1.0, "min_p": 0.2},
+    "processor": {"temperature": 0.9, "processors": (shift,)},
+}
+TARGET = np.array([1.0, 0.2, -0.5, 0.6, -1.5])
+DRAFT = np.array([-0.5, 0.9, 0.3, 0.8, -2.0])
+
+
+def law(options: Sampling, logits: Floats, ids: Sequence[int]) -> Floats:
+    """f[WIDTH]: what plain sampling behind `ids` draws from."""
+    row = mx.array(logits[None], dtype=mx.float32)
+    logprobs = logprobs_of(row, options.processors, position=len(ids), ids=ids)
+    scores = np.array(options.filter(logprobs)[0], dtype=np.float64) / options.temperature
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())
+
+
+# -- one position, many times ----------------------------------------------------------------------
+
+TRIALS = 5_000
+
+
+def verdicts(p: Floats, drawn: Any, laws: Sequence[Any]) -> Any:
+    """What comes out, i[TRIALS]."""
+    return judge(
+        mx.broadcast_to(mx.array(p, dtype=mx.float32), (TRIALS, WIDTH)),
+        drawn.tolist(),
+        laws,
+        uniform=noise.uniform(3, noise.VERDICT, 0, TRIALS),
+        noise=noise.gumbel(3, noise.TARGET, 0, (TRIALS, WIDTH)),
+    )
+
+
+def by(q: Floats) -> list[Any]:
+    return [mx.array(q[None], dtype=mx.float32)] * TRIALS
+
+
+def drawn_from(q: Floats, stream: int = noise.DRAFT) -> Any:
+    with np.errstate(divide="ignore"):
+        scores = mx.array(np.log(q), dtype=mx.float32)
+    return mx.argmax(scores + noise.gumbel(3, stream, 0, (TRIALS, WIDTH)), axis=-1)
+
+
+def count(ids: Any) -> Floats:
+    return np.bincount(np.array(ids), minlength=WIDTH).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_id_drawn_from_any_law_comes_out_by_the_targets(name: str) -> None:
+    """And it is the drawn one as often as the theorem says."""
+    options = Sampling(**OPTIONS[name])
+    p, q = law(options, TARGET, [1, 3]), law(options, DRAFT, [1, 3])
+    drawn = drawn_from(q)
+    assert deviations(count(drawn), q) < LIMIT
+    found = verdicts(p, drawn, by(q))
+    assert deviations(count(found), p) < LIMIT
+    same = np.array(found == drawn).mean()
+    assert abs(same - np.minimum(p, q).sum()) < 5 * np.sqrt(0.25 / TRIALS)
+
+
+@pytest.mark.parametrize("token", range(WIDTH))
+def test_an_id_without_a_law_is_a_point_mass(token: int) -> None:
+    """Accepted with p of it; what comes out has the law p, as in sampler-match."""
+    p = law(Sampling(temperature=1.0), TARGET, [1])
+    drawn = mx.full((TRIALS,), token, dtype=mx.uint32)
+    found = verdicts(p, drawn, [])
+    assert deviations(count(found), p) < LIMIT
+    assert found.tolist() == verdicts(p, drawn, [None] * TRIALS).tolist()
+
+
+def test_the_statistic_refuses_wrong_rules() -> None:
+    """No residual; a law that does not add up to 1; another law than was drawn from."""
+    options = Sampling(temperature=1.0)
+    p, q = law(options, TARGET, [1]), law(options, DRAFT, [1])
+    drawn = drawn_from(q)
+    found = verdicts(p, drawn, by(q))
+    assert deviations(count(found), p) < LIMIT
+    no_residual = mx.where(found == drawn, drawn, drawn_from(p, noise.TARGET))
+    assert deviations(count(no_residual), p) > 3 * LIMIT
+    assert deviations(count(verdicts(p, drawn, by(0.8 * q))), p) > 3 * LIMIT
+    flatter = law(options, DRAFT / 2, [1])
+    assert deviations(count(verdicts(p, drawn, by(flatter))), p) > 3 * LIMIT
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=2, max_size=6),
+    st.lists(st.integers(0, 8), min_size=2, max_size=6),
+    st.integers(0, 10),
+)
+def test_nothing_comes_out_that_the_target_cannot_say(
+    p: list[int], q: list[int], padding: int
+) -> None:
+    """Zeros on either side, and models that pad their logits to other widths."""
+    p[0] += 1
+    q[-1] += 1
+    wide = np.array([*p, *[0] * padding], dtype=np.float64) / sum(p)
+    own = np.array(q[: len(p)], dtype=np.float64)
+    possible = np.flatnonzero(own)
+    if not len(possible):
+        return
+    proposed = [int(i) for i in possible]
+    chosen = judge(
+        mx.array(np.tile(wide, (len(proposed), 1)), dtype=mx.float32),
+        proposed,
+        [mx.array(own[None] / own.sum(), dtype=mx.float32)] * len(proposed),
+        uniform=noise.uniform(1, noise.VERDICT, 0, len(proposed)),
+        noise=noise.gumbel(1, noise.TARGET, 0, (len(proposed), len(wide))),
+    )
+    assert all(wide[i] > 0 for i in chosen.tolist())
+
+
+# -- whole sequences through the loop --------------------------------------------------------------
+
+LENGTH, PROMPT, RUNS = 3, (1, 3), 400
+
+
+class TableSession:
+    """A model of a toy vocabulary: its logits are looked up by the last two ids."""
+
+    passes, seconds, context_length, can_branch = 0, 0.0, 64, True
+
+    def __init__(self, seed: int) -> None:
+        self.table = np.random.default_rng(seed).normal(0, 1.2, (WIDTH, WIDTH, WIDTH))
+        self._held: list[int] = []
+
+    def logits(self, ids: Sequence[int], last: int = 1) -> Any:
+        self._held = list(ids)
+        ends = range(len(ids) - last + 1, len(ids) + 1)
+        rows = [self.table[ids[i - 2], ids[i - 1]] for i in ends]
+        return mx.array(np.array(rows), dtype=mx.float32)
+
+    def feed(self, token: Any) -> Any:
+        return self.logits([*self._held, *token.tolist()])
+
+    def tree(self, ids: Sequence[int], proposal: Proposal) -> Any:
+        paths = [proposal.path_to(row - 1) for row in range(1 + len(proposal.ids))]
+        behind = [[*ids, *(proposal.ids[i] for i in path)] for path in paths]
+        return mx.concatenate([self.logits(ids) for ids in behind])
+
+    def start(self, *arrays: Any) -> None: ...
+
+    def read(self, array: Any) -> list[int]:
+        found: list[int] = array.tolist()
+        return found
+
+
+@dataclass
+class Drawing:
+    """Draws from another model; `beside` proposes other ids in the place of the first."""
+
+    session: TableSession
+    options: Sampling
+    beside: int = 0
+    says_laws: bool = True
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        if not limit:
+            return Proposal()
+        ids, steps = context.ids, min(2, limit)
+        drawn = draw(self.session, ids, steps, guesser=self.options, behind=ids)()  # type: ignore[arg-type]
+        chain = [TargetId(i) for i in drawn.ids]
+        others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.beside]
+        return Proposal(
+            ids=(*chain, *others),
+            sources=("draft",) * (steps + len(others)),
+            parents=(*range(-1, steps - 1), *[-1] * len(others)) if others else (),
+            laws=tuple(drawn.laws) if self.says_laws else (),
+        )
+
+
+def frequencies(options: Sampling, **how: Any) -> Floats:
+    """How often every sequence comes out, one seed each."""
+    target, counts = TableSession(1), np.zeros((WIDTH,) * LENGTH)
+    for seed in range(RUNS):
+        seeded, context = replace(options, seed=seed), Context([TargetId(i) for i in PROMPT])
+        drafter = Drawing(TableSession(2), seeded, **how)
+        verifier = TargetVerifier(target, seeded)  # type: ignore[arg-type]
+        for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=LENGTH)):
+            pass
+        counts[tuple(context.emitted)] += 1
+    return counts
+
+
+def law_of_sequences(options: Sampling) -> Floats:
+    table, found = TableSession(1).table, np.zeros((WIDTH,) * LENGTH)
+    for sequence in product(range(WIDTH), repeat=LENGTH):
+        ids = [*PROMPT, *sequence]
+        steps = range(len(PROMPT), len(ids))
+        found[sequence] = np.prod(
+            [law(options, table[ids[i - 2], ids[i - 1]], ids[:i])[ids[i]] for i in steps]
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("plain", {}),
+        ("processor", {}),
+        ("top-k", {"beside": 2}),
+        ("temperature", {"says_laws": False}),
+    ],
+)
+def test_sequences_have_the_targets_law(name: str, how: dict[str, Any]) -> None:
+    """Chains, trees, and proposals that keep their laws to themselves."""
+    options = Sampling(acceptance="residual", **OPTIONS[name])
+    expected = law_of_sequences(options)
+    assert expected.sum() == pytest.approx(1, abs=1e-5)
+    assert deviations(frequencies(options, **how), expected) < LIMIT
+
+
+def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same drafts, accepted by the same rule, but replaced by draws from all of p."""
+
+    def without_residual(p: Any, proposed: Any, laws: Any, **how: Any) -> Any:
+        kept = judge(p, proposed, laws, **how)
+        afresh = mx.argmax(mx.log(p) + how["noise"], axis=-1)
+        ids = mx.array(proposed, dtype=mx.uint32)
+        return mx.where(kept == ids, ids, afresh)
+
+    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", without_residual)
+    options = Sampling(acceptance="residual", **OPTIONS["plain"])
+    assert deviations(frequencies(options), law_of_sequences(options)) > LIMIT
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acceptance", ["match", "residual"])
+def test_a_draft_that_is_the_target_is_always_right(acceptance: Any) -> None:
+    """Both ways of accepting lose nothing but what the two models disagree on."""
+    options = Sampling(temperature=1.0, top_p=0.95, seed=3, acceptance=acceptance)
+    context = Context([TargetId(i) for i in (5, 17, 3)])
+    session = ModelSession(random_model())
+    verifier = TargetVerifier(ModelSession(random_model()), options)
+    for _ in range(8):
+        drawn = draw(session, context.ids, 3, guesser=options, behind=context.ids)()
+        ids = tuple(TargetId(i) for i in drawn.ids)
+        proposal = Proposal(ids=ids, sources=("draft",) * 3, laws=tuple(drawn.laws))
+        verdict = verifier.verify(context, proposal)
+        assert len(verdict.path) == 3
+        context.extend(verdict.ids)

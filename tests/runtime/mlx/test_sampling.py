@@ -1,0 +1,130 @@
+"""Choosing: mlx-lm's filters, randomness keyed by position, processors behind the right history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.sample_utils import make_logits_processors, make_sampler
+from random_models import VOCABULARY, RandomDrafter, generate
+
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
+from tokalign.runtime.verify import TargetVerifier
+
+
+def rows(count: int, seed: int = 0) -> Any:
+    mx.random.seed(seed)
+    return mx.random.normal((count, VOCABULARY)) * 2
+
+
+def test_greedy_is_the_likeliest() -> None:
+    chosen, logprobs = Sampling().choose(rows(5), position=3)
+    assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
+    assert mx.allclose(mx.exp(logprobs).sum(axis=-1), mx.ones(5), atol=1e-5)
+
+
+def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:
+    sampling, logits = Sampling(temperature=1, top_p=0.9, seed=3), rows(6)
+    together, _ = sampling.choose(logits, position=10)
+    alone = [sampling.choose(logits[i : i + 1], position=10 + i)[0].item() for i in range(6)]
+    assert together.tolist() == alone
+
+
+def test_samples_have_the_models_distribution() -> None:
+    """One row drawn at 20,000 positions: every frequency within five standard deviations."""
+    count, temperature = 20_000, 0.7
+    logits = mx.array([1.0, 0.0, 2.0, -1.0])
+    drawn, _ = Sampling(temperature=temperature, seed=5).choose(
+        mx.broadcast_to(logits, (count, 4)), position=0
+    )
+    expected = np.array(mx.softmax(logits / temperature))
+    found = np.bincount(np.array(drawn), minlength=4) / count
+    assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / count))
+
+
+@pytest.mark.parametrize("options", [{"top_p": 0.8}, {"top_k": 7}, {"min_p": 0.1}, {}])
+def test_the_filters_are_mlx_lms(options: dict[str, Any]) -> None:
+    """Whatever mlx-lm's sampler draws, ours allows; and ours draws nothing it rules out."""
+    logits = rows(1)
+    logprobs = logprobs_of(logits, (), position=0, ids=())
+    allowed = set(
+        np.flatnonzero(np.array(Sampling(temperature=1, **options).filter(logprobs)[0]) > -np.inf)
+    )
+    theirs = make_sampler(1.0, **options)
+    drawn = Counter(int(theirs(logprobs).item()) for _ in range(300))
+    assert set(drawn) <= allowed
+    ours, _ = Sampling(temperature=1, seed=1, **options).choose(
+        mx.broadcast_to(logits, (300, VOCABULARY)), position=0
+    )
+    assert set(ours.tolist()) <= allowed
+    if options:
+        assert len(allowed) < VOCABULARY
+
+
+def test_top_k_beyond_the_vocabulary_is_off() -> None:
+    assert Sampling(temperature=1, top_k=10_000).filter(rows(1)).shape == (1, VOCABULARY)
+
+
+def test_processors_see_the_history_of_their_row() -> None:
+    seen: list[list[int]] = []
+
+    def record(tokens: Any, logits: Any) -> Any:
+        seen.append(tokens.tolist())
+        assert logits.shape == (1, VOCABULARY)
+        return logits
+
+    sampling = Sampling(processors=(record,))
+    sampling.choose(rows(3), position=2, ids=[7, 8, 9, 10])
+    assert seen == [[7, 8], [7, 8, 9], [7, 8, 9, 10]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_no_drafter_changes_what_processors_make_of_the_output(temperature: float) -> None:
+    processors = make_logits_processors(repetition_penalty=1.3, logit_bias={3: 2.0})
+    sampling = Sampling(temperature=temperature, seed=2, processors=tuple(processors))
+    plain = generate(NoDrafter(), sampling)
+    assert plain != generate(NoDrafter(), Sampling(temperature=temperature, seed=2))
+    for seed in range(4):
+        assert generate(RandomDrafter(seed, plain), sampling) == plain
+
+
+def test_mlx_lms_samplers_can_be_used() -> None:
+    sampler = CallableSampler(make_sampler(0.0))
+    chosen, _ = sampler.choose(rows(4), position=0)
+    assert chosen.tolist() == mx.argmax(rows(4), axis=-1).tolist()
+
+
+def test_plain_decoding_runs_ahead_of_the_host() -> None:
+    """Each round's pass is started before the id of the round before it has been read."""
+    order: list[str] = []
+
+    class Session:
+        seconds, passes = 0.0, 0
+
+        def logits(self, ids: Any, last: int = 1) -> Any:
+            order.append("pass")
+            return rows(last)
+
+        def feed(self, token: Any) -> Any:
+            order.append("pass")
+            return rows(1)
+
+        def start(self, *arrays: Any) -> None: ...
+
+        def read(self, array: Any) -> list[int]:
+            order.append("read")
+            ids: list[int] = array.tolist()
+            return ids
+
+    from tokalign.runtime.context import Context
+    from tokalign.runtime.limits import Limits
+    from tokalign.runtime.loop import decode
+    from tokalign.tokenizer.vocabulary import TargetId
+
+    verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
+    list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
+    assert order == ["pass", "pass", "read", "pass", "read", "read"]

@@ -1,0 +1,164 @@
+"""Trees of guesses: a linear tree equals a chain, and a tree's rows equal those of its chains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.models import llama
+from mlx_lm.models.cache import RotatingKVCache
+from random_models import random_model
+
+from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.context import Context
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.tree_attention import find_ropes, lay_out
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+def proposal(ids: Sequence[int], parents: Sequence[int] = ()) -> Proposal:
+    return Proposal(
+        ids=tuple(map(TargetId, ids)), parents=tuple(parents), sources=("test",) * len(ids)
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn, ids: int = 8) -> Proposal:
+    size = draw(st.integers(1, 7))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
+    return proposal([draw(st.integers(0, ids - 1)) for _ in range(size)], parents)
+
+
+@given(trees(), st.lists(st.integers(0, 7), min_size=8, max_size=8))
+def test_at_most_one_path_agrees_with_a_target(tree: Proposal, chosen: list[int]) -> None:
+    path = tree.follow(chosen)
+    assert tree.path_to(path[-1] if path else -1) == path
+    behind = -1
+    for index in path:
+        assert tree.ids[index] == chosen[behind + 1]
+        behind = index
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(st.integers(0, 3), max_size=7))
+def test_a_linear_tree_equals_a_chain(ids: list[int], text: list[int]) -> None:
+    chain, tree = proposal(ids), proposal(ids, range(-1, len(ids) - 1))
+    assert chain.path_of(text) == tree.path_of(text)
+    assert chain.chain_length == tree.chain_length == len(ids)
+    assert lay_out(5, len(ids) + 2, chain)[0] == list(range(5, len(ids) + 7))
+
+
+def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
+    model = random_model(vocabulary=32, seed=3)
+    tree = proposal([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
+    context = [1, 2, 3, 8, 8, 2]
+    session = ModelSession(model)
+    session.logits(context[:3])
+    rows = np.array(session.tree(context, tree))
+    for index in range(-1, len(tree.ids)):
+        ids = [*context, *(tree.ids[i] for i in tree.path_to(index))]
+        alone = np.array(ModelSession(model).logits(ids))[0]
+        np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
+
+
+def test_behind_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
+    model = random_model(vocabulary=32, seed=4)
+    session = ModelSession(model)
+    mx.eval(session.tree([1, 2, 3], proposal([4, 5, 9], [-1, 0, -1])))
+    for ids in ([1, 2, 3, 9, 6], [1, 2, 3, 4, 5, 6], [1, 2]):
+        fresh = np.array(ModelSession(model).logits(ids))
+        np.testing.assert_allclose(np.array(session.logits(ids)), fresh, atol=2e-5)
+
+
+@given(trees(), st.sets(st.integers(0, 6)))
+def test_part_of_a_tree_keeps_its_paths(tree: Proposal, wanted: set[int]) -> None:
+    kept = sorted({i for leaf in wanted if leaf < len(tree.ids) for i in tree.path_to(leaf)})
+    part = tree.only(kept)
+    for new, old in enumerate(kept):
+        before, after = tree.path_to(old), part.path_to(new)
+        assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
+
+
+class TreeDrafter:
+    """Proposes wild trees."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._random = np.random.default_rng(1)
+        self._vocabulary = vocabulary
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        size = int(self._random.integers(0, 7))
+        parents: list[int] = []
+        depths = [0]
+        for index in range(size):
+            parent = int(self._random.integers(-1, index))
+            if depths[parent + 1] < limit:
+                parents.append(parent)
+                depths.append(depths[parent + 1] + 1)
+            else:
+                break
+        return proposal(self._random.integers(0, self._vocabulary, len(parents)).tolist(), parents)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_trees_never_change_the_output(temperature: float) -> None:
+    model = random_model(vocabulary=6, seed=5)
+    sampler = Sampling(temperature=temperature, seed=11)
+    outputs = []
+    for drafter in (TreeDrafter(6), type("None_", (), {"propose": lambda *_: Proposal()})()):
+        context = Context([TargetId(1), TargetId(2)])
+        verifier = TargetVerifier(ModelSession(model), sampler)
+        events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
+        outputs.append((list(context.emitted), len(events)))
+    assert outputs[0][0] == outputs[1][0]
+    assert outputs[0][1] < outputs[1][1], "no tree was ever right"
+
+
+def test_a_replay_accepts_a_branch() -> None:
+    text = [TargetId(i) for i in (1, 2, 3, 4)]
+    verdict = ReplayVerifier(text).verify(Context(text[:1]), proposal([7, 8, 2, 3], [-1, 0, -1, 2]))
+    assert verdict.ids == (2, 3, 4)
+    assert len(verdict.path) == 2
+
+
+def test_a_model_whose_cache_rotates_cannot_branch() -> None:
+    model = random_model(vocabulary=32, seed=3)
+    assert ModelSession(model).can_branch
+    rotating = [RotatingKVCache(max_size=64) for _ in model.layers]
+    assert not ModelSession(model, cache=rotating).can_branch
+
+
+def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    for rope_scaling in (None, scaling, {"type": "linear", "factor": 2.0}):
+        model = llama.Model(
+            llama.ModelArgs(
+                model_type="llama",
+                hidden_size=16,
+                num_hidden_layers=2,
+                intermediate_size=32,
+                num_attention_heads=2,
+                rms_norm_eps=1e-5,
+                vocab_size=32,
+                rope_scaling=rope_scaling,
+            )
+        )
+        assert len(find_ropes(model)) == 2
+        tree = proposal([4, 5, 9], [-1, 0, -1])
+        rows = np.array(ModelSession(model).tree([1, 2, 3], tree))
+        alone = np.array(ModelSession(model).logits([1, 2, 3, 9]))[0]
+        np.testing.assert_allclose(rows[3], alone, atol=2e-5)

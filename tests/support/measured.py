@@ -1,0 +1,30 @@
+"""Measurements for tests: speeds and acceptances as wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+
+EXACT = Condition("exact", 2)
+
+
+def block(number: int = 1, *, repeat: int = 1, prompt_set: str = "questions") -> Block:
+    return Block(prompt_set, number, f"{number:08x}", repeat)
+
+
+def measured(condition: Condition, where: Block | None = None, **figures: Any) -> Measurement:
+    drafts = condition.name != PLAIN
+    usual: dict[str, Any] = {
+        "token_ids": (5, 6, 7, 8),
+        "prompt_tokens": 9,
+        "rounds": 2 if drafts else 4,
+        "proposed": 4 if drafts else 0,
+        "accepted": 2 if drafts else 0,
+        "draft_passes": 4 if drafts else 0,
+        "tokens_per_second": 20.0,
+        "host_ms": 0.5,
+        "finish_reason": "length",
+        "sources": {"draft": 2, "target": 2} if drafts else {"target": 4},
+    }
+    return Measurement(block=where or block(), condition=condition, **usual | figures)

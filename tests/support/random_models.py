@@ -1,0 +1,109 @@
+"""Tiny random models and tokenizers, made in milliseconds, for the laws of the decode loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models.llama import Model, ModelArgs
+from small_tokenizers import write_tokenizer
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
+
+VOCABULARY = 96
+
+
+@cache
+def random_model(
+    seed: int = 0,
+    *,
+    vocabulary: int = VOCABULARY,
+    heads: int = 4,
+    sliding_window: int | None = None,
+) -> Any:
+    """A float32 Llama of two layers whose logits are far enough apart to be of interest."""
+    arguments = ModelArgs(
+        model_type="llama",
+        hidden_size=32,
+        num_hidden_layers=2,
+        intermediate_size=48,
+        num_attention_heads=heads,
+        rms_norm_eps=1e-5,
+        vocab_size=vocabulary,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        sliding_window=sliding_window,
+        layer_types=None if sliding_window is None else ["sliding_attention", "full_attention"],
+    )
+    mx.random.seed(seed)
+    model = Model(arguments)
+    model.update(tree_map(_random, model.parameters()))
+    model.model.embed_tokens.weight = mx.random.normal((vocabulary, 32))
+    mx.eval(model.parameters())
+    return model
+
+
+def _random(weight: mx.array) -> mx.array:
+    """Large enough that greedy output does not settle on one token."""
+    return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
+
+
+def write_model(folder: Path, *, vocabulary_size: int, seed: int = 0) -> Path:
+    """A model folder as mlx-lm loads it, with a tokenizer of its own; returns the folder."""
+    write_tokenizer(folder, vocabulary_size=vocabulary_size)
+    size = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    model = random_model(seed, vocabulary=size)
+    model.save_weights(str(folder / "model.safetensors"))
+    config = {k: v for k, v in vars(model.args).items() if v is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    return folder
+
+
+class RandomDrafter:
+    """An adversary: right guesses, wrong guesses, long and empty ones, as the seed has it."""
+
+    def __init__(self, seed: int, reference: Sequence[int] = ()) -> None:
+        self._random = Random(seed)
+        self._reference = reference
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        length = min(limit, self._random.choice((0, 1, 2, 3, 7)))
+        right = self._reference[context.emitted_count :][:length]
+        ids = tuple(
+            TargetId(i if self._random.random() < 0.7 else self._random.randrange(VOCABULARY))
+            for i in right
+        )
+        return Proposal(
+            ids=ids, sources=("adversary",) * len(ids), run_ahead=self._random.random() < 0.3
+        )
+
+
+def generate(
+    drafter: Drafter,
+    sampling: Sampling,
+    *,
+    prompt: Sequence[int] = (5, 17, 3),
+    tokens: int = 40,
+    session: ModelSession | None = None,
+) -> list[int]:
+    """Ids emitted behind `prompt` by the random model."""
+    context = Context([TargetId(i) for i in prompt])
+    verifier = TargetVerifier(session or ModelSession(random_model()), sampling)
+    for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):
+        pass
+    return list(context.emitted)

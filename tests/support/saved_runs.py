@@ -1,0 +1,39 @@
+"""Rounds and runs as a decode loop makes them, drawn by hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tokalign.runtime.rounds import Round, SavedRun
+
+ids = st.integers(0, 40)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    """A round as the loop makes it: the accepted head, then the target's own unless cut off."""
+    proposed = draw(st.lists(ids, max_size=5))
+    accepted = draw(st.integers(0, len(proposed)))
+    own = draw(st.lists(ids, min_size=0 if accepted else 1, max_size=1))
+    return Round(
+        limit=draw(st.integers(0, 9)),
+        proposed=tuple(proposed),
+        sources=tuple(draw(st.sampled_from(["draft", "dictionary"])) for _ in proposed),
+        probabilities=tuple(0.5 for _ in proposed),
+        accepted=accepted,
+        emitted=(*proposed[:accepted], *own),
+        draft_passes=len(proposed),
+        seconds=0.25,
+        model_seconds=0.125,
+    )
+
+
+def run_of(log: list[Round], tokens: dict[int, bytes]) -> SavedRun:
+    """A saved run; ids without bytes are special tokens."""
+    seen = {i for one in log for i in one.proposed + one.emitted}
+    return SavedRun(
+        rounds=tuple(log),
+        token_bytes={i: tokens[i] for i in seen if i in tokens},
+        special_tokens={i: f"<{i}>" for i in seen if i not in tokens},
+        figures={"method": "draft", "translation": "exact", "seed": None},
+    )

@@ -1,0 +1,69 @@
+"""Tokenizers that take milliseconds: trained here on a few sentences, or of random merges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from polish import SENTENCES
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.tokenizer import Tokenizer as OurTokenizer
+from tokalign.tokenizer.vocabulary import Roles
+
+
+def write_tokenizer(folder: Path, *, vocabulary_size: int) -> Path:
+    """Train on the test sentences and write `folder/tokenizer.json`; returns the folder."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["</s>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def of_merges(letters: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> OurTokenizer[Any]:
+    """A tokenizer of these letters and merges, first rank first; the whole text is one piece."""
+    ranked = list(pairs)
+    made = sorted({left + right for left, right in ranked}, key=lambda token: (len(token), token))
+    tokens = [*(bytes([letter]) for letter in letters), *made]
+    ids = {token: i for i, token in enumerate(tokens)}
+    spec = TokenizerSpec(
+        tokens=tuple(tokens),
+        triples=[(ids[left], ids[right], ids[left + right]) for left, right in ranked],
+        fallback=frozenset(),
+        specials={},
+        roles=Roles(),
+        by_characters=True,
+    )
+    return OurTokenizer(spec)
+
+
+def random_merges(draw: Random) -> OurTokenizer[Any]:
+    """Merges in any order, also before those that make their halves.
+
+    Two times in three every way to make a token is a merge, as in SentencePiece.
+    """
+    letters = b"abc"[: draw.randint(1, 3)]
+    tokens = [bytes([letter]) for letter in letters]
+    pairs = []
+    for _ in range(draw.randint(3, 13)):
+        left, right = draw.choice(tokens), draw.choice(tokens)
+        if len(left + right) <= 8:
+            tokens.append(left + right)
+            pairs.append((left, right))
+    if draw.random() < 2 / 3:
+        whole = set(tokens)
+        cuts = [(t[:i], t[i:]) for t in sorted(whole) for i in range(1, len(t))]
+        pairs = [(left, right) for left, right in cuts if left in whole and right in whole]
+    draw.shuffle(pairs)
+    return of_merges(letters, dict.fromkeys(pairs))

@@ -1,0 +1,157 @@
+"""What is absorbed is in no canonical encoding; what is not has a witness."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from polish import SENTENCES
+from small_tokenizers import random_merges
+
+from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.tables.absorption import Absorption
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def goes_on(bpe: BytePairEncoding, ids: list[int], rest: bytes) -> bool:
+    """Brute force: whether `ids`, and tokens behind them that begin with `rest`, are canonical."""
+    text = b"".join([bpe.tokens[i] for i in ids])
+    for token in bpe.order.ids:
+        spelled = bpe.tokens[token]
+        longer = [*ids, token]
+        meets = spelled.startswith(rest) or rest.startswith(spelled)
+        if meets and bpe.merge(bpe.base_symbols(text + spelled)).ids == longer:
+            left = rest[len(spelled) :]
+            if not left or goes_on(bpe, longer, left):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_absorbed_iff_no_sequence_of_tokens_goes_on_like_that(seed: int) -> None:
+    draw, outcomes = Random(seed), {True: 0, False: 0}
+    for _ in range(40):
+        bpe = random_merges(draw).bpe
+        absorption = Absorption(bpe)
+        letters = sorted(token for token in bpe.tokens if len(token) == 1)
+        for last in filter(bpe.reachable, bpe.order.ids):
+            for size in (1, 2, 3):
+                for letter in product(letters, repeat=size):
+                    data = b"".join(letter)
+                    expected = not goes_on(bpe, [last], data)
+                    assert absorption.within_piece(last, data) == expected
+                    outcomes[expected] += 1
+    assert min(outcomes.values()) > 300
+
+
+def witness(absorption: Absorption, bpe: BytePairEncoding, last: int, data: bytes) -> list[int]:
+    """Tokens that can stand behind `last` and begin with `data`."""
+    if bpe.fallback and bpe.base_symbols(data)[0] in bpe.fallback:
+        return list(bpe.encode_piece(data))
+    first, end = bpe.order.starting_with(data)
+    for token in bpe.order.ids[first:end]:
+        if bpe.may_follow(last, token) and bpe.reachable(token):
+            return [token]
+    for size in range(1, len(data)):
+        at = bpe.order.find(data[:size])
+        if at is not None:
+            token, rest = bpe.order.ids[at], data[size:]
+            allowed = bpe.reachable(token) and bpe.may_follow(last, token)
+            if allowed and not absorption.within_piece(token, rest):
+                return [token, *witness(absorption, bpe, token, rest)]
+    raise AssertionError(f"nothing follows {bpe.tokens[last]!r} with {data!r}")
+
+
+def following(bpe: BytePairEncoding, last: bytes, draw: Random) -> bytes:
+    """The beginning of a token, every other time of what a token has behind `last`."""
+    first, end = bpe.order.extending(last)
+    if first < end and draw.random() < 0.5:
+        return bpe.order.spelled[draw.randrange(first, end)][len(last) :]
+    spelled = draw.choice(bpe.order.spelled)
+    return spelled[: draw.randint(1, len(spelled))]
+
+
+def crowded(bpe: BytePairEncoding, data: bytes) -> bool:
+    """Whether to work it out takes long; `test_merge_sites.py` tries these with their table."""
+    first, end = bpe.order.starting_with(data)
+    return end - first > 100
+
+
+def test_what_is_not_absorbed_within_a_piece_has_a_witness(tokenizer: Tokenizer[Any]) -> None:
+    bpe, draw = tokenizer.bpe, Random(8)
+    absorption = Absorption(bpe)
+    words = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.reachable(i)]
+    words = [i for i in words if i not in bpe.fallback]
+    absorbed = 0
+    for _ in range(1500):
+        last = draw.choice(words)
+        data = following(bpe, bpe.tokens[last], draw)
+        if crowded(bpe, data):
+            continue
+        if absorption.within_piece(last, data):
+            absorbed += 1
+        elif bpe.fallback and data != data.decode("utf-8", "ignore").encode():
+            continue  # half a character: what it becomes is not known
+        else:
+            ids = [last, *witness(absorption, bpe, last, data)]
+            text = b"".join([bpe.tokens[i] for i in ids])
+            assert text.startswith(bpe.tokens[last] + data)
+            assert bpe.merge(bpe.base_symbols(text)).ids == ids
+    assert 100 < absorbed < 1400
+
+
+def test_canonical_text_is_never_absorbed(tokenizer: Tokenizer[Any]) -> None:
+    absorption = Absorption(tokenizer.bpe)
+    for sentence in SENTENCES:
+        encoder, tokens = IncrementalEncoder(tokenizer.bpe), tokenizer.vocabulary.tokens
+        ids = tokenizer.encode(sentence)
+        for at, last in enumerate(ids[:-1]):
+            encoder.push(tokens[last])
+            left = b"".join(tokens[i] for i in encoder.ids[encoder.settled :])
+            rest = b"".join(tokens[i] for i in ids[at + 1 :])
+            for size in (1, 2, 3, 5, 8, len(rest)):
+                assert not absorption.absorbs(left, last, rest[:size])
+
+
+def test_what_is_absorbed_never_leaves_the_committed_ids(tokenizer: Tokenizer[Any]) -> None:
+    """Whatever comes behind it: more tokens, other pieces, a broken character."""
+    bpe, draw = tokenizer.bpe, Random(13)
+    absorption, tokens = Absorption(bpe), tokenizer.vocabulary.tokens
+    absorbed = 0
+    for sentence in SENTENCES:
+        ids = tokenizer.encode(sentence)
+        for cut in range(1, len(ids)):
+            left = b"".join(tokens[i] for i in ids[:cut])
+            if bpe.encode(left) != ids[:cut]:
+                continue
+            for _ in range(12):
+                data = following(bpe, tokens[ids[cut - 1]], draw)
+                if not crowded(bpe, data) and data == data.decode("utf-8", "ignore").encode():
+                    found = absorption.absorbs(left, ids[cut - 1], data)
+                    absorbed += found
+                    for more in (b"", draw.choice(bpe.order.spelled), b" a", b"\n", b"\xc5"):
+                        kept = bpe.encode(left + data + more)[:cut] == ids[:cut]
+                        assert not (found and kept)
+    assert absorbed > 300
+
+
+@pytest.mark.parametrize(
+    ("left", "last", "data", "absorbed"),
+    [
+        (b" Pol", b" Pol", b"ska", True),
+        (b" Pol", b" Pol", b" ska", False),
+        (b"koniec.", b".", b"\n", True),  # one piece with the full stop
+        (b"koniec.", b".", b" ", False),
+        (b"rok 19", b"19", b"5", True),  # three digits are one piece, and here one token
+        (b"rok 195", b"195", b"5", False),
+        ("za\u017c".encode()[:-1], b"\xc5", b"\xbc", True),  # the rest of a character
+    ],
+)
+def test_the_text_before_the_boundary_decides_the_piece(
+    llama: Tokenizer[Any], left: bytes, last: bytes, data: bytes, absorbed: bool
+) -> None:
+    token = llama.vocabulary.id_of[last]
+    assert Absorption(llama.bpe).absorbs(left, token, data) == absorbed

@@ -1,0 +1,200 @@
+"""The back-off table answers as a dict of the same entries does, but for one search in 256."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.dictionary.backoff import Entries, number_predictions, pack
+from tokalign.build.dictionary.ngram_tree import Level, grow_tree
+from tokalign.errors import BundleError
+from tokalign.tables.backoff import BackoffTable
+from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
+from tokalign.tables.opening import read_dictionary
+
+IDS = st.sampled_from([0, 1, 2, 255, 256, 65_535])
+CONTEXTS = st.lists(IDS, min_size=1, max_size=8).map(tuple)
+VOCABULARY = 1 << 16
+
+# An answer of the dict it is compared with: the next id and its probability.
+Stored = dict[tuple[int, ...], tuple[int, float]]
+
+
+@st.composite
+def closed_tables(draw: st.DrawFn) -> Stored:
+    """Contexts with all their ends."""
+    contexts = draw(st.lists(CONTEXTS, max_size=30))
+    ends = sorted({c[i:] for c in contexts for i in range(len(c))})
+    levels = st.tuples(IDS, st.integers(1, 255).map(lambda p: p / 255))
+    return {end: draw(levels) for end in ends}
+
+
+def tree_of(contexts: list[tuple[int, ...]], width: int = 2) -> list[Level]:
+    """The contexts, and their prefixes, as n-grams."""
+    every = {c[i:j] for c in contexts for i in range(len(c)) for j in range(i + 1, len(c) + 1)}
+    orders = []
+    for n in range(1, 9):
+        rows = sorted(c for c in every if len(c) == n)
+        ids = np.array(rows, dtype=f"u{width}").reshape(len(rows), n)
+        orders.append(TokenNgrams(ids, np.ones(len(rows))))
+    return grow_tree(orders)
+
+
+def packed(stored: Stored, vocabulary_size: int = VOCABULARY) -> BackoffTable:
+    levels = tree_of(list(stored), 2 if vocabulary_size <= 1 << 16 else 4)
+    entries = []
+    for order, level in enumerate(levels, start=1):
+        rows = all_rows(levels, order)
+        nodes = [i for i in range(len(level)) if rows[i] in stored]
+        answers = [stored[rows[i]] for i in nodes]
+        entries.append(
+            Entries(
+                nodes=np.array(nodes, dtype=np.int64),
+                ids=np.array([token for token, _ in answers], dtype=np.int64),
+                probabilities=np.array([p for _, p in answers], dtype=np.float32),
+            )
+        )
+    return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=0.1)
+
+
+def all_rows(levels: list[Level], order: int) -> list[tuple[int, ...]]:
+    """The n-grams of one order, spelled out."""
+    if not order:
+        return [()]
+    level, shorter = levels[order - 1], all_rows(levels, order - 1)
+    return [
+        (*shorter[prefix], last)
+        for prefix, last in zip(level.prefix.tolist(), level.last.tolist(), strict=True)
+    ]
+
+
+def longest_in(stored: Stored, suffix: tuple[int, ...]) -> tuple[int, float] | None:
+    ends = (suffix[i:] for i in range(len(suffix)))
+    return next((stored[end] for end in ends if end in stored), None)
+
+
+@given(closed_tables())
+def test_every_stored_context_gives_what_was_stored(stored: Stored) -> None:
+    table = packed(stored)
+    assert len(table) == len(stored)
+    for context, (token, probability) in stored.items():
+        found = table.predict(context)  # type: ignore[arg-type]
+        assert found is not None
+        assert found[0] == token
+        # A probability is kept to a bin's width, and to 1/255.
+        assert found[1] == pytest.approx(probability, abs=1 / 64 + 1 / 255)
+
+
+def random_table(rng: np.random.Generator) -> tuple[Stored, BackoffTable]:
+    contexts = [tuple(rng.integers(0, 50, n).tolist()) for n in rng.integers(1, 9, 3000)]
+    ends = {c[i:] for c in contexts for i in range(len(c))}
+    stored = {end: (int(rng.integers(0, 50)), float(rng.integers(1, 256)) / 255) for end in ends}
+    return stored, packed(stored)
+
+
+def test_a_search_differs_from_a_dict_at_most_as_often_as_fingerprints_collide() -> None:
+    rng = np.random.default_rng(7)
+    stored, table = random_table(rng)
+    differ, asked = 0, 20_000
+    for _ in range(asked):
+        suffix = tuple(rng.integers(0, 50, 8).tolist())
+        expected, found = longest_in(stored, suffix), table.predict(suffix)
+        differ += (found and found[0]) != (expected and expected[0])
+    assert differ / asked < 1.5 / 256
+
+
+def test_a_chain_is_what_asking_again_gives() -> None:
+    rng = np.random.default_rng(8)
+    stored, table = random_table(rng)
+    for context in list(stored)[:200]:
+        for p_min in (0.001, 0.3):
+            chain = table.follow(context, 6, p_min=p_min)  # type: ignore[arg-type]
+            text, together = list(context), 1.0
+            for token, probability in zip(*chain, strict=True):
+                assert table.predict(text) == (token, probability)  # type: ignore[arg-type]
+                text.append(token)
+                together *= probability
+            assert together >= p_min
+            following = table.predict(text)  # type: ignore[arg-type]
+            assert len(chain.ids) == 6 or following is None or together * following[1] < p_min
+
+
+@given(st.lists(st.tuples(IDS, st.floats(0.01, 1)), min_size=1, max_size=50))
+def test_predictions_are_numbered_without_loss_of_ids(entries: list[tuple[int, float]]) -> None:
+    ids = np.array([token for token, _ in entries])
+    likely = np.array([p for _, p in entries], dtype=np.float32)
+    numbers, predicted, quantized = number_predictions(ids, likely)
+    assert (predicted[numbers] == ids).all()
+    assert np.abs(quantized[numbers] / 255 - likely).max() <= 1 / 64 + 1 / 255
+
+
+def test_more_predictions_than_numbers_keep_the_frequent_ones() -> None:
+    ids = np.concatenate([np.arange(70_000), np.arange(60_000)])
+    numbers, predicted, quantized = number_predictions(ids, np.full(len(ids), 0.5, np.float32))
+    assert len(predicted) == 1 << 16
+    frequent = slice(70_000, None)
+    assert (predicted[numbers[frequent]] == ids[frequent]).all()
+    wrong = predicted[numbers] != ids
+    assert (quantized[numbers[wrong]] == 0).all()  # never proposed
+
+
+def test_ids_of_a_large_vocabulary_are_kept() -> None:
+    stored: Stored = {(151_000,): (128_000, 1.0), (3,): (151_935, 1.0)}
+    table = packed(stored, 151_936)
+    assert table.predict([3]) == (151_935, 1.0)  # type: ignore[list-item]
+    assert table.predict([3, 151_000]) == (128_000, 1.0)  # type: ignore[list-item]
+
+
+@given(closed_tables())
+def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stored) -> None:
+    table = packed(stored)
+    assert packed(dict(reversed(stored.items()))).to_sections() == table.to_sections()
+    again = BackoffTable.from_bundle(bundle_of(table))
+    assert again.to_sections() == table.to_sections()
+    assert (len(again), again.parameters) == (len(table), table.parameters)
+
+
+def bundle_of(table: BackoffTable) -> Bundle:
+    return Bundle(
+        kind="dictionary",
+        fingerprints={},
+        parameters={"kind": "backoff", **table.parameters.to_header()},
+        statistics={"entries": len(table)},
+        sections=table.to_sections(),
+    )
+
+
+def test_a_mapped_file_serves_lookups(tmp_path: Path) -> None:
+    path = tmp_path / "pl.dictionary.tok"
+    write_bundle(path, bundle_of(packed({(5, 6): (7, 1.0), (6,): (8, 1.0)})))
+    table: Any = read_dictionary(open_bundle(path))
+    assert table.predict([1, 5, 6]) == (7, 1.0)
+    assert table.predict([1, 6]) == (8, 1.0)
+
+
+def test_sections_that_do_not_belong_together_are_refused() -> None:
+    bundle = bundle_of(packed({(1,): (2, 0.5)}))
+    for name in bundle.sections:
+        rest = {key: bundle.sections[key] for key in bundle.sections if key != name}
+        with pytest.raises(BundleError, match="tokalign build"):
+            BackoffTable.from_bundle(replace(bundle, sections=rest))
+        cut = {**bundle.sections, name: bundle.sections[name][:-4]}
+        with pytest.raises(BundleError, match="tokalign build"):
+            BackoffTable.from_bundle(replace(bundle, sections=cut))
+    for name in packed({}).parameters.to_header():
+        known = {key: bundle.parameters[key] for key in bundle.parameters if key != name}
+        with pytest.raises(BundleError, match="tokalign build"):
+            BackoffTable.from_bundle(replace(bundle, parameters=known))
+
+
+def test_an_empty_table_knows_nothing() -> None:
+    table = packed({})
+    assert table.predict([1, 2]) is None  # type: ignore[list-item]
+    assert table.follow([1, 2], 8).ids == ()  # type: ignore[list-item]

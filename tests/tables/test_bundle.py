@@ -1,0 +1,194 @@
+"""A bundle comes back as it was written, or not at all: every damage is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.tables.bundle import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    Bundle,
+    decode_bundle,
+    encode_bundle,
+    open_bundle,
+    require_fingerprint,
+    write_bundle,
+)
+
+SMALL = Bundle(
+    kind="dictionary",
+    fingerprints={"target": "0f" * 32},
+    corpus={"files": [{"name": "a.txt", "lines": 2}]},
+    parameters={"p_min": 0.2},
+    statistics={"entries": 1},
+    sections={"one": b"abc", "two": bytes(range(70)), "empty": b""},
+)
+
+plain = st.one_of(st.integers(0, 1 << 40), st.floats(allow_nan=False), st.text(max_size=8))
+mappings = st.dictionaries(st.text(max_size=8), plain, max_size=4)
+bundles = st.builds(
+    Bundle,
+    kind=st.sampled_from(["dictionary", "alignment"]),
+    fingerprints=st.dictionaries(st.sampled_from(["target", "draft"]), st.text(max_size=8)),
+    corpus=st.dictionaries(st.text(max_size=4), mappings, max_size=2),
+    parameters=mappings,
+    statistics=mappings,
+    sections=st.dictionaries(st.text(max_size=8), st.binary(max_size=200), max_size=4),
+)
+
+
+def contents(bundle: Bundle) -> dict[str, bytes]:
+    return {name: bytes(section) for name, section in bundle.sections.items()}
+
+
+@given(bundles)
+def test_a_bundle_comes_back_equal(bundle: Bundle) -> None:
+    read = decode_bundle(encode_bundle(bundle))
+    assert contents(read) == bundle.sections
+    assert (read.kind, read.fingerprints, read.corpus) == (
+        bundle.kind,
+        bundle.fingerprints,
+        bundle.corpus,
+    )
+    assert (read.parameters, read.statistics) == (bundle.parameters, bundle.statistics)
+
+
+@given(bundles, st.randoms())
+def test_equal_bundles_are_equal_bytes_whatever_the_order_of_keys(bundle: Bundle, random) -> None:  # type: ignore[no-untyped-def]
+    def shuffled(mapping):  # type: ignore[no-untyped-def]
+        items = list(mapping.items())
+        random.shuffle(items)
+        return dict(items)
+
+    other = Bundle(
+        kind=bundle.kind,
+        fingerprints=shuffled(bundle.fingerprints),
+        corpus=shuffled(bundle.corpus),
+        parameters=shuffled(bundle.parameters),
+        statistics=shuffled(bundle.statistics),
+        sections=shuffled(bundle.sections),
+    )
+    assert encode_bundle(other) == encode_bundle(bundle)
+
+
+def test_any_flipped_bit_is_found() -> None:
+    data = encode_bundle(SMALL)
+    for position in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(BundleError):
+                decode_bundle(bytes(damaged))
+
+
+@given(bundles, st.data())
+def test_any_changed_byte_is_found(bundle: Bundle, draw: st.DataObject) -> None:
+    data = bytearray(encode_bundle(bundle))
+    position = draw.draw(st.integers(0, len(data) - 1))
+    data[position] ^= draw.draw(st.integers(1, 255))
+    with pytest.raises(BundleError):
+        decode_bundle(bytes(data))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_any_truncation_is_found_without_reading_everything(verify: bool) -> None:
+    data = encode_bundle(SMALL)
+    for length in range(len(data)):
+        with pytest.raises(BundleError):
+            decode_bundle(data[:length], verify=verify)
+
+
+def test_bytes_behind_the_end_are_found() -> None:
+    with pytest.raises(BundleError, match="1 bytes behind its end"):
+        decode_bundle(encode_bundle(SMALL) + b"\0", verify=False)
+
+
+def test_the_file_is_as_documented() -> None:
+    """Read with nothing but docs/table-format.md."""
+    data = encode_bundle(SMALL)
+    magic, version, zero, length = struct.unpack_from("<8sHHI", data)
+    assert (magic, version, zero) == (b"tokalign", FORMAT_VERSION, 0)
+    header = msgpack.unpackb(data[16 : 16 + length])
+    assert list(header) == sorted(header)
+    assert data[16 + length : 48 + length] == hashlib.sha256(data[: 16 + length]).digest()
+    start = -(-(48 + length) // 64) * 64
+    for name, (offset, size) in header["sections"].items():
+        assert offset % ALIGNMENT == 0
+        assert data[start + offset : start + offset + size] == SMALL.sections[name]
+    assert data[-32:] == hashlib.sha256(data[:-32]).digest()
+
+
+def test_a_section_is_a_view_of_the_file_not_a_copy(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "a.tok", SMALL)
+    section = open_bundle(tmp_path / "a.tok").sections["two"]
+    assert isinstance(section, memoryview)
+    assert section.readonly
+    assert bytes(section) == SMALL.sections["two"]
+
+
+def test_opening_reads_only_the_header(tmp_path: Path) -> None:
+    damaged = bytearray(encode_bundle(SMALL))
+    damaged[-40] ^= 1  # inside the last section
+    (tmp_path / "a.tok").write_bytes(damaged)
+    assert open_bundle(tmp_path / "a.tok").kind == "dictionary"
+    with pytest.raises(BundleError, match="checksum"):
+        open_bundle(tmp_path / "a.tok", verify=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"PK\3\4" + data[4:], "not a tokalign table"),
+        (lambda data: data[:8] + b"\x02\0" + data[10:], "format version 2.*reads version 1"),
+        (lambda data: data[: len(data) // 2], "truncated"),
+        (lambda _: b"", "truncated"),
+    ],
+)
+def test_a_message_is_one_line_with_the_remedy(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "a.tok").write_bytes(change(encode_bundle(SMALL)))
+    with pytest.raises(BundleError, match=message) as caught:
+        open_bundle(tmp_path / "a.tok")
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "a.tok" in text
+    assert "tokalign build" in text or ".tok file" in text
+
+
+def test_a_missing_file_is_a_missing_asset(tmp_path: Path) -> None:
+    with pytest.raises(MissingAssetError, match="tokalign build"):
+        open_bundle(tmp_path / "none.tok")
+
+
+def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder" / "a.tok"
+    write_bundle(path, SMALL)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(path, Bundle(kind="dictionary", fingerprints={}, sections={}))
+    assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == encode_bundle(SMALL)
+
+
+def test_a_table_of_another_tokenizer_is_refused_with_the_command_that_rebuilds_it() -> None:
+    pair = Bundle(kind="alignment", fingerprints={"target": "t1", "draft": "d1"}, sections={})
+    require_fingerprint(pair, target="t1", draft="d1", name="x.tok", remedy="tokalign build")
+    for target, draft in (("t2", "d1"), ("t1", "d2")):
+        with pytest.raises(FingerprintError, match=r"x\.tok.*tokalign build --draft"):
+            require_fingerprint(
+                pair, target=target, draft=draft, name="x.tok", remedy="tokalign build --draft d"
+            )

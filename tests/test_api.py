@@ -1,0 +1,158 @@
+"""The Python API: mlx-lm's shapes, mlx-lm's output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+from random_models import random_model, write_model
+
+import tokalign
+from tokalign.errors import IncompatibleError, UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft_length.known_costs import shared_pace
+
+PROMPT = "Zażółć gęślą"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two random models with two tokenizers, as keyword arguments."""
+    folder = tmp_path_factory.mktemp("models")
+    target = LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420))
+    draft = LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1))
+    return {
+        "model": target.model,
+        "tokenizer": target.tokenizer,
+        "draft_model": draft.model,
+        "draft_tokenizer": draft.tokenizer,
+        "folder": folder,
+    }
+
+
+def plain(pair: dict[str, Any], count: int) -> list[int]:
+    """mlx-lm's own greedy output."""
+    prompt = mx.array(pair["tokenizer"].encode(PROMPT))
+    return [token for token, _ in generate_step(prompt, pair["model"], max_tokens=count)]
+
+
+@pytest.mark.parametrize("steps", [3, None])
+@pytest.mark.parametrize("translation", ["naive", "context:5", "intersection", "exact"])
+def test_stream_generate_gives_mlx_lms_output(
+    pair: dict[str, Any], translation: str, steps: int | None
+) -> None:
+    options = {k: v for k, v in pair.items() if k != "folder"}
+    responses = list(
+        tokalign.stream_generate(
+            prompt=PROMPT, max_tokens=24, translation=translation, num_draft_tokens=steps, **options
+        )
+    )
+    found = [r.token for r in responses]
+    expected = plain(pair, 24)
+    assert found == expected[: len(found)]
+    assert "".join(r.text for r in responses) == pair["tokenizer"].vocabulary.bytes_of(
+        found
+    ).decode("utf-8", "replace")
+    assert [r.finish_reason for r in responses[:-1]] == [None] * (len(found) - 1)
+    assert responses[-1].finish_reason == ("length" if len(found) == 24 else "stop")
+    assert responses[-1].generation_tokens == len(found)
+    assert responses[0].prompt_tokens == len(pair["tokenizer"].encode(PROMPT))
+    for r in responses:
+        assert r.from_draft == (r.source != "target")
+        assert int(mx.argmax(r.logprobs).item()) == r.token
+
+
+def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
+    pace = shared_pace(pair["model"], pair["draft_model"])
+    options = {k: v for k, v in pair.items() if k != "folder"}
+    for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
+        pass
+    assert pace.rounds + pace.rounds_ahead > 0
+    assert shared_pace(pair["model"], pair["draft_model"]) is pace
+    assert shared_pace(pair["model"]) is not pace
+
+
+def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:
+    class Wrapper:
+        name_or_path = str(pair["folder"] / "target")
+        eos_token_ids = (3,)
+
+    by_name = tokalign.stream_generate(
+        pair["model"], pair["folder"] / "target", PROMPT, max_tokens=8, method="plain"
+    )
+    wrapped = tokalign.stream_generate(
+        pair["model"], Wrapper(), PROMPT, max_tokens=8, method="plain"
+    )
+    found = [r.token for r in by_name]
+    assert found == plain(pair, 8)[: len(found)]
+    stopped = [r.token for r in wrapped]
+    assert stopped == found[: len(stopped)]
+    with pytest.raises(UsageError, match="cannot tell which tokenizer"):
+        tokalign.stream_generate(pair["model"], object(), PROMPT)
+
+
+def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:
+    options = {k: v for k, v in pair.items() if k != "folder"}
+    with pytest.raises(IncompatibleError, match="needs one tokenizer"):
+        tokalign.stream_generate(prompt=PROMPT, translation="none", **options)
+
+
+@pytest.mark.parametrize("draft_seed", [0, 1])
+def test_speculative_generate_step_is_a_drop_in(draft_seed: int) -> None:
+    """Same ids, whether the draft model is the target itself or another one."""
+    model, draft = random_model(), random_model(draft_seed)
+    prompt = mx.array([5, 17, 3, 8])
+    expected = [token for token, _ in generate_step(prompt, model, max_tokens=20)]
+    steps = list(tokalign.speculative_generate_step(prompt, model, draft, max_tokens=20))
+    assert [token for token, _, _ in steps] == expected
+    assert all(int(mx.argmax(logprobs).item()) == token for token, logprobs, _ in steps)
+    drafted = [from_draft for _, _, from_draft in steps]
+    assert any(drafted) if draft_seed == 0 else not all(drafted)
+
+
+def test_a_prompt_cache_is_left_as_mlx_lm_leaves_it() -> None:
+    """A second call goes on where the first one ended."""
+    model = random_model()
+    expected = [t for t, _ in generate_step(mx.array([5, 17, 3]), model, max_tokens=16)]
+    cache = make_prompt_cache(model) + make_prompt_cache(model)
+    steps = tokalign.speculative_generate_step(
+        mx.array([5, 17, 3]), model, model, max_tokens=8, prompt_cache=cache
+    )
+    first = [token for token, _, _ in steps]
+    assert {c.offset for c in cache} == {3 + 7}
+    more = tokalign.speculative_generate_step(
+        mx.array(first[-1:]), model, model, max_tokens=8, prompt_cache=cache
+    )
+    assert first + [token for token, _, _ in more] == expected
+
+
+def test_a_prompt_cache_is_for_models_that_share_their_ids(pair: dict[str, Any]) -> None:
+    cache = make_prompt_cache(pair["model"]) + make_prompt_cache(pair["draft_model"])
+    steps = tokalign.speculative_generate_step(
+        mx.array([5]),
+        pair["model"],
+        pair["draft_model"],
+        prompt_cache=cache,
+        tokenizer=pair["tokenizer"],
+        draft_tokenizer=pair["draft_tokenizer"],
+    )
+    with pytest.raises(UsageError, match="prompt_cache"):
+        next(steps)
+
+
+def test_no_draft_tokens_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="--method plain"):
+        next(
+            tokalign.speculative_generate_step(
+                mx.array([1]), random_model(), random_model(), num_draft_tokens=0
+            )
+        )
+
+
+def test_the_package_has_no_other_attributes(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tokalign.nothing  # noqa: B018

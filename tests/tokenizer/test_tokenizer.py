@@ -1,0 +1,135 @@
+"""One tokenizer model for three file formats: bytes survive, encoders agree, fingerprints match."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from polish import SENTENCES, texts
+
+from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+@given(text=texts)
+@settings(max_examples=300, deadline=None)
+def test_bytes_of_an_encoding_are_the_bytes_of_the_text(
+    tokenizer: Tokenizer[Any], text: str
+) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.vocabulary.bytes_of(ids) == tokenizer.text_bytes(text)
+    prefix = b" " if tokenizer.spec.dummy_prefix and text else b""
+    assert tokenizer.text_bytes(text) == prefix + text.encode()
+
+
+@given(text=texts)
+@settings(max_examples=300, deadline=None)
+def test_our_encoder_and_the_library_agree(tokenizer: Tokenizer[Any], text: str) -> None:
+    assert tokenizer.bpe.encode(tokenizer.text_bytes(text)) == tokenizer.encode(text)
+    assert tokenizer.encode_batch([text, "i"]) == [tokenizer.encode(text), tokenizer.encode("i")]
+
+
+def test_every_ordinary_token_has_bytes_and_no_special_token_has(tokenizer: Tokenizer[Any]) -> None:
+    vocabulary = tokenizer.vocabulary
+    special = {i for i, token in enumerate(vocabulary.tokens) if not token}
+    assert special == set(vocabulary.specials)
+    assert all(vocabulary.is_special(i) for i in special)
+
+
+def test_literal_pieces_win_over_byte_fallback(bielik: Tokenizer[Any]) -> None:
+    vocabulary = bielik.vocabulary
+    assert len(vocabulary.fallback) == 256
+    assert vocabulary.id_of[b"A"] not in vocabulary.fallback
+    assert vocabulary.id_of[b"\x00"] in vocabulary.fallback
+
+
+def test_roles(bielik: Tokenizer[Any], llama: Tokenizer[Any], qwen: Tokenizer[Any]) -> None:
+    def spelled(tokenizer: Tokenizer[Any], role: str) -> str | None:
+        found = getattr(tokenizer.vocabulary.roles, role)
+        return None if found is None else tokenizer.vocabulary.specials[found]
+
+    assert spelled(bielik, "bos") == "<s>"
+    assert spelled(bielik, "turn_end") == "<|im_end|>"
+    assert bielik.vocabulary.roles.eos == {2, 32001}
+    assert spelled(llama, "turn_start") == "<|start_header_id|>"
+    assert spelled(llama, "turn_end") == "<|eot_id|>"
+    assert spelled(qwen, "bos") is None
+    assert spelled(qwen, "turn_end") == "<|im_end|>"
+
+
+def test_special_tokens_are_parsed_only_on_request(bielik: Tokenizer[Any]) -> None:
+    text = "<|im_start|>user\nAla<|im_end|>"
+    assert 32000 not in bielik.encode(text)
+    ids = bielik.encode(text, specials=True)
+    assert ids[0] == 32000
+    assert ids[-1] == 32001
+    assert bielik.vocabulary.bytes_of(ids) == b" user\nAla"
+
+
+def test_the_same_tokenizer_has_one_fingerprint_whatever_file_it_came_from(
+    shared_data: Path,
+) -> None:
+    for alias, folder in (
+        ("bielik", "bielik-11b"),
+        ("llama3.2", "llama3.2"),
+        ("qwen2.5", "qwen2.5"),
+    ):
+        official = resolve_tokenizer(alias).tokenizer
+        from_json: Tokenizer[Any] = Tokenizer.from_file(shared_data / "tokenizers" / folder)
+        assert official.fingerprint == from_json.fingerprint
+        assert official.spec.specials == from_json.spec.specials
+    folder_ = shared_data / "tokenizers" / "polish-spm-32k"
+    pieces: Tokenizer[Any] = Tokenizer.from_file(folder_ / "tokenizer.model")
+    document: Tokenizer[Any] = Tokenizer.from_file(folder_ / "tokenizer.json")
+    assert pieces.fingerprint == document.fingerprint
+    assert pieces.spec.roles == document.spec.roles
+
+
+def test_fingerprints_differ_between_tokenizers(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any], qwen: Tokenizer[Any]
+) -> None:
+    assert len({bielik.fingerprint, llama.fingerprint, qwen.fingerprint}) == 3
+
+
+@pytest.mark.parametrize("folder", ["bielik-11b", "llama3.2", "qwen2.5", "polish-spm-32k"])
+def test_the_library_reading_the_file_itself_agrees(shared_data: Path, folder: str) -> None:
+    from tokenizers import Tokenizer as Library
+
+    path = shared_data / "tokenizers" / folder
+    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    theirs = Library.from_file(str(path / "tokenizer.json"))
+    for text in SENTENCES:
+        if unicodedata.is_normalized("NFC", text) and "▁" not in text:
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    path = shared_data / "tokenizers" / "polish-spm-32k" / "tokenizer.model"
+    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    theirs = SentencePieceProcessor(model_file=str(path))
+    for text in SENTENCES:
+        assert ours.encode(text) == theirs.encode(text)
+
+
+def test_broken_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MissingAssetError, match="does not exist"):
+        Tokenizer.from_file(tmp_path / "nothing")
+    with pytest.raises(MissingAssetError, match="holds no tokenizer"):
+        Tokenizer.from_file(tmp_path)
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text('{"model": {"type": "BPE"')
+    with pytest.raises(VocabularyError, match="download it again"):
+        Tokenizer.from_file(broken)
+    broken.write_text('{"model": {"type": "Unigram", "vocab": []}}')
+    with pytest.raises(VocabularyError, match="Unigram"):
+        Tokenizer.from_file(broken)
+    ranks = tmp_path / "x.tiktoken"
+    ranks.write_text("IQ== 0\nIg== 1\n")
+    with pytest.raises(VocabularyError, match="pre-tokenizer"):
+        Tokenizer.from_file(ranks)

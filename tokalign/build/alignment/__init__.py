@@ -1,0 +1,1 @@
+"""Compare two vocabularies byte for byte and find the target's merge sites."""

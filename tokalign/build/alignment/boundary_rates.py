@@ -1,0 +1,131 @@
+"""What the boundary costs a pair: counted where the target's tokens end in a text.
+
+Two things decide whether a draft model is well asked there. Some of its tokens are ruled out,
+because the target would have merged them into its last token; and its own encoding of the text so
+far has a tail that more text may change, and has to be healed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from random import Random
+
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.tables.absorption import Absorption
+from tokalign.tables.alignment import MergeSites
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+_BYTES = 8_000
+_RULED_AT = 300
+_RULED_TOKENS = 130
+"""Text looked at; at so many of its boundaries so many draft tokens are tried (a fixed seed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryRates:
+    """Rates over the boundaries of a text, each weighing the same; shares are in [0, 1].
+
+    boundaries: how many were looked at, evenly over the text.
+    merge_site_boundaries: share at which some draft tokens are ruled out (of 130 drawn).
+    draft_tokens_ruled_out: how many of the draft's vocabulary on average (estimated from these).
+    unstable_boundaries: share at which the draft's encoding of the text so far has a tail that
+        more text may change; unstable_tokens: its length on average over all boundaries.
+    healed_boundaries: share at which the text, as it goes on, does change it.
+    tokens_taken_back: how many of the draft's tokens change then, on average over those.
+    """
+
+    boundaries: int
+    merge_site_boundaries: float
+    draft_tokens_ruled_out: float
+    unstable_boundaries: float
+    unstable_tokens: float
+    healed_boundaries: float
+    tokens_taken_back: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Boundary:
+    """The text so far, as the target has it, and the draft's tokens at its end."""
+
+    left: bytes
+    last: TargetId
+    unstable: int
+    changed: int
+
+
+def measure_boundaries(
+    draft: Tokenizer[DraftId],
+    target: Tokenizer[TargetId],
+    lines: Iterable[str],
+    merge_sites: MergeSites | None = None,
+) -> BoundaryRates:
+    """Look at the boundaries of the target's tokens in `lines`. Cost: 1-2 s.
+
+    merge_sites: the target's table, which saves time and changes nothing.
+    """
+    found = [b for line in _some(list(lines)) for b in _boundaries(draft, target, line)]
+    absorption, draw = Absorption(target.bpe, merge_sites), Random(0)
+    ruled_out = [
+        _count_ruled_out(
+            absorption, boundary, draw.choices(draft.bpe.order.spelled, k=_RULED_TOKENS)
+        )
+        for boundary in draw.sample(found, min(len(found), _RULED_AT))
+    ]
+    healed = [boundary.changed for boundary in found if boundary.changed]
+    in_vocabulary = len(draft.bpe.order.ids) / _RULED_TOKENS
+    return BoundaryRates(
+        boundaries=len(found),
+        merge_site_boundaries=_mean([count > 0 for count in ruled_out]),
+        draft_tokens_ruled_out=round(_mean(ruled_out) * in_vocabulary),
+        unstable_boundaries=_mean([boundary.unstable > 0 for boundary in found]),
+        unstable_tokens=_mean([boundary.unstable for boundary in found]),
+        healed_boundaries=_mean([boundary.changed > 0 for boundary in found]),
+        tokens_taken_back=_mean(healed),
+    )
+
+
+def _some(lines: Sequence[str]) -> Sequence[str]:
+    """Every n-th line, together about `_BYTES`."""
+    return lines[:: max(1, -(-sum(map(len, lines)) // _BYTES))]
+
+
+def _boundaries(
+    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], line: str
+) -> Iterator[_Boundary]:
+    """Behind every token of the target but the last."""
+    spelled = target.vocabulary.tokens
+    text, ahead = IncrementalEncoder(target.bpe), IncrementalEncoder(draft.bpe)
+    whole = draft.encode(line)
+    ids = target.encode(line)
+    data = draft.text_bytes(line)
+    # Where a token ends in the draft's text: the two differ by a space in front.
+    shift = int(draft.spec.dummy_prefix) - int(target.spec.dummy_prefix)
+    ends = [end + shift for end in accumulate(len(spelled[i]) for i in ids)]
+    for last, end in zip(ids[:-1], ends, strict=False):
+        text.push(spelled[last])
+        if end > len(ahead.text):
+            ahead.push(data[len(ahead.text) : end])
+            stable = ahead.stable
+            same = takewhile(_equal, zip(ahead.ids[stable:], whole[stable:], strict=False))
+            unstable = len(ahead.ids) - stable
+            yield _Boundary(
+                left=b"".join([spelled[i] for i in text.ids[text.settled :]]),
+                last=last,
+                unstable=unstable,
+                changed=unstable - sum(1 for _ in same),
+            )
+
+
+def _equal(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _count_ruled_out(absorption: Absorption, at: _Boundary, tokens: Iterable[bytes]) -> int:
+    return sum(absorption.absorbs(at.left, at.last, token) for token in tokens)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 4) if values else 0.0

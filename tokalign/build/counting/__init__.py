@@ -1,0 +1,1 @@
+"""Count n-grams of a corpus of any size in bounded memory."""

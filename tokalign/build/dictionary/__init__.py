@@ -1,0 +1,1 @@
+"""Turn counts into dictionaries: the back-off table, and DictSpec's as published."""

@@ -1,0 +1,189 @@
+"""The dictionary of a target tokenizer and a language, as a bundle; of either kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MEMORY, MIN_COUNT, count_token_ngrams
+from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
+from tokalign.build.dictionary.backoff import P_MIN, make_table
+from tokalign.build.dictionary.dictspec import find_continuations
+from tokalign.build.dictionary.ngram_tree import Level, grow_tree
+from tokalign.build.dictionary.prune import ROW_COST
+from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, OPTIMISM
+from tokalign.build.stages import Stage, silent
+from tokalign.errors import UsageError
+from tokalign.tables.backoff import KIND as BACKOFF
+from tokalign.tables.bundle import ALIGNMENT, Bundle, encode_bundle
+from tokalign.tables.dictspec import KIND as DICTSPEC
+from tokalign.tables.dictspec import MAX_CONTEXT, MAX_CONTINUATION
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+DICTIONARY_BYTES = 5_000_000
+"""The largest file of a dictionary by default."""
+
+_SECTIONS = 4
+_LARGEST = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DictspecOptions:
+    """ngrams: word n-grams kept at most. p_min: the least probability of a continuation."""
+
+    ngrams: int = 200_000
+    p_min: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffOptions:
+    """max_bytes: of the whole file. p_min: of a whole chain, when it is read.
+
+    min_count: n-grams counted less often are left out. memory: bytes that counting may hold.
+    workspace: a folder for finished counts, from which a killed build resumes.
+    """
+
+    max_bytes: int = DICTIONARY_BYTES
+    p_min: float = P_MIN
+    min_count: int = MIN_COUNT
+    memory: int = MEMORY
+    workspace: Path | None = None
+
+
+def build_dictionary(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    options: BackoffOptions | DictspecOptions,
+    *,
+    language: str,
+    stage: Stage = silent,
+) -> Bundle:
+    """The dictionary that `options` describe. Raises: UsageError if it cannot be that small."""
+    if isinstance(options, DictspecOptions):
+        return _build_dictspec(target, corpus, options, language, stage)
+    return _build_backoff(target, corpus, options, language, stage)
+
+
+def _build_backoff(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    options: BackoffOptions,
+    language: str,
+    stage: Stage,
+) -> Bundle:
+    counted = count_token_ngrams(
+        corpus,
+        target,
+        max_order=MAX_CONTEXT + 1,
+        min_count=options.min_count,
+        memory=options.memory,
+        workspace=options.workspace,
+        stage=stage,
+    )
+    levels = grow_tree(counted)
+    frame = _backoff_frame(target, corpus, options, language, levels)
+    room = options.max_bytes - _size_of_frame(frame)
+    if room <= 0:
+        raise UsageError(
+            f"--dictionary-bytes {options.max_bytes} is less than the header alone takes; "
+            f"give at least {options.max_bytes - room + 10_000}"
+        )
+    with stage(1, "Choosing contexts") as advance:
+        table = make_table(
+            levels, vocabulary_size=len(target.vocabulary), max_bytes=room, p_min=options.p_min
+        )
+        advance(1)
+    return replace(
+        frame,
+        parameters={**frame.parameters, **table.parameters.to_header()},
+        statistics={
+            **frame.statistics,
+            "entries": len(table),
+            "different_predictions": table.predictions,
+        },
+        sections=table.to_sections(),
+    )
+
+
+def _backoff_frame(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    options: BackoffOptions,
+    language: str,
+    levels: Sequence[Level],
+) -> Bundle:
+    """The bundle of a back-off table that is not chosen yet."""
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": target.fingerprint},
+        corpus=corpus.stamp,
+        parameters={
+            "kind": BACKOFF,
+            "language": language,
+            "min_count": options.min_count,
+            "max_ngrams": MAX_NGRAMS,
+            "discount": DISCOUNT,
+            "concentration": CONCENTRATION,
+            "optimism": OPTIMISM,
+            "row_cost": ROW_COST,
+            "max_bytes": options.max_bytes,
+        },
+        statistics={f"ngrams_of_{n}": len(level) for n, level in enumerate(levels, start=1)},
+        sections={},
+    )
+
+
+def _size_of_frame(frame: Bundle) -> int:
+    """An upper bound of what a file takes besides the content of its sections."""
+    names = ("seed", "segment_bits", "segments", "max_context")
+    numbers: dict[str, Any] = dict.fromkeys(names, _LARGEST)
+    full = replace(
+        frame,
+        parameters={**frame.parameters, **numbers, "p_min": 0.1},
+        statistics={**frame.statistics, "entries": _LARGEST, "different_predictions": _LARGEST},
+        sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
+    )
+    # Two numbers of each section may take four bytes more in the directory.
+    return len(encode_bundle(full)) + _SECTIONS * (ALIGNMENT + 8)
+
+
+def _build_dictspec(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    options: DictspecOptions,
+    language: str,
+    stage: Stage,
+) -> Bundle:
+    """As DictSpec publishes it."""
+    with stage(corpus.size, "Counting word n-grams") as advance:
+        counted = count_word_ngrams(corpus.lines(advance))
+    with stage(options.ngrams, "Encoding n-grams") as advance:
+        kept = counted.most_frequent(options.ngrams)
+        continuations = find_continuations(kept, target, p_min=options.p_min, progress=advance)
+    different = sum(map(len, counted.counts))
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": target.fingerprint},
+        corpus=corpus.stamp,
+        parameters={
+            "kind": DICTSPEC,
+            "language": language,
+            "ngrams": options.ngrams,
+            "max_order": MAX_ORDER,
+            "p_min": options.p_min,
+            "max_context": MAX_CONTEXT,
+            "max_continuation": MAX_CONTINUATION,
+        },
+        statistics={
+            "entries": len(continuations),
+            "different_words": len(counted.words),
+            "different_ngrams": different,
+            "ngrams_kept": min(options.ngrams, different),
+            "words_without_number": counted.unnumbered,
+        },
+        sections=continuations.to_sections(),
+    )

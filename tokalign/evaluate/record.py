@@ -1,0 +1,52 @@
+"""Recording what drafters offer at every position of a text, for `tokalign project`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+from tokalign.evaluate.recorded_proposals import Offer, TracedText
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
+from tokalign.tokenizer.vocabulary import TargetId
+
+ENOUGH = 64
+"""More ids than any drafter offers."""
+
+
+def record(
+    reference: Sequence[TargetId],
+    drafters: Mapping[str, Drafter],
+    *,
+    prompt_tokens: int,
+    limit: int = ENOUGH,
+) -> TracedText:
+    """Ask every drafter at every position of a text behind its first `prompt_tokens` ids.
+
+    limit: ids asked for; a trace of the longest draft wanted tells of all shorter ones.
+    """
+    text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
+    context = Context(reference[:prompt_tokens])
+    for position in range(prompt_tokens, len(reference)):
+        room = min(limit, len(reference) - position - 1)  # the target adds one id of its own
+        for name, drafter in drafters.items():
+            if room:
+                offer = _asked(drafter, context, room, reference[position:])
+                text.offers.setdefault(name, {})[position] = offer
+        context.extend(reference[position : position + 1])
+    return text
+
+
+def _asked(drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]) -> Offer:
+    began = perf_counter()
+    proposal = drafter.propose(context, limit)
+    seconds = perf_counter() - began
+    known = len(proposal.probabilities) == len(proposal.ids)
+    return Offer(
+        sources=proposal.sources,
+        path=tuple(proposal.path_of(following[: len(proposal.ids)])),
+        parents=proposal.parents,
+        probabilities=proposal.probabilities if known else (),
+        passes=proposal.draft_passes,
+        host=max(0.0, seconds - proposal.model_seconds),
+    )

@@ -1,0 +1,85 @@
+"""Many dictionaries from one corpus: it is counted once for each kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.word_ngrams import WordNgrams, count_word_ngrams
+from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.dictspec import find_continuations
+from tokalign.build.dictionary.ngram_tree import Level, grow_tree
+from tokalign.build.stages import Stage, silent
+from tokalign.evaluate.sweep import LONGEST, Variant
+from tokalign.tables.bundle import Bundle
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+class VariantBuilder:
+    """Makes any table of a sweep. Counts are kept in memory until it is dropped.
+
+    workspace: where a killed count of token n-grams resumes from.
+    """
+
+    def __init__(
+        self,
+        target: Tokenizer[TargetId],
+        corpus: Corpus,
+        *,
+        workspace: Path | None = None,
+        stage: Stage = silent,
+    ) -> None:
+        self._target, self._corpus = target, corpus
+        self._workspace, self._stage = workspace, stage
+
+    def build(self, variant: Variant) -> Bundle:
+        """The dictionary of a variant, as a bundle."""
+        parameters: dict[str, object] = {"kind": variant.kind}
+        if variant.kind == "dictspec":
+            words = replace(
+                self._words,
+                packed=self._words.packed[: variant.order],
+                counts=self._words.counts[: variant.order],
+            )
+            found = find_continuations(
+                words.most_frequent(variant.size), self._target, p_min=variant.p_min
+            )
+            entries, sections = len(found), found.to_sections()
+        else:
+            table = make_table(
+                self._tokens[: variant.order + 1],
+                vocabulary_size=len(self._target.vocabulary),
+                max_bytes=variant.size,
+                p_min=variant.p_min,
+            )
+            entries, sections = len(table), table.to_sections()
+            parameters |= table.parameters.to_header()
+        return Bundle(
+            kind="dictionary",
+            fingerprints={"target": self._target.fingerprint},
+            corpus=self._corpus.stamp,
+            parameters=parameters,
+            statistics={"entries": entries},
+            sections=sections,
+        )
+
+    @cached_property
+    def _words(self) -> WordNgrams:
+        with self._stage(self._corpus.size, "Counting word n-grams") as advance:
+            return count_word_ngrams(self._corpus.lines(advance))
+
+    @cached_property
+    def _tokens(self) -> list[Level]:
+        return grow_tree(
+            count_token_ngrams(
+                self._corpus,
+                self._target,
+                max_order=LONGEST["backoff"] + 1,
+                workspace=self._workspace,
+                stage=self._stage,
+            )
+        )

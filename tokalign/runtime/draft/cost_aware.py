@@ -1,0 +1,142 @@
+"""When a draft model is worth asking beside sources that are free.
+
+Without the model a round gives what the best free chain promises. What asking adds to that is
+learned, apart for rounds in which the free chain promises little and much, as both find the same
+tokens easy. The model is asked where what is then expected, over the time it takes, is the better
+rate. What is not tried is slowly believed in again, so that a bad stretch is no verdict.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+
+from tokalign.cost.expected_gain import Costs, best_ids, best_length
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid, expected
+from tokalign.runtime.draft_length.estimates import Acceptance
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.proposal import Proposal
+from tokalign.tokenizer.vocabulary import TargetId
+
+SOURCE = "draft"
+
+_PROMISES = (0.1, 0.3, 0.6, 1.2)
+_ADDED = (0.6, 0.5, 0.4, 0.3, 0.15)
+"""Tokens that asking adds below and between these promises, before that is learned."""
+
+_KEPT = 0.99
+"""What of the past counts at the next observation; without one, per round, `_FADING`."""
+
+_FADING = 0.998
+
+
+class Mean:
+    """A running mean that forgets and goes back to `start`, which weighs `weight` observations."""
+
+    def __init__(self, start: float, weight: float) -> None:
+        self.start, self._weight = start, weight
+        self._sum = self._seen = 0.0
+
+    @property
+    def value(self) -> float:
+        return self.scaled(1.0)
+
+    def scaled(self, factor: float) -> float:
+        """The mean, had it started at `factor` times its start."""
+        return (self._sum + factor * self.start * self._weight) / (self._seen + self._weight)
+
+    def observe(self, value: float) -> None:
+        self._sum = self._sum * _KEPT + value
+        self._seen = self._seen * _KEPT + 1.0
+
+    def fade(self) -> None:
+        """A round went by without an observation."""
+        self._sum *= _FADING
+        self._seen *= _FADING
+
+
+class Experience:
+    """What is known of a draft model's answers. It holds no text, so requests may share it."""
+
+    def __init__(self) -> None:
+        self.acceptance = Acceptance()
+        self.passes, self.proposed = Mean(2.0, 1.0), Mean(2.0, 1.0)
+        self._added = [Mean(start, 4.0) for start in _ADDED]
+        self._overall = Mean(1.0, 4.0)  # what was added, over what is at first expected
+
+    def added(self, promised: float) -> float:
+        """Tokens that asking adds where the free chain promises so many."""
+        return self._place(promised).scaled(self._overall.value)
+
+    def asked(self, promised: float, accepted: int) -> None:
+        """Asking gave so many accepted tokens."""
+        mean, added = self._place(promised), accepted - promised
+        mean.observe(added)
+        self._overall.observe(added / mean.start)
+
+    def not_asked(self, promised: float) -> None:
+        """What is not tried is slowly believed in again."""
+        self._place(promised).fade()
+        self._overall.fade()
+
+    def _place(self, promised: float) -> Mean:
+        return self._added[bisect(_PROMISES, promised)]
+
+
+class AskedWhereItPays:
+    """A hybrid and a draft model; one object per request.
+
+    costs: as the hybrid's; `draft_pass` is the model's price.
+    """
+
+    def __init__(
+        self,
+        hybrid: Hybrid,
+        model: Drafter,
+        *,
+        costs: Callable[[], Costs] = lambda: FREE_ROWS,
+        experience: Experience | None = None,
+    ) -> None:
+        self._hybrid, self._model, self._costs = hybrid, model, costs
+        self._experience = experience or Experience()
+        self._answer: tuple[TargetId, ...] = ()
+        self._promised = 0.0
+        self._seen = 0
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        self._learn(context.ids[self._seen :])
+        self._seen = len(context.ids)
+        free, costs = self._hybrid.propose(context, limit), self._costs()
+        self._promised = expected(free.probabilities)
+        if not limit or not self._pays(free, costs):
+            self._experience.not_asked(self._promised)
+            return free
+        answer = self._model.propose(context, limit)
+        self._experience.passes.observe(answer.draft_passes)
+        guess = answer.chain_guess(SOURCE, self._experience.acceptance.probabilities)
+        spent = answer.draft_passes * costs.draft_pass
+        joined = self._hybrid.join(guess, limit, spent=spent).beside(answer)
+        joined = joined.only(best_ids(joined.probabilities, joined.parents, costs, spent=spent))
+        self._answer = guess.ids
+        self._experience.proposed.observe(len(joined.ids))
+        return joined.at_cost_of(answer)
+
+    def _pays(self, free: Proposal, costs: Costs) -> bool:
+        """Whether the round is expected to have a better rate with the model than without."""
+        known = self._experience
+        tokens = 1.0 + self._promised + known.added(self._promised)
+        whole, part = divmod(known.proposed.value, 1)
+        below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
+        time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
+        return tokens / time > best_length(free.probabilities, costs).rate
+
+    def _learn(self, came: Sequence[TargetId]) -> None:
+        """What came behind the last answer; nothing if the model was not asked."""
+        if self._answer:
+            right = [guessed == token for guessed, token in zip(self._answer, came, strict=False)]
+            right.append(False)
+            known = self._experience
+            known.acceptance.observe(min(len(self._answer), len(came)), right.index(False))
+            known.asked(self._promised, len(came) - 1)
+        self._answer = ()

@@ -1,0 +1,157 @@
+"""What the gain controller learns while decoding: how long passes take, how often drafts are right.
+
+Nothing here draws random numbers or reads a clock: equal observations give equal estimates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from tokalign.cost.expected_gain import Costs
+
+UNLIMITED = 1 << 30
+
+_MEMORY = 32
+"""Observations that a mean time looks back on."""
+
+_QUICK_MEMORY = 8
+"""The same for a time that is shorter than expected."""
+
+_OUTLIER = 2.0
+"""A pass that takes so many times what is expected counts as this many times: something else ran,
+a kernel was compiled. What is really slower is believed after a few passes."""
+
+_ACCEPTANCES = 160
+"""Trials that an acceptance looks back on."""
+
+_LATELY, _CHANGE = 16.0, 2.5
+"""If the mean of so many trials is so many standard errors off, what came before is forgotten."""
+
+_ALIKE = 12.0
+"""So many trials the mean of all further positions is worth at each of them."""
+
+
+class PassTimes:
+    """Time by a count from 1 on (rows of the target, passes of the draft): a prior, corrected.
+
+    prior: times in any unit; what is learned is the ratio to them, and a count that was never seen
+    has the ratio of its neighbours. So a curve of another machine, or one in passes instead of
+    seconds, is right as soon as a few counts were seen.
+    weight: how many observations the prior is worth; 0 where even its unit is unknown.
+    """
+
+    def __init__(self, prior: Sequence[float], *, weight: float) -> None:
+        self._prior = Costs(rows=tuple(prior))
+        self._ratios: dict[int, float] = {}
+        self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
+        self._weight = weight
+        self._table: list[float] = []
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether times are in seconds: the prior was, or something has been seen."""
+        return bool(self._weight or self._ratios)
+
+    @property
+    def reach(self) -> int:
+        """The highest count to try: of an assumed prior, two more than have been seen.
+
+        Another machine's staircase may be far too low, and one long draft cost fifty passes.
+        """
+        return UNLIMITED if self._weight else max(self._ratios, default=1) + 2
+
+    def observe(self, count: int, seconds: float) -> None:
+        """A pass over `count` took so long."""
+        ratio = seconds / self._prior.verify(count)
+        weight = self._weights[count]
+        if self.is_calibrated:
+            expected = self._ratio(count)
+            if weight >= 1:
+                ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
+        else:
+            expected = ratio
+        # What makes a pass slow is often something else, what makes it fast never is.
+        weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
+        self._weights[count] = weight
+        self._ratios[count] = expected + (ratio - expected) / weight
+        self._table.clear()
+
+    def __call__(self, count: int) -> float:
+        """The expected time of a pass over `count` (1 or more)."""
+        return self._prior.verify(count) * self._ratio(count)
+
+    def table(self, most: int) -> tuple[float, ...]:
+        """The times of 1, 2, ..., `most`."""
+        if len(self._table) < most:
+            counts, known = range(1, most + 1), sorted(self._ratios)
+            prior = np.array([self._prior.verify(count) for count in counts])
+            ratios = np.interp(counts, known, [self._ratios[c] for c in known]) if known else 1.0
+            self._table = (prior * ratios).tolist()
+        return tuple(self._table[:most])
+
+    def _ratio(self, count: int) -> float:
+        """Seen, or interpolated between the nearest counts that were."""
+        known = self._ratios
+        if count in known or not known:
+            return known.get(count, 1.0)
+        counts = sorted(known)
+        return float(np.interp(count, counts, [known[c] for c in counts]))
+
+
+class Acceptance:
+    """How often a draft's i-th token is right if those before it are, by position.
+
+    start: expected of the first position, worth `weight` trials. Every further one is expected to
+    be as good as all behind the first together, and those as good as the first, until trials say
+    otherwise: a few unlucky ones at one position must not keep drafts short for good.
+    """
+
+    def __init__(self, *, start: float = 0.5, weight: float = 4.0) -> None:
+        self._start, self._weight = start, weight
+        self._positions: list[_Position] = []
+
+    def observe(self, proposed: int, accepted: int) -> None:
+        """A proposal of so many ids, of which the first `accepted` were right."""
+        for position in range(min(proposed, accepted + 1)):
+            if position == len(self._positions):
+                self._positions.append(_Position())
+            self._positions[position].observe(position < accepted)
+
+    def probabilities(self, count: int) -> list[float]:
+        """Conditional probabilities of the first `count` positions."""
+        first = self._estimate(0, self._start, self._weight)
+        trials = sum(position.trials for position in self._positions[1:])
+        right = sum(position.right for position in self._positions[1:])
+        further = (right + self._weight * first) / (trials + self._weight)
+        return [first, *(self._estimate(i, further, _ALIKE) for i in range(1, count))][:count]
+
+    def _estimate(self, position: int, expected: float, weight: float) -> float:
+        if position >= len(self._positions):
+            return expected
+        seen = self._positions[position]
+        return (seen.right + weight * expected) / (seen.trials + weight)
+
+
+class _Position:
+    """Trials of one position, the latest ones only; fewer of them once the text has changed."""
+
+    __slots__ = ("_lately", "right", "trials")
+
+    def __init__(self) -> None:
+        self.trials = self.right = 0.0
+        self._lately = 0.0
+
+    def observe(self, right: bool) -> None:
+        fading = 1 - 1 / _ACCEPTANCES
+        self.trials = self.trials * fading + 1
+        self.right = self.right * fading + right
+        rate = self.right / self.trials
+        step = 1 / min(self.trials, _LATELY)
+        self._lately += (right - self._lately) * step
+        surprise = abs(self._lately - rate)
+        if self.trials > _LATELY and surprise > _CHANGE * sqrt(rate * (1 - rate) / _LATELY):
+            self.trials, self.right = _LATELY, _LATELY * self._lately

@@ -1,1 +1,0 @@
-"""Draft length by expected gain: costs, estimates, and the controller."""

@@ -1,0 +1,18 @@
+"""What a measured cost curve holds for: chip, mlx version and the two models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokalign.cost.curve import Machine
+from tokalign.runtime.mlx.weights import device_name, mlx_version, weights_fingerprint
+
+
+def machine_of(target: Any, draft: Any = None) -> Machine:
+    """What a curve of two mlx-lm models holds for here. Cost: some milliseconds."""
+    return Machine(
+        device=device_name(),
+        mlx=mlx_version(),
+        target=weights_fingerprint(target),
+        draft="" if draft is None else weights_fingerprint(draft),
+    )

@@ -1,0 +1,220 @@
+"""A back-off table: after which ids which id comes next, and how surely.
+
+For the longest stored end of the text, of up to 8 ids, the table has the one next id that is
+likeliest. Every end of a stored context is stored too, so the search begins at the last id, takes
+one more while that is stored, and stops at the first end that is not. A longer continuation is had
+by asking again with the answer appended.
+
+Contexts are not kept, only fingerprints of 8 bits (`fuse.py`): about one search in 256 believes in
+a context that was never stored. That costs a wrong guess, never a wrong output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.errors import BundleError
+from tokalign.tables.binary_fuse import (
+    FINGERPRINT_SHIFT,
+    MULTIPLIER,
+    OFFSET_SHIFTS,
+    SEGMENT_SHIFT,
+    SEGMENT_WIDTH,
+    WORD,
+    FuseShape,
+)
+from tokalign.tables.bundle import Bundle, Section
+from tokalign.tables.dictionary import Chain
+from tokalign.tokenizer.vocabulary import TargetId
+
+KIND = "backoff"
+
+_, _SECOND, _THIRD = OFFSET_SHIFTS
+_SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
+_ID_SECTIONS = {2: "backoff.predictions.ids.u16", 4: "backoff.predictions.ids.u32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffParameters:
+    """What a reader has to know besides the sections; kept in the bundle's header.
+
+    max_context: ids of the longest context. p_min: the least probability of a chain by default.
+    """
+
+    shape: FuseShape
+    max_context: int
+    p_min: float
+
+    def to_header(self) -> dict[str, Any]:
+        return {
+            "seed": self.shape.seed,
+            "segment_bits": self.shape.segment_bits,
+            "segments": self.shape.segments,
+            "max_context": self.max_context,
+            "p_min": self.p_min,
+        }
+
+    @classmethod
+    def from_header(cls, parameters: Mapping[str, Any]) -> BackoffParameters:
+        """Raises: KeyError, TypeError, ValueError for a header that lacks one or has nonsense."""
+        shape = FuseShape(
+            seed=int(parameters["seed"]),
+            segment_bits=int(parameters["segment_bits"]),
+            segments=int(parameters["segments"]),
+        )
+        return cls(
+            shape=shape,
+            max_context=int(parameters["max_context"]),
+            p_min=float(parameters["p_min"]),
+        )
+
+
+class BackoffTable:
+    """Context -> the likeliest next id and its probability, by longest stored suffix.
+
+    entries: contexts stored.
+    fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
+    ids: u16 or u32[predictions], probabilities: u8[predictions] in 1/255: the different answers;
+    a key's number says which is its own.
+    """
+
+    def __init__(
+        self,
+        parameters: BackoffParameters,
+        *,
+        entries: int,
+        fingerprints: NDArray[np.uint8],
+        numbers: NDArray[np.uint16],
+        ids: NDArray[Any],
+        probabilities: NDArray[np.uint8],
+    ) -> None:
+        self.parameters = parameters
+        self._entries = entries
+        # Views index into plain Python ints several times faster than arrays do.
+        self._fingerprints = fingerprints.data
+        self._numbers = numbers.data
+        self._ids = cast("Sequence[TargetId]", ids.data)
+        self._probabilities = probabilities.data
+        shape = parameters.shape
+        # What every search needs, in one look at the object.
+        self._search = (
+            parameters.max_context,
+            shape.start,
+            shape.segments,
+            shape.segment_bits,
+            1 << shape.segment_bits,
+            (1 << shape.segment_bits) - 1,
+            self._fingerprints,
+        )
+
+    def __len__(self) -> int:
+        """How many contexts are stored."""
+        return self._entries
+
+    @property
+    def predictions(self) -> int:
+        """How many different answers there are."""
+        return len(self._ids)
+
+    def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
+        """The id that most likely follows, and how likely; None where no end is stored.
+
+        Cost: about 0.6 µs per id of the longest stored end, and once more.
+        """
+        longest, state, segments, bits, size, mask, slots = self._search
+        found: tuple[int, int, int] | None = None
+        for token in suffix[: -longest - 1 : -1]:
+            state = (state ^ token) * MULTIPLIER & WORD
+            state ^= state >> 32
+            start = (state >> SEGMENT_SHIFT & _SEGMENT_MASK) * segments >> SEGMENT_WIDTH << bits
+            one = start + (state & mask)
+            two = start + size + (state >> _SECOND & mask)
+            three = start + size + size + (state >> _THIRD & mask)
+            if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
+                break
+            found = one, two, three
+        if found is None:
+            return None
+        one, two, three = found
+        numbers = self._numbers
+        number = numbers[one] ^ numbers[two] ^ numbers[three]
+        if number >= len(self._ids):  # a context that was never stored
+            return None
+        return self._ids[number], self._probabilities[number] / 255
+
+    def follow(
+        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
+    ) -> Chain:
+        """Ids that follow one another as long as all of them together have probability `p_min`."""
+        least = self.parameters.p_min if p_min is None else p_min
+        text = list(suffix[-self.parameters.max_context :])
+        given = len(text)
+        probabilities: list[float] = []
+        together = 1.0
+        while len(probabilities) < limit:
+            predicted = self.predict(text)
+            if predicted is None:
+                break
+            together *= predicted[1]
+            if together < least:
+                break
+            text.append(predicted[0])
+            probabilities.append(predicted[1])
+        return Chain(tuple(text[given:]), tuple(probabilities))
+
+    def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold this table, besides its parameters."""
+        ids = np.asarray(self._ids)
+        return {
+            "backoff.fingerprints": bytes(self._fingerprints),
+            "backoff.numbers": np.asarray(self._numbers).astype("<u2").tobytes(),
+            "backoff.predictions.probabilities": bytes(self._probabilities),
+            _ID_SECTIONS[ids.itemsize]: ids.astype(f"<u{ids.itemsize}").tobytes(),
+        }
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> BackoffTable:
+        """The table in a bundle, in place: its arrays are views of the sections.
+
+        The content is trusted; open the bundle with `verify` where it may be damaged.
+        Raises: BundleError for what is missing in it or contradicts itself.
+        """
+        sections = bundle.sections
+        width = 2 if _ID_SECTIONS[2] in sections else 4
+        try:
+            table = cls(
+                BackoffParameters.from_header(bundle.parameters),
+                entries=int(bundle.statistics["entries"]),
+                fingerprints=_array(sections["backoff.fingerprints"], "u1"),
+                numbers=_array(sections["backoff.numbers"], "<u2"),
+                ids=_array(sections[_ID_SECTIONS[width]], f"<u{width}"),
+                probabilities=_array(sections["backoff.predictions.probabilities"], "u1"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(
+                f"the back-off table cannot be read ({error}); rebuild it with: tokalign build"
+            ) from error
+        slots = table.parameters.shape.slots
+        if not slots == len(table._fingerprints) == len(table._numbers):
+            raise BundleError(
+                f"the back-off table should have {slots} slots but has "
+                f"{len(table._fingerprints)} fingerprints and {len(table._numbers)} numbers; "
+                "rebuild it with: tokalign build"
+            )
+        if len(table._ids) != len(table._probabilities):
+            raise BundleError(
+                f"the back-off table predicts {len(table._ids)} ids with "
+                f"{len(table._probabilities)} probabilities; rebuild it with: tokalign build"
+            )
+        return table
+
+
+def _array(section: Section, dtype: str) -> NDArray[Any]:
+    """A section as an array of the machine's own byte order; no copy on little-endian machines."""
+    array = np.frombuffer(section, dtype=dtype)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,0 +1,211 @@
+"""DictSpec's dictionary: whole continuations of the n-grams that a corpus repeats.
+
+A read-only lookup over a bundle's sections, packed so that it can stay in the file: a marisa trie
+over the contexts' ids in *reverse*, so that one prefix query finds every stored suffix of the
+text so far, and a shared pool of the continuations' ids. The layout is in `docs/table-format.md`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import marisa_trie
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.errors import BundleError
+from tokalign.tables.bundle import Section
+from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Chain, Ids
+from tokalign.tokenizer.vocabulary import TargetId
+
+__all__ = ["MAX_CONTEXT", "MAX_CONTINUATION", "Continuation", "Continuations", "Ids"]
+
+KIND = "dictspec"
+
+_Packer = Callable[..., bytes]
+_TYPE_CODES = {2: "H", 4: "I"}
+_POOL_SECTIONS = {2: "continuations.pool.u16", 4: "continuations.pool.u32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a dictionary expects next.
+
+    ids: the expected ids, 1 to 8. probability: that all of them follow, as far as the counted
+    n-grams say. matched: how many ids of the context it rests on, 1 to 8.
+    """
+
+    ids: Ids
+    probability: float
+    matched: int
+
+
+class Continuations:
+    """Context -> single best continuation, by longest stored suffix.
+
+    trie: contexts, reversed, each id as little-endian u16 or u32 (as the pool).
+    locators: u32[entries] by trie id, `start in pool << 3 | length - 1`.
+    probabilities: u8[entries] by trie id, in 1/255.
+    pool: u16 or u32 ids; u16 when the vocabulary has at most 65,536 ids.
+    """
+
+    def __init__(
+        self,
+        *,
+        trie: marisa_trie.BinaryTrie,
+        locators: NDArray[np.uint32],
+        probabilities: NDArray[np.uint8],
+        pool: NDArray[np.uint16] | NDArray[np.uint32],
+    ) -> None:
+        # Views index into plain Python ints several times faster than arrays do.
+        self._trie = trie
+        self._locators = locators.data
+        self._probabilities = probabilities.data
+        self._pool = pool.data
+        self._width = pool.itemsize
+        self._packers = _packers(self._width)
+        self._backing: object = None
+
+    def __len__(self) -> int:
+        """How many contexts are stored."""
+        return len(self._locators)
+
+    def longest_match(self, suffix: Sequence[TargetId]) -> Continuation | None:
+        """The continuation of the longest stored suffix of `suffix`, None if there is none.
+
+        Only the last 8 ids count. Cost: about 2 µs, whatever the number of entries.
+        """
+        tail = suffix[-MAX_CONTEXT:][::-1]
+        found = self._trie.prefixes(self._packers[len(tail)](*tail))
+        return self._read(found[-1]) if found else None
+
+    def follow(
+        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
+    ) -> Chain:
+        """The continuation of the longest stored suffix, if it has probability `p_min` as a whole.
+
+        One probability is stored for all its ids together; each id is given the root of it.
+        """
+        found = self.longest_match(suffix)
+        if found is None or (p_min is not None and found.probability < p_min):
+            return Chain()
+        each = found.probability ** (1 / len(found.ids))
+        ids = found.ids[:limit]
+        return Chain(ids, (each,) * len(ids))
+
+    def items(self) -> Iterator[tuple[Ids, Continuation]]:
+        """All contexts with their continuations, in the order of the trie."""
+        for key in self._trie.iterkeys():
+            entry = self._read(key)
+            ids = struct.unpack(f"<{entry.matched}{_TYPE_CODES[self._width]}", key)
+            yield cast("Ids", ids[::-1]), entry
+
+    def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold this table."""
+        pool = np.asarray(self._pool)
+        return {
+            "continuations.trie": self._trie.tobytes(),
+            "continuations.locators": np.asarray(self._locators).astype("<u4").tobytes(),
+            "continuations.probabilities": bytes(self._probabilities),
+            _POOL_SECTIONS[self._width]: pool.astype(f"<u{self._width}").tobytes(),
+        }
+
+    @classmethod
+    def from_sections(cls, sections: Mapping[str, Section]) -> Continuations:
+        """The table in these sections, in place: arrays and trie are views of them.
+
+        The content is trusted; open the bundle with `verify` where it may be damaged.
+        Raises: BundleError for sections that are missing or contradict each other.
+        """
+        width = next((w for w, name in _POOL_SECTIONS.items() if name in sections), None)
+        if width is None:
+            raise BundleError("the table holds no dictionary; give a .dictionary.tok file")
+        trie = marisa_trie.BinaryTrie()
+        try:
+            backing = sections["continuations.trie"]
+            trie.map(backing)
+            table = cls(
+                trie=trie,
+                locators=_array(sections["continuations.locators"], "<u4"),
+                probabilities=_array(sections["continuations.probabilities"], "u1"),
+                pool=_array(sections[_POOL_SECTIONS[width]], f"<u{width}"),
+            )
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise BundleError(
+                f"the dictionary cannot be read ({error}); rebuild it with: tokalign build"
+            ) from error
+        table._backing = backing  # a mapped trie does not keep its bytes alive
+        if not len(trie) == len(table._locators) == len(table._probabilities):
+            raise BundleError(
+                f"the dictionary has {len(trie)} contexts but {len(table._locators)} locators; "
+                "rebuild it with: tokalign build"
+            )
+        return table
+
+    @classmethod
+    def from_entries(
+        cls, entries: Mapping[Ids, tuple[Ids, float]], vocabulary_size: int
+    ) -> Continuations:
+        """Pack `context -> (continuation, probability)`.
+
+        Contexts and continuations have 1 to 8 ids below `vocabulary_size`; probabilities are kept
+        to 1/255. Equal entries give equal bytes, in whatever order they come.
+        Cost: about 7 µs per entry.
+        """
+        width = 2 if vocabulary_size <= 1 << 16 else 4
+        packers = _packers(width)
+        packed = {packers[len(context)](*context[::-1]): context for context in sorted(entries)}
+        trie = marisa_trie.BinaryTrie(packed)
+        starts, pool = _share_pool({ids for ids, _ in entries.values()})
+        locators = np.zeros(len(entries), dtype=np.uint32)
+        probabilities = np.zeros(len(entries), dtype=np.uint8)
+        for key, context in packed.items():
+            ids, probability = entries[context]
+            index = trie[key]
+            locators[index] = starts[ids] << 3 | len(ids) - 1
+            probabilities[index] = round(probability * 255)
+        return cls(
+            trie=trie,
+            locators=locators,
+            probabilities=probabilities,
+            pool=np.array(pool, dtype=f"u{width}"),
+        )
+
+    def _read(self, key: bytes) -> Continuation:
+        index = self._trie[key]
+        start, last = divmod(self._locators[index], 8)
+        ids = cast("Ids", tuple(self._pool[start : start + last + 1]))
+        return Continuation(ids, self._probabilities[index] / 255, len(key) // self._width)
+
+
+def _packers(width: int) -> list[_Packer]:
+    """By number of ids, the function that packs so many ids of `width` bytes, little-endian."""
+    return [struct.Struct(f"<{n}{_TYPE_CODES[width]}").pack for n in range(MAX_CONTEXT + 1)]
+
+
+def _array(section: Section, dtype: str) -> NDArray[Any]:
+    """A section as an array of the machine's own byte order; no copy on little-endian machines."""
+    array = np.frombuffer(section, dtype=dtype)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _share_pool(values: Collection[Ids]) -> tuple[dict[Ids, int], list[TargetId]]:
+    """Lay values out in one list of ids so that one that ends another is stored inside it.
+
+    Sorted by their reversed ids, a value stands right before those it ends; so going backwards,
+    the last value laid out holds it if any does.
+    Example: (7, 8, 9), (8, 9) and (9,) share three ids. It is the usual case: "the rest of the
+    n-gram" is stored for every prefix of the n-gram.
+    """
+    starts: dict[Ids, int] = {}
+    pool: list[TargetId] = []
+    last: Ids = ()
+    for value in sorted(values, key=lambda ids: ids[::-1], reverse=True):
+        if last[-len(value) :] != value:
+            pool += value
+            last = value
+        starts[value] = len(pool) - len(value)
+    return starts, pool
