@@ -17,8 +17,8 @@ from reference_texts import ReferenceTexts, reference_texts
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.cover_search import CoverSearch
 from tokalign.runtime.translation.exact import ExactTranslation
@@ -49,13 +49,13 @@ def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
         rounds = accepted = 0
         for event in given.play(ids, session, translation, alternatives=alternatives):
             statistics.observe(event)
-            if isinstance(event, Emitted):
+            if isinstance(event, Round):
                 rounds, accepted = rounds + 1, accepted + event.accepted
         per_text.append((accepted, rounds))
     low, high = bootstrap(per_text)
     return (
         f"| {name} | {statistics.accepted_per_round:.3f} | {low:.3f}–{high:.3f} "
-        f"| {statistics.draft_acceptance_rate:.3f} | {1 + statistics.proposed_per_round:.2f} "
+        f"| {statistics.draft_acceptance_rate:.3f} | {statistics.rows_per_round:.2f} "
         f"| {statistics.empty_rounds / statistics.rounds:.1%} "
         f"| {statistics.draft_passes_per_round:.2f} "
         f"| {statistics.host_ms_per_round['p50']:.2f} "

@@ -24,7 +24,7 @@ from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
-from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, read_trace
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
 from tokalign.runtime.draft_length.controller import MOST
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.pace import Pace
@@ -64,7 +64,7 @@ def benchmark(
 
 
 def _row(
-    name: str, trace: OfferTrace, curve: str, costs: Costs, pace: Callable[[], Pace] | None
+    name: str, trace: ProposalTrace, curve: str, costs: Costs, pace: Callable[[], Pace] | None
 ) -> bool:
     """Print one row; whether a bar was missed."""
     lengths = [length for length in LENGTHS if length <= max(2, trace.longest)]
@@ -83,16 +83,16 @@ def _blind_pace(costs: Costs) -> Pace:
     return Pace(rows, PassTimes([0.1 * n for n in range(1, MOST + 1)], weight=0))
 
 
-def _merged(paths: Sequence[Path]) -> OfferTrace:
-    """The offers of several traces at the same positions of the same texts."""
+def _merged(paths: Sequence[Path]) -> ProposalTrace:
+    """The proposals of several traces at the same positions of the same texts."""
     traces = [read_trace(path) for path in paths]
     texts = []
     for same in zip(*(trace.texts for trace in traces), strict=False):
         if len({(text.given, text.length) for text in same}) > 1:
             raise UsageError(f"{paths} are not of the same texts; record them again")
-        offers = {name: by for text in same for name, by in text.offers.items()}
-        texts.append(TracedText(given=same[0].given, length=same[0].length, offers=offers))
-    return OfferTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
+        found = {name: by for text in same for name, by in text.proposals.items()}
+        texts.append(TracedText(given=same[0].given, length=same[0].length, proposals=found))
+    return ProposalTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
 
 
 if __name__ == "__main__":

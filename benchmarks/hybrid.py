@@ -31,10 +31,10 @@ from tokalign.runtime.draft.cost_aware import Experience
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
-from tokalign.runtime.events import Proposed
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
 from tokalign.tables.opening import open_alignment, open_dictionary
@@ -67,15 +67,7 @@ class Recorded:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         answer = self.answers[len(context.ids)]
-        end = min(limit, answer.chain_length)
-        return replace(
-            answer,
-            ids=answer.ids[:end],
-            sources=answer.sources[:end],
-            probabilities=answer.probabilities[:end],
-            parents=(),
-            laws=(),
-        )
+        return replace(answer, tree=answer.tree.first_chain.head(limit), distributions=())
 
 
 def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
@@ -95,9 +87,9 @@ def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[fl
         drafter = make_drafter(drafting, Recorded(text.answers) if text.answers else None)
         for event in replay(text.ids, drafter, prompt_tokens=PROMPT_TOKENS):
             statistics.observe(event)
-            if isinstance(event, Proposed):
-                time += costs.verify(1 + len(event.proposal.ids))
-                time += costs.draft_pass * event.proposal.draft_passes
+            if isinstance(event, Round):
+                time += costs.verify(event.rows)
+                time += costs.draft_pass * event.draft_passes
     return statistics.tokens_per_round, statistics.generation_tokens / time
 
 

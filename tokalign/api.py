@@ -27,7 +27,6 @@ from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft_length.known_costs import shared_pace
 from tokalign.runtime.draft_length.pace import Pace
 from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.interfaces import Guesser, Sampler
 from tokalign.runtime.limits import Limits
@@ -43,6 +42,7 @@ from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Samp
 from tokalign.runtime.mlx.session import CacheOptions, ModelSession
 from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translation.published import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
@@ -240,8 +240,8 @@ def speculative_generate_step(
     yielded = len(context.ids)
     try:
         for event in decode(context, drafter, verifier, limits=limits):
-            if isinstance(event, Emitted) and event.logprobs is not None:
-                for row, token in enumerate(event.ids):
+            if isinstance(event, Round) and event.logprobs is not None:
+                for row, token in enumerate(event.emitted):
                     yielded += 1
                     yield token, event.logprobs[row], row < event.accepted
     finally:

@@ -205,7 +205,7 @@ def test_the_trace_is_the_run(models: dict[str, str]) -> None:
     assert [i for one in run.rounds for i in one.emitted] == found["token_ids"]
     assert len(run.rounds) == found["rounds"]
     assert sum(one.accepted for one in run.rounds) == found["num_accepted_draft_tokens"]
-    assert sum(len(one.proposed) for one in run.rounds) == found["num_draft_tokens"]
+    assert sum(len(one.tree) for one in run.rounds) == found["num_draft_tokens"]
 
 
 def test_a_stop_string_ends_the_text(models: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from tokalign.cli.output import json_option, note, print_json, progress, quiet_o
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
-    from tokalign.evaluate.recorded_proposals import OfferTrace
+    from tokalign.evaluate.recorded_proposals import ProposalTrace
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.tokenizer.registry import ModelLocation
 
@@ -106,7 +106,7 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
     return replace(curve, notes=notes)
 
 
-def _trace(decoder: Decoder) -> OfferTrace:
+def _trace(decoder: Decoder) -> ProposalTrace:
     from tokalign.evaluate.self_draft import trace_own_output
 
     lines = _SAMPLE.read_text("utf-8").splitlines()
@@ -115,7 +115,7 @@ def _trace(decoder: Decoder) -> OfferTrace:
     return trace_own_output(decoder, prompts, limit=_LONGEST)
 
 
-def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple[int, float]:
+def _best_length(curve: CostCurve, trace: ProposalTrace, calibration: str) -> tuple[int, float]:
     """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
     from tokalign.evaluate.project import costs_under, expected_tokens, project
     from tokalign.evaluate.unispec import unispec_size

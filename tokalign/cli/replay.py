@@ -135,7 +135,7 @@ def _replay(
 ) -> tuple[Statistics, str]:
     """Replay every text; the statistics of all, and which translation it was."""
     from tokalign.evaluate.record import record
-    from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, write_trace
+    from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
     from tokalign.evaluate.replay import replay
     from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
@@ -178,5 +178,5 @@ def _replay(
             advance(1)
     if trace is not None:
         notes = {"translation": chosen, "num_draft_tokens": steps, "texts": len(texts)}
-        write_trace(OfferTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
+        write_trace(ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
     return statistics, chosen

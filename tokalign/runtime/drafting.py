@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
-from tokalign.runtime.draft.cost_aware import AskedWhereItPays, Experience
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import Source, TableSource
+from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft_length.controller import GainController, SteppedDrafter
 from tokalign.runtime.draft_length.pace import Pace
 from tokalign.runtime.interfaces import Drafter, Verifier
@@ -103,13 +103,13 @@ def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
     # The number of draft tokens is the model's, then.
     hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
     costs, experience = drafting.costs, drafting.experience
-    return AskedWhereItPays(hybrid, neural, costs=costs, experience=experience)
+    return CostAwareHybrid(hybrid, neural, costs=costs, experience=experience)
 
 
 def _free_hybrid(drafting: Drafting) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(TableSource(DictionaryDrafter(drafting.dictionary)))
+        sources.append(DictionaryDrafter(drafting.dictionary))
     most = drafting.num_draft_tokens or _MOST_PROPOSED
     return Hybrid(sources, costs=drafting.costs, max_tokens=most)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
-from tokalign.runtime.rounds import Outcome, SavedRun, tokens_of
+from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
-from tokalign.runtime.trace import Trace
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -76,15 +74,15 @@ class Generation:
         self._text = text()
         self._shown: list[str] = []
         self.statistics = statistics or Statistics()
-        self.trace = Trace()
+        self.rounds: list[Round] = []
 
     def __iter__(self) -> Iterator[Piece]:
         """One piece per token. What no token completes is the text of a last one, see `rest`."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
-                self.trace.observe(event)
-                if isinstance(event, Emitted):
+                if isinstance(event, Round):
+                    self.rounds.append(replace(event, logprobs=None))  # they are large
                     yield from self._pieces(event)
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
@@ -116,22 +114,21 @@ class Generation:
     def saved_run(self) -> SavedRun:
         """`summary` and every round so far, to be written to a file."""
         vocabulary = self._decoder.target.tokenizer.vocabulary
-        tokens, specials = tokens_of(self.trace.rounds, vocabulary.tokens, vocabulary.specials)
+        tokens, specials = tokens_of(self.rounds, vocabulary.tokens, vocabulary.specials)
         return SavedRun(
-            rounds=tuple(self.trace.rounds),
+            rounds=tuple(self.rounds),
             token_bytes=tokens,
             special_tokens=specials,
             figures=self.summary(),
         )
 
-    def _pieces(self, event: Emitted) -> Iterator[Piece]:
-        one = self.trace.rounds[-1]
-        for index, (token, source) in enumerate(zip(event.ids, event.sources, strict=True)):
+    def _pieces(self, one: Round) -> Iterator[Piece]:
+        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
             self._shown.append(self._text.push(token))
             yield Piece(
                 token=token,
                 text=self._shown[-1],
                 source=source,
                 outcome=one.outcome(index),
-                logprobs=None if event.logprobs is None else event.logprobs[index],
+                logprobs=None if one.logprobs is None else one.logprobs[index],
             )

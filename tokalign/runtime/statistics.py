@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
-from tokalign.runtime.proposal import TARGET, Proposal
+from tokalign.runtime.events import Event, Finished, Started
+from tokalign.runtime.proposal import TARGET
+from tokalign.runtime.rounds import Round
 
 
 class Statistics:
@@ -19,6 +20,7 @@ class Statistics:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.rounds = 0
+        self.rows = 0
         self.num_spec_steps = 0
         self.num_draft_tokens = 0
         self.num_accepted_draft_tokens = 0
@@ -34,7 +36,6 @@ class Statistics:
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
         self._first = True
-        self._proposed = Proposed(Proposal(), 0, 0.0)
 
     def observe(self, event: Event) -> None:
         """Take one event in."""
@@ -42,40 +43,36 @@ class Statistics:
             case Started():
                 self.prompt_tokens += event.prompt_tokens
                 self._first = True
-            case Proposed():
-                self._proposed = event
-            case Emitted():
-                self._count(self._proposed, event)
-                self._time(self._proposed, event)
+            case Round():
+                self._count(event)
+                self._time(event)
             case Finished():
                 self.finish_reason = event.reason
 
-    def _count(self, proposed: Proposed, emitted: Emitted) -> None:
-        proposal = proposed.proposal
+    def _count(self, one: Round) -> None:
         self.rounds += 1
-        self.generation_tokens += len(emitted.ids)
-        self.draft_passes += proposal.draft_passes
-        self.counts.update(proposal.counts)
-        self._proposed_by.update(proposal.sources)
-        self._accepted_by.update(emitted.sources)
-        if not proposal.ids:
-            self.empty_rounds += proposed.limit > 0  # else nothing was asked for
+        self.generation_tokens += len(one.emitted)
+        self.rows += one.rows
+        self.draft_passes += one.draft_passes
+        self.counts.update(one.counts)
+        self._proposed_by.update(one.tree.sources)
+        self._accepted_by.update(one.sources)
+        if not one.tree:
+            self.empty_rounds += one.limit > 0  # else nothing was asked for
             return
         self.num_spec_steps += 1
-        self.num_draft_tokens += len(proposal.ids)
-        self.num_accepted_draft_tokens += emitted.accepted
-        self._accepted_lengths[emitted.accepted] += 1
+        self.num_draft_tokens += len(one.tree)
+        self.num_accepted_draft_tokens += one.accepted
+        self._accepted_lengths[one.accepted] += 1
 
-    def _time(self, proposed: Proposed, emitted: Emitted) -> None:
-        seconds = proposed.seconds + emitted.seconds
+    def _time(self, one: Round) -> None:
         spent = self._first_rounds if self._first else self._later_rounds
-        spent[0] += len(emitted.ids)
-        spent[1] += seconds
+        spent[0] += len(one.emitted)
+        spent[1] += one.seconds
         if not self._first:
-            in_models = proposed.proposal.model_seconds + emitted.model_seconds
-            self._host_seconds.append(max(0.0, seconds - in_models))
-            if proposed.proposal.draft_passes:
-                self._translation_seconds.append(proposed.proposal.translation_seconds)
+            self._host_seconds.append(max(0.0, one.seconds - one.model_seconds))
+            if one.draft_passes:
+                self._translation_seconds.append(one.translation_seconds)
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------
@@ -91,6 +88,11 @@ class Statistics:
     @property
     def proposed_per_round(self) -> float:
         return _ratio(self.num_draft_tokens, self.rounds)
+
+    @property
+    def rows_per_round(self) -> float:
+        """Rows that the target computed, steps that fill in a long prompt excluded."""
+        return _ratio(self.rows, self.rounds)
 
     @property
     def draft_passes_per_round(self) -> float:
@@ -127,7 +129,7 @@ class Statistics:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens per second behind the first round, which reads the prompt."""
+        """Output tokens per second after the first round, which reads the prompt."""
         return _ratio(*self._later_rounds)
 
     @property
@@ -169,6 +171,7 @@ _SUMMARY = (
     "tokens_per_round",
     "accepted_per_round",
     "proposed_per_round",
+    "rows_per_round",
     "draft_passes_per_round",
     "num_spec_steps",
     "num_draft_tokens",

@@ -29,7 +29,8 @@ from tokalign.tables.binary_fuse import (
     FuseShape,
 )
 from tokalign.tables.bundle import Bundle, Section
-from tokalign.tables.dictionary import Chain
+from tokalign.tables.dictionary import SOURCE
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 KIND = "backoff"
@@ -149,7 +150,7 @@ class BackoffTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """Ids that follow one another as long as all of them together have probability `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])
@@ -165,7 +166,7 @@ class BackoffTable:
                 break
             text.append(predicted[0])
             probabilities.append(predicted[1])
-        return Chain(tuple(text[given:]), tuple(probabilities))
+        return TokenTree.chain(text[given:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table, besides its parameters."""

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
 from tokalign.tables.bundle import Section
-from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Chain, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, SOURCE, Ids
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 __all__ = ["MAX_CONTEXT", "MAX_CONTINUATION", "Continuation", "Continuations", "Ids"]
@@ -84,17 +85,17 @@ class Continuations:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """The continuation of the longest stored suffix, if it has probability `p_min` as a whole.
 
         One probability is stored for all its ids together; each id is given the root of it.
         """
         found = self.longest_match(suffix)
         if found is None or (p_min is not None and found.probability < p_min):
-            return Chain()
+            return EMPTY_TREE
         each = found.probability ** (1 / len(found.ids))
         ids = found.ids[:limit]
-        return Chain(ids, (each,) * len(ids))
+        return TokenTree.chain(ids, SOURCE, (each,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie."""

@@ -12,15 +12,21 @@ from hypothesis import strategies as st
 from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import known_pace, project
-from tokalign.evaluate.recorded_proposals import Offer, OfferTrace, TracedText
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
+    TracedText,
+)
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.controller import GainController
 from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
 from tokalign.runtime.draft_length.pace import CREDIT, SHARE, SLACK, Pace
-from tokalign.runtime.events import Event, Proposed
+from tokalign.runtime.events import Event
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 LONGEST = 8
@@ -34,7 +40,7 @@ def a_world(
     said: float | None = None,
     offered: float = 1.0,
     tokens: int = 1800,
-) -> OfferTrace:
+) -> ProposalTrace:
     """Texts in which every offered id is right with one probability, given those before it.
 
     said: what the source claims it to be. offered: share of positions with an offer at all.
@@ -48,14 +54,14 @@ def a_world(
             while accepted < room and chance.random() < right:
                 accepted += 1
             if chance.random() < offered:
-                text.offers.setdefault("it", {})[at] = Offer(
-                    sources=("it",) * room,
-                    path=tuple(range(accepted)),
-                    probabilities=() if said is None else (said,) * room,
+                likely = () if said is None else (said,) * room
+                text.proposals.setdefault("it", {})[at] = RecordedProposal.of(
+                    TokenTree.chain([WRONG] * room, "it", likely),
+                    range(accepted),
                     passes=LONGEST if model else 0,
                 )
         texts.append(text)
-    return OfferTrace(texts=tuple(texts), every_position=True)
+    return ProposalTrace(texts=tuple(texts), every_position=True)
 
 
 def costs(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> Costs:
@@ -93,10 +99,10 @@ def test_it_uses_only_the_offers_that_pay() -> None:
     good, bad = a_world(3, 0.95, model=False, said=0.95), a_world(4, 0.1, model=False, said=0.1)
     chance, texts = Random(0), []
     for pair in zip(good.texts, bad.texts, strict=True):
-        by = {at: chance.choice(pair).offers["it"][at] for at in pair[0].offers["it"]}
-        texts.append(TracedText(given=10, length=310, offers={"it": by}))
+        by = {at: chance.choice(pair).proposals["it"][at] for at in pair[0].proposals["it"]}
+        texts.append(TracedText(given=10, length=310, proposals={"it": by}))
     found = project(
-        OfferTrace(texts=tuple(texts), every_position=True), costs("m2-ultra"), lengths=(3, 8)
+        ProposalTrace(texts=tuple(texts), every_position=True), costs("m2-ultra"), lengths=(3, 8)
     )
     assert found.auto > 1.05 * found.fixed[found.best]
 
@@ -142,7 +148,7 @@ def test_a_source_that_stops_being_right_is_left() -> None:
     """After 1,500 good tokens 6,000 bad ones: what was gained is not lost again."""
     good = a_world(6, 0.9, model=True, tokens=1500)
     bad = a_world(7, 0.02, model=True, tokens=6000)
-    both = OfferTrace(texts=good.texts + bad.texts, every_position=True)
+    both = ProposalTrace(texts=good.texts + bad.texts, every_position=True)
     truth = costs("24-percent-per-row")
     pace = known_pace(truth, both)
     found = project(both, truth, pace=lambda: pace, lengths=[])
@@ -212,11 +218,12 @@ class Device:
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         self.now += self._host
-        done = self._under_way if not proposal.ids else None
-        done = self._start(len(proposal.ids) + 1) if done is None else done
+        rows = len(proposal.tree) + 1
+        done = self._under_way if rows == 1 else None
+        done = self._start(rows) if done is None else done
         self._under_way = self._start(1) if proposal.run_ahead else None
         self.now = max(self.now, done)
-        return Verdict(ids=(TargetId(0),), path=(), model_seconds=0.0)
+        return Verdict(ids=(TargetId(0),), path=(), rows=rows)
 
     def _start(self, rows: int) -> float:
         self.free_at = max(self.free_at, self.now) + self._rows[rows - 1]
@@ -236,7 +243,20 @@ class Never:
         return Proposal()
 
 
-def run(controller: GainController, tokens: int, device: Device) -> list[Event]:
+class Watched:
+    """Keeps what a controller proposes."""
+
+    def __init__(self, controller: GainController) -> None:
+        self._controller = controller
+        self.proposals: list[Proposal] = []
+        self.verify = controller.verify
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        self.proposals.append(self._controller.propose(context, limit))
+        return self.proposals[-1]
+
+
+def run(controller: GainController | Watched, tokens: int, device: Device) -> list[Event]:
     limits = Limits(max_tokens=tokens)
     return list(decode(Context([TargetId(0)]), controller, controller, limits=limits, clock=device))
 
@@ -246,8 +266,9 @@ def test_plain_rounds_run_ahead_and_are_timed_from_verdict_to_verdict() -> None:
     device = Device([0.010, 0.012], host=0.003)
     pace = Pace(PassTimes([0.013, 0.015], weight=0))
     source = Never(device, price=0.0002)
-    events = run(GainController(pace, device, free=source, clock=device), 600, device)
-    ahead = [e.proposal.run_ahead for e in events if isinstance(e, Proposed)]
+    watched = Watched(GainController(pace, device, free=source, clock=device))
+    run(watched, 600, device)
+    ahead = [proposal.run_ahead for proposal in watched.proposals]
     assert sum(ahead[200:-1]) > 0.95 * len(ahead[200:-1])
     assert pace.plain == pytest.approx(0.010, rel=0.02)
     assert device.now < 600 * 0.010 * 1.05
@@ -258,25 +279,24 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
     """Whoever is told to run ahead proposes nothing in the next round."""
     trace, truth = a_world(9, 0.45, model=True, offered=0.5), costs("m2-ultra", host=0.05)
     for text in trace.texts[:2]:
-        seen: list[Proposal] = []
-        _watch(text, truth, known_pace(truth, trace), seen)
-        for before, after in pairwise(seen):
-            assert not (before.run_ahead and after.ids)
+        for before, after in pairwise(_proposals(text, truth, known_pace(truth, trace))):
+            assert not (before.run_ahead and after.tree)
 
 
-def _watch(text: TracedText, truth: Costs, pace: Pace, seen: list[Proposal]) -> None:
-    from tokalign.evaluate.project import _Clock, _Offers, _TimedReplay
+def _proposals(text: TracedText, truth: Costs, pace: Pace) -> list[Proposal]:
+    from tokalign.evaluate.project import _Clock, _RecordedDrafter, _TimedReplay
 
     clock = _Clock()
     controller = GainController(
         pace,
         _TimedReplay(text.length, truth, clock),
-        model=_Offers("it", text, truth, clock),
+        model=_RecordedDrafter("it", text, truth, clock),
         clock=clock,
     )
-    context = Context([TargetId(i) for i in range(text.given)])
-    events = decode(context, controller, controller, limits=Limits(max_tokens=300))
-    seen.extend(event.proposal for event in events if isinstance(event, Proposed))
+    watched, context = Watched(controller), Context([TargetId(i) for i in range(text.given)])
+    for _ in decode(context, watched, controller, limits=Limits(max_tokens=300)):
+        pass
+    return watched.proposals
 
 
 # -- estimates -------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
 from tokalign.tables.alignment import Alignment
@@ -102,10 +102,9 @@ def play(
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
     for event in replay(ids, drafter, prompt_tokens=2):
-        if isinstance(event, Emitted):
+        if isinstance(event, Round):
             accepted += event.accepted
-        elif isinstance(event, Proposed):
-            proposals.append(event.proposal.ids)
+            proposals.append(event.tree.ids)
     return accepted, len(proposals), proposals
 
 
@@ -224,11 +223,11 @@ def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) 
         session = Oracle(onto_bielik.draft, text)
         drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
         events = replay(ids, drafter, prompt_tokens=2)
-        proposals = [event.proposal for event in events if isinstance(event, Proposed)]
-        assert any(proposal.ids for proposal in proposals)
-        for proposal in proposals:
-            assert len(proposal.probabilities) == len(proposal.ids)
-            assert all(0 <= probability <= 1 for probability in proposal.probabilities)
+        trees = [event.tree for event in events if isinstance(event, Round)]
+        assert any(trees)
+        for tree in trees:
+            assert len(tree.probabilities) == len(tree)
+            assert all(0 <= probability <= 1 for probability in tree.probabilities)
 
 
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:

@@ -28,7 +28,8 @@ from tokalign.cost.expected_gain import Plan, best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.pace import Pace, plan_offer
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.proposal import Guess, Proposal, Verdict
+from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.tables.token_tree import TokenTree
 
 MOST = 16
 """Ids that are drafted at most in a round."""
@@ -51,7 +52,7 @@ class SteppedDrafter(Protocol):
 class Join(Protocol):
     """Merges a guess with what the free sources have offered for the same place."""
 
-    def __call__(self, guess: Guess, limit: int, *, spent: float) -> Proposal: ...
+    def __call__(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree: ...
 
 
 class GainController:
@@ -114,7 +115,9 @@ class GainController:
                 steps = min(limit, self._explored(best.length))
                 return self._draft(self._model, context, steps, limit)
         if plan.length and self._offer is not None:
-            return _head(self._offer[1], min(limit, self._explored(plan.length)))
+            length = min(limit, self._explored(plan.length))
+            offer = self._offer[1]
+            return replace(offer, tree=offer.tree.head(length), run_ahead=False)
         return self._plain()
 
     def _must_be_plain(self) -> bool:
@@ -152,9 +155,9 @@ class GainController:
             return nothing
         pace, began = self._pace, self._clock()
         offer = self._free.propose(context, limit)
-        plan = plan_offer(pace, offer) if offer.ids else nothing
-        pace.value(offer, plan)
-        if offer.ids:
+        plan = plan_offer(pace, offer.tree) if offer.tree else nothing
+        pace.value(plan)
+        if offer.tree:
             self._offer = len(context.ids), offer
         pace.asking += (self._clock() - began - pace.asking) / 8
         self._ask_in = round(pace.asking / (_ASKING_SHARE * pace.plain))
@@ -167,28 +170,24 @@ class GainController:
         if self._model_started and pace.drafts is not None:  # the first draft reads the prompt
             pace.drafts.observe(steps, took)
         self._steps, self._drafted = steps, proposal
-        if self._join is not None and self._offers_now(context) and proposal.ids:
-            return self._joined(self._join, proposal, limit, took)
-        if not proposal.ids or len(proposal.probabilities) != len(proposal.ids):
+        tree = proposal.tree
+        if self._join is not None and self._offers_now(context) and tree:
+            if not tree.probabilities:
+                chain = tree.first_chain
+                tree = chain.with_probabilities(pace.acceptance.probabilities(len(chain)))
+            tree = self._join(tree, limit, spent=took)
+        if not tree.probabilities:
             return proposal
-        return self._worth(proposal, took)
+        return replace(proposal, tree=self._worth(tree, took), distributions=())
 
-    def _worth(self, proposal: Proposal, spent: float) -> Proposal:
-        """What of a tree gives the best expected rate."""
+    def _worth(self, tree: TokenTree, spent: float) -> TokenTree:
+        """The part of a tree with the best expected rate."""
         pace = self._pace
-        costs = pace.costs(len(proposal.ids))
-        return proposal.only(
-            best_ids(pace.believed(proposal), proposal.parents, costs, spent=spent)
-        )
+        costs = pace.costs(len(tree))
+        return tree.select(best_ids(pace.believed(tree), tree.parents, costs, spent=spent))
 
     def _offers_now(self, context: Context) -> bool:
         return self._offer is not None and self._offer[0] == len(context.ids)
-
-    def _joined(self, join: Join, drafted: Proposal, limit: int, took: float) -> Proposal:
-        """The best chain of the model's and the free sources' guesses together."""
-        guess = drafted.chain_guess(drafted.sources[0], self._pace.acceptance.probabilities)
-        best = join(guess, limit, spent=took).beside(drafted)
-        return self._worth(best, took).at_cost_of(drafted)
 
     # -- as a verifier -----------------------------------------------------------------------------
 
@@ -197,52 +196,39 @@ class GainController:
         verdict = self._verifier.verify(context, proposal)
         now = self._clock()
         if self._last_verdict is not None:
-            self._time(proposal, now - self._last_verdict, len(verdict.ids))
+            self._time(proposal, verdict, now - self._last_verdict)
         self._last_verdict = now
         self._learn(proposal, verdict)
         return verdict
 
-    def _time(self, proposal: Proposal, seconds: float, tokens: int) -> None:
+    def _time(self, proposal: Proposal, verdict: Verdict, seconds: float) -> None:
         pace = self._pace
         if self._steps and not self._model_started:
             self._model_started = True
             return
         self._since_plain += 1
         expected = pace.plain
-        if proposal.ids or not (self._was_ahead or self._ahead):
-            rows = len(proposal.ids) + 1
-            expected = pace.rows(rows) + self._drafting
-            pace.rows.observe(rows, max(seconds - self._drafting, 1e-9))
+        if proposal.tree or not (self._was_ahead or self._ahead):
+            expected = pace.rows(verdict.rows) + self._drafting
+            pace.rows.observe(verdict.rows, max(seconds - self._drafting, 1e-9))
         elif self._was_ahead and self._ahead:
             pace.timed_plain(seconds)
             self._since_plain = 0
-        pace.account(seconds, tokens, expected=expected)
+        pace.account(seconds, len(verdict.ids), expected=expected)
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
         """From what was verified: of the draft model by depth, of all by what they said."""
         if self._steps:
-            right = len(self._drafted.path_of(verdict.ids))
-            self._pace.drafted(self._steps, right, known=len(verdict.ids), rows=len(proposal.ids))
-        elif proposal.ids:
+            right = len(self._drafted.tree.path_of(verdict.ids))
+            self._pace.drafted(self._steps, right, known=len(verdict.ids), rows=len(proposal.tree))
+        elif proposal.tree:
             self._offer = None
-        if proposal.ids and (proposal.probabilities or not self._steps):
-            self._pace.learn(proposal, verdict.ids)
+        if proposal.tree and (proposal.tree.probabilities or not self._steps):
+            self._pace.learn(proposal.tree, verdict.ids)
 
     def _check_offer(self, context: Context) -> None:
         """What became of an offer that was not verified: what it said of the next id, for free."""
         if self._offer is not None and self._offer[0] < len(context.ids):
             place, offer = self._offer
-            self._pace.learn(offer, context.ids[place : place + 1])
+            self._pace.learn(offer.tree, context.ids[place : place + 1])
             self._offer = None
-
-
-def _head(proposal: Proposal, length: int) -> Proposal:
-    """The first `length` ids of a proposal, at what all of it has cost."""
-    return replace(
-        proposal,
-        ids=proposal.ids[:length],
-        sources=proposal.sources[:length],
-        probabilities=proposal.probabilities[:length],
-        parents=proposal.parents[:length],
-        run_ahead=False,
-    )

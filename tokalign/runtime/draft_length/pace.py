@@ -8,7 +8,7 @@ from dataclasses import replace
 from tokalign.cost.expected_gain import Costs, Plan, best_length
 from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
-from tokalign.runtime.proposal import Proposal
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SLACK, SLACK_SHARE = 8.0, 0.03
@@ -157,26 +157,26 @@ class Pace:
 
     # -- free sources ------------------------------------------------------------------------------
 
-    def believed(self, offer: Proposal) -> list[float]:
-        """The conditional probabilities of an offer's ids, as they have turned out so far."""
-        if len(offer.probabilities) == len(offer.ids):
-            pairs = zip(offer.probabilities, offer.sources, strict=True)
+    def believed(self, tree: TokenTree) -> list[float]:
+        """The conditional probabilities of a tree's ids, as they have turned out so far."""
+        if tree.probabilities:
+            pairs = zip(tree.probabilities, tree.sources, strict=True)
             return [self._trust.calibrated(p, source) for p, source in pairs]
-        return self._of(offer).probabilities(len(offer.ids))
+        return self._of(tree).probabilities(len(tree))
 
-    def learn(self, offer: Proposal, came: Sequence[TargetId]) -> None:
-        """`came` came where an offer stood: what it said of each id that this tells about."""
-        path = offer.path_of(came)
-        if len(offer.probabilities) != len(offer.ids):
-            self._of(offer).observe(min(len(offer.ids), len(came)), len(path))
+    def learn(self, tree: TokenTree, came: Sequence[TargetId]) -> None:
+        """Compare a tree with the ids that came in its place, as far as these tell about it."""
+        path = tree.path_of(came)
+        if not tree.probabilities:
+            self._of(tree).observe(min(len(tree), len(came)), len(path))
             return
         depths = {-1: 0} | {index: depth for depth, index in enumerate(path, start=1)}
-        for index, (parent, source) in enumerate(zip(offer.behind, offer.sources, strict=True)):
+        for index, (parent, source) in enumerate(zip(tree.parents, tree.sources, strict=True)):
             if depths.get(parent, len(came)) < len(came):
-                said = self._trust.calibrated(offer.probabilities[index], source)
+                said = self._trust.calibrated(tree.probabilities[index], source)
                 self._trust.learn(said, source, right=index in depths)
 
-    def value(self, offer: Proposal, plan: Plan) -> None:
+    def value(self, plan: Plan) -> None:
         """Free sources made an offer (or none): is it worth waiting for the next?
 
         A plan is worth the passes it saves; a round without one loses the overlap.
@@ -186,8 +186,8 @@ class Pace:
             gain = plan.tokens - plan.tokens / (plan.rate * self.plain)
         self.worth += (gain - self.worth) / _WORTH_MEMORY
 
-    def _of(self, offer: Proposal) -> Acceptance:
-        source = offer.sources[0] if offer.sources else ""
+    def _of(self, tree: TokenTree) -> Acceptance:
+        source = tree.sources[0] if tree else ""
         return self._unspoken.setdefault(source, Acceptance())
 
     # -- the draft model ---------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Pace:
         self._wait = _FIRST_WAIT if pays else min(2 * self._wait, _LONGEST_WAIT)
 
 
-def plan_offer(pace: Pace, offer: Proposal, *, spent: float = 0.0) -> Plan:
-    """How much of an offer to verify."""
+def plan_offer(pace: Pace, tree: TokenTree, *, spent: float = 0.0) -> Plan:
+    """How much of a tree to verify."""
     return best_length(
-        pace.believed(offer), pace.costs(len(offer.ids)), spent=spent, parents=offer.parents
+        pace.believed(tree), pace.costs(len(tree)), spent=spent, parents=tree.parents
     )
