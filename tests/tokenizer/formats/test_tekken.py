@@ -21,7 +21,7 @@ def nemo() -> Tokenizer[Any]:
     return resolve_tokenizer("mistral-nemo").tokenizer
 
 
-def test_special_tokens_come_first_and_ranks_behind_them(nemo: Tokenizer[Any]) -> None:
+def test_special_tokens_come_first_and_ranks_after_them(nemo: Tokenizer[Any]) -> None:
     vocabulary = nemo.vocabulary
     assert len(vocabulary) == 131_072
     assert set(vocabulary.specials) == set(range(1000))
