@@ -52,7 +52,7 @@ class Merges:
 
     @classmethod
     def from_triples(cls, triples: Iterable[tuple[int, int, int]]) -> Merges:
-        """Rank `(left, right, result)` triples in the given order; a repeated pair counts once."""
+        """Rank `(left, right, result)` triples in order; of a repeated pair the first counts."""
         rules: dict[int, int] = {}
         for rank, (left, right, result) in enumerate(triples):
             rules.setdefault(left << 32 | right, rank << 32 | result)

@@ -36,18 +36,17 @@ if TYPE_CHECKING:
 class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`."""
 
-    def __init__(self, spec: TokenizerSpec, *, name: str = "") -> None:
+    def __init__(self, spec: TokenizerSpec) -> None:
         self.spec = spec
-        self.name = name
 
     @classmethod
     def from_file(cls, path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
         """Read a tokenizer file or a model's folder. Raises: see `read_tokenizer_file`."""
-        return cls(read_tokenizer_file(Path(path), supplement), name=Path(path).name)
+        return cls(read_tokenizer_file(Path(path), supplement))
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""
-        return {"spec": self.spec, "name": self.name}
+        return {"spec": self.spec}
 
     @property
     def fingerprint(self) -> str:

@@ -31,7 +31,7 @@ def test_special_tokens_come_first_and_ranks_after_them(nemo: Tokenizer[Any]) ->
 
 
 @given(text=texts)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_both_encoders_agree_and_keep_the_bytes(nemo: Tokenizer[Any], text: str) -> None:
     ids = nemo.encode(text)
     assert nemo.vocabulary.bytes_of(ids) == text.encode()
