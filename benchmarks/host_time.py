@@ -91,8 +91,9 @@ def forget(pair: Pair) -> None:
     """Empty what the tokenizers have remembered, so that every word is new again."""
     share.cache_clear()
     for bpe in (pair.target.bpe, pair.draft.bpe):
-        for known in (bpe.encode_piece, bpe.derivation, bpe.left_spine, bpe.right_spine):
-            known.cache_clear()
+        valid = bpe.validity
+        for known in (bpe.encode_piece, valid.derivation, valid.left_spine, valid.right_spine):
+            known.cache_clear()  # type: ignore[union-attr]
 
 
 @click.command()

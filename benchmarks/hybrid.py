@@ -136,7 +136,7 @@ def main(
     limit: int | None,
     tokens: int | None,
 ) -> None:
-    tokenizer = resolve_tokenizer(target).tokenizer
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     drafting = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary))
     make_text = recorder(draft_model, tokenizer, steps)
     names = ["dictionary", "copy", *(["draft"] if draft_model else [])]

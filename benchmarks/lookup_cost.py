@@ -29,6 +29,8 @@ from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.rounds import Round
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 TIMED: tuple[tuple[type, str], ...] = (
     (SuffixAutomaton, "append"),
@@ -62,7 +64,7 @@ def timed(call: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--tokens", default=4000, show_default=True, help="All texts as one, up to here.")
 def main(target: str, text: Path, text_field: str, dictionary: Path | None, tokens: int) -> None:
-    tokenizer = resolve_tokenizer(target).tokenizer
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     texts = tokenizer.encode_batch(read_texts(text, field=text_field))
     ids = [token for one in texts for token in one][:tokens]
     table = open_dictionary(tokenizer, file=dictionary)

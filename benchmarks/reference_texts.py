@@ -24,6 +24,7 @@ from tokalign.runtime.translation.published import Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -98,7 +99,7 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
             **others: Any,
         ) -> None:
             model = LanguageModel.from_folder(resolve_model(draft_model).folder, dtype="float32")
-            tokenizer = resolve_tokenizer(target).tokenizer
+            tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
             texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
             found = ReferenceTexts(
                 name=text.name,

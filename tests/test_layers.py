@@ -72,7 +72,7 @@ def test_mlx_is_known_in_one_place() -> None:
 
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
-    assert importers("sentencepiece") == {"tokenizer/files.py"}
+    assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py"}
     assert importers("tokenizers") == {"tokenizer/tokenizer.py"}
 
 

@@ -20,7 +20,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 
 @given(parts=st.lists(byte_strings, max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pushing_parts_equals_encoding_the_whole(
     tokenizer: Tokenizer[Any], parts: list[bytes]
 ) -> None:
@@ -35,7 +35,7 @@ def test_pushing_parts_equals_encoding_the_whole(
 
 @pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
 def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
-    """Above all those by which the end of the text becomes a part of a longer token."""
+    """Most of the continuations make the end of the text a part of a longer token."""
     bpe, draw, changed = tokenizer.bpe, Random(21), 0
     within = 0
     for sentence in SENTENCES:
@@ -54,8 +54,8 @@ def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken
     assert within > 20 or broken
 
 
-def continuations(bpe: BytePairEncoding, text: bytes, draw: Random) -> Iterator[bytes]:
-    """What tokens have behind each short end of `text`, alone and with more; and anything else."""
+def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iterator[bytes]:
+    """What completes a short end of `text` to a token, alone and with more; and other bytes."""
     for size in range(min(len(text), 10)):
         first, last = bpe.order.extending(text[len(text) - size :])
         if first < last:
@@ -100,7 +100,7 @@ def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -
 
 @example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
 @given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_truncating_equals_never_having_pushed(
     tokenizer: Tokenizer[Any], data: bytes, more: bytes, cut: int
 ) -> None:

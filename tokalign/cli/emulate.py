@@ -88,9 +88,10 @@ def command(
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.runtime.drafting import Drafting
     from tokalign.tables.opening import open_dictionary
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import TargetId
 
-    resolved = resolve_tokenizer(target)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)
     dictionary = None
     if method in TABLE_METHODS:

@@ -142,9 +142,10 @@ def _replay(
     from tokalign.runtime.mlx.session import ModelSession
     from tokalign.runtime.statistics import Statistics
     from tokalign.runtime.translation.published import Pair
-    from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_model, resolve_tokenizer
 
-    location, resolved = resolve_model(draft), resolve_tokenizer(target)
+    location = resolve_model(draft)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
     note(location.description, quiet=quiet)
     note(resolved.description, quiet=quiet)
     model = LanguageModel.from_folder(location.folder, dtype=dtype)

@@ -97,9 +97,10 @@ def command(
     command again to go on where a sweep was stopped.
     """
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import TargetId
 
-    resolved = resolve_tokenizer(target)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)
     texts = {path.name: read_texts(path, field=field, limit=limit) for path in text_files}
     settings = resolved.tokenizer.fingerprint, max_draft, field, limit

@@ -94,7 +94,7 @@ def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:
     bos = tokenizer.vocabulary.roles.bos
     if not tokenizer.spec.adds_bos or bos is None or ids[:1] == [bos]:
         return ids
-    return [bos, *ids]  # type: ignore[list-item]
+    return [bos, *ids]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
