@@ -27,7 +27,7 @@ from rich.progress import track
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-from tokalign.runtime.draft_length.known_costs import opening_pace
+from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
@@ -75,7 +75,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
     yield "plain", plain
     dictionary = open_dictionary(ours.tokenizer, beside=target)
-    free = Drafting(method="hybrid", dictionary=dictionary, pace=opening_pace(ours.model))
+    free = Drafting(method="hybrid", dictionary=dictionary, knowledge=opening_knowledge(ours.model))
     yield "auto, free sources", replace(plain, drafting=free)
     if draft is not None:
         theirs = LanguageModel.from_folder(draft)
@@ -86,7 +86,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
                 translation="exact",
                 dictionary=dictionary,
                 alignment=tables,
-                pace=opening_pace(ours.model, theirs.model),
+                knowledge=opening_knowledge(ours.model, theirs.model),
             )
             yield f"auto, {method}", replace(plain, draft=theirs, drafting=drafting)
 

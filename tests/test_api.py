@@ -14,7 +14,7 @@ from random_models import random_model, write_model
 import tokalign
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.known_costs import shared_pace
+from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
 
 PROMPT = "Zażółć gęślą"
 
@@ -67,13 +67,13 @@ def test_stream_generate_gives_mlx_lms_output(
 
 
 def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
-    pace = shared_pace(pair["model"], pair["draft_model"])
+    knowledge = shared_knowledge(pair["model"], pair["draft_model"])
     options = {k: v for k, v in pair.items() if k != "folder"}
     for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
         pass
-    assert pace.rounds + pace.rounds_ahead > 0
-    assert shared_pace(pair["model"], pair["draft_model"]) is pace
-    assert shared_pace(pair["model"]) is not pace
+    assert knowledge.budget.rounds > 0
+    assert shared_knowledge(pair["model"], pair["draft_model"]) is knowledge
+    assert shared_knowledge(pair["model"]) is not knowledge
 
 
 def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_length.known_costs import shared_pace
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.interfaces import Guesser, Sampler
@@ -127,7 +127,7 @@ def stream_generate(
             dictionary=table,
             alignment=_alignment(target, draft, alignment),
             outputs=None if store is None else store.text,
-            pace=_pace(method, num_draft_tokens, model, draft_model),
+            knowledge=_knowledge(method, num_draft_tokens, model, draft_model),
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options or CacheOptions(),
@@ -305,10 +305,12 @@ def _choose_translation(
     return choose_translation(asked, target.tokenizer, draft.tokenizer)
 
 
-def _pace(method: str, num_draft_tokens: int | None, model: Any, draft_model: Any) -> Pace | None:
+def _knowledge(
+    method: str, num_draft_tokens: int | None, model: Any, draft_model: Any
+) -> Knowledge | None:
     if num_draft_tokens is not None or method == "plain":
         return None
-    return shared_pace(model, draft_model)
+    return shared_knowledge(model, draft_model)
 
 
 def _alignment(

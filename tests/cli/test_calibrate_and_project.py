@@ -23,7 +23,7 @@ from tokalign.evaluate.recorded_proposals import (
 )
 from tokalign.evaluate.unispec import unispec_size
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.known_costs import opening_pace
+from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.tables.token_tree import TokenTree
 
 
@@ -66,14 +66,14 @@ def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], s
 def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], store: Path) -> None:
     target = LanguageModel.from_folder(Path(models["target"])).model
     assumed: list[str] = []
-    before = opening_pace(target, note=assumed.append)
+    before = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
-    assert not before.rows.is_calibrated
+    assert not before.costs.rows.is_calibrated
     run_calibrate(models)
-    after = opening_pace(target, note=assumed.append)
+    after = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
-    assert after.rows.is_calibrated
-    assert 0 < after.rows(1) < 1
+    assert after.costs.rows.is_calibrated
+    assert 0 < after.costs.rows(1) < 1
 
 
 def test_a_curve_can_be_written_elsewhere_and_projected(

@@ -198,7 +198,7 @@ def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
     from tokalign.evaluate.bench import Bench, conditions_of
-    from tokalign.runtime.draft_length.known_costs import opening_pace
+    from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
     target, draft = decoder.target, decoder.draft
     say_once = cache(options.note)
@@ -219,7 +219,7 @@ def _bench(
         conditions=conditions,
         max_tokens=options.max_tokens,
         seed=options.seed,
-        pace=lambda: opening_pace(target.model, draft and draft.model, note=say_once),
+        knowledge=lambda: opening_knowledge(target.model, draft and draft.model, note=say_once),
     )
 
 

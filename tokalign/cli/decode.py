@@ -27,7 +27,7 @@ from tokalign.runtime.methods import (
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-    from tokalign.runtime.draft_length.pace import Pace
+    from tokalign.runtime.draft_length.knowledge import Knowledge
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
@@ -137,7 +137,7 @@ def command(**given: Any) -> None:
         _show_statistics(generation, options, interrupted=True)
         raise
     _show_statistics(generation, options, interrupted=False)
-    if decoder.drafting.pace is not None and (why := decoder.drafting.pace.why_plain()):
+    if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         options.note(why)
     if options.trace is not None:
         _write_trace(generation, options.trace)
@@ -182,7 +182,7 @@ def _load(options: Options) -> Decoder:
         drafting = replace(drafting, **_translate_from(draft, target, location.folder, options))
     _explain(options, drafting, with_model=draft is not None)
     if options.num_draft_tokens is None and method != "plain":
-        drafting = replace(drafting, pace=_pace(options, target, draft))
+        drafting = replace(drafting, knowledge=_knowledge(options, target, draft))
     keep_loaded()
     return Decoder(
         target=target,
@@ -193,10 +193,10 @@ def _load(options: Options) -> Decoder:
     )
 
 
-def _pace(options: Options, target: LanguageModel, draft: LanguageModel | None) -> Pace:
-    from tokalign.runtime.draft_length.known_costs import opening_pace
+def _knowledge(options: Options, target: LanguageModel, draft: LanguageModel | None) -> Knowledge:
+    from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
-    return opening_pace(target.model, draft and draft.model, note=options.note)
+    return opening_knowledge(target.model, draft and draft.model, note=options.note)
 
 
 def _load_draft(options: Options) -> LanguageModel | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
@@ -24,8 +24,9 @@ class Bench:
     """A loaded pair and the prompts to decode with it.
 
     decoder: models, tables and sampling; method and draft length are those of each condition.
-    prompts: by the blocks in which conditions are compared. pace: what the gain controller begins
-    with, where k is `auto`; each such condition learns for itself, from prompt to prompt.
+    prompts: by the blocks in which conditions are compared. knowledge: what the draft length
+    controller begins with where k is `auto`; each such condition learns for itself, from prompt to
+    prompt.
     """
 
     decoder: Decoder
@@ -33,7 +34,7 @@ class Bench:
     conditions: Sequence[Condition]
     max_tokens: int
     seed: int = 0
-    pace: Callable[[], Pace] | None = None
+    knowledge: Callable[[], Knowledge] | None = None
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
         """Block by block every condition once, in an order turned by one from block to block.
@@ -71,9 +72,9 @@ class Bench:
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
         if isinstance(condition.k, str):
-            assert self.pace is not None, "auto needs a pace"
-            return replace(drafting, num_draft_tokens=None, pace=self.pace())
-        return replace(drafting, num_draft_tokens=condition.k, pace=None)
+            assert self.knowledge is not None, "auto needs opening knowledge"
+            return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge())
+        return replace(drafting, num_draft_tokens=condition.k, knowledge=None)
 
     def _generate(
         self,

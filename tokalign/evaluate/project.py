@@ -21,9 +21,10 @@ from tokalign.evaluate.recorded_proposals import (
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft_length.controller import MOST, GainController
+from tokalign.runtime.draft_length.controller import MAX_DRAFT, DraftLengthController
 from tokalign.runtime.draft_length.estimates import PassTimes
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -50,7 +51,7 @@ class Projection:
         return max(self.fixed, key=self.fixed.__getitem__)
 
 
-class _Clock:
+class SimulatedClock:
     """Time that passes only when it is told to."""
 
     def __init__(self) -> None:
@@ -60,14 +61,19 @@ class _Clock:
         return self.now
 
 
-class _RecordedDrafter:
+class RecordedDrafter:
     """A drafter whose proposals were recorded; the id at index i of a text is i.
 
     fixed: how many passes to take, or ids to propose; None leaves it to the controller.
     """
 
     def __init__(
-        self, name: str, text: TracedText, costs: Costs, clock: _Clock, fixed: int | None = None
+        self,
+        name: str,
+        text: TracedText,
+        costs: Costs,
+        clock: SimulatedClock,
+        fixed: int | None = None,
     ) -> None:
         self._name, self._text, self._costs, self._clock = name, text, costs, clock
         self._fixed = fixed
@@ -87,10 +93,10 @@ class _RecordedDrafter:
         return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
 
 
-class _TimedReplay:
+class TimedReplay:
     """The target: accepts what came in the text, and takes the time the curve says."""
 
-    def __init__(self, length: int, costs: Costs, clock: _Clock) -> None:
+    def __init__(self, length: int, costs: Costs, clock: SimulatedClock) -> None:
         self._replay = ReplayVerifier([TargetId(i) for i in range(length)])
         self._costs, self._clock = costs, clock
         self._ahead = False
@@ -111,21 +117,21 @@ def project(
     trace: ProposalTrace,
     costs: Costs,
     *,
-    pace: Callable[[], Pace] | None = None,
+    knowledge: Callable[[], Knowledge] | None = None,
     lengths: Sequence[int] | None = None,
 ) -> Projection:
-    """Replay a trace under `costs`: every fixed length, and the gain controller.
+    """Replay a trace under `costs`: every fixed length, and the draft length controller.
 
-    pace: what the controller knows in the beginning; the costs themselves by default. lengths: up
-    to the longest recorded by default.
+    knowledge: what the controller begins with; the costs themselves by default. lengths: all up to
+    the longest recorded by default.
     """
     if lengths is None:
         lengths = range(1, min(16, trace.longest) + 1)
     plain = trace.tokens * costs.verify(1)
-    make_pace = pace or (lambda: known_pace(costs, trace))
+    make_knowledge = knowledge or (lambda: knowledge_of(costs, trace))
     return Projection(
         fixed={0: 1.0} | {k: plain / _fixed_time(trace, costs, k) for k in lengths if k},
-        auto=plain / _auto_time(trace, costs, make_pace()),
+        auto=plain / _auto_time(trace, costs, make_knowledge()),
     )
 
 
@@ -156,36 +162,38 @@ def expected_tokens(trace: ProposalTrace, length: int) -> float:
     return 1 + sum(accepted) / len(accepted) if accepted else 1.0
 
 
-def known_pace(costs: Costs, trace: ProposalTrace) -> Pace:
+def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     """A controller's knowledge where the curve was measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
-    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MOST + 1)]
-    return Pace(
-        PassTimes([t + costs.host for t in costs.rows], weight=4),
-        PassTimes(drafts, weight=4) if with_model else None,
-        host=costs.host,
+    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
+    return Knowledge(
+        costs=LearnedCosts(
+            PassTimes([t + costs.host for t in costs.rows], weight=4),
+            PassTimes(drafts, weight=4) if with_model else None,
+            host=costs.host,
+        )
     )
 
 
 def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
     """Time of decoding all texts at a fixed length; free sources are asked before a model."""
-    clock = _Clock()
+    clock = SimulatedClock()
     order = sorted(trace.drafters, key=lambda name: _is_model(trace, name))
     for text in trace.texts:
-        drafters = [_RecordedDrafter(name, text, costs, clock, length) for name in order]
-        _run(text, FirstOf(drafters), _TimedReplay(text.length, costs, clock))
+        drafters = [RecordedDrafter(name, text, costs, clock, length) for name in order]
+        _run(text, FirstOf(drafters), TimedReplay(text.length, costs, clock))
     return clock.now
 
 
-def _auto_time(trace: ProposalTrace, costs: Costs, pace: Pace) -> float:
-    clock = _Clock()
+def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
+    clock = SimulatedClock()
     models = [name for name in trace.drafters if _is_model(trace, name)]
     for text in trace.texts:
-        drafters = {name: _RecordedDrafter(name, text, costs, clock) for name in trace.drafters}
+        drafters = {name: RecordedDrafter(name, text, costs, clock) for name in trace.drafters}
         free = [drafters[name] for name in trace.drafters if name not in models]
-        controller = GainController(
-            pace,
-            _TimedReplay(text.length, costs, clock),
+        controller = DraftLengthController(
+            knowledge,
+            TimedReplay(text.length, costs, clock),
             free=FirstOf(free) if free else None,
             model=drafters[models[0]] if models else None,
             clock=clock,
@@ -194,7 +202,7 @@ def _auto_time(trace: ProposalTrace, costs: Costs, pace: Pace) -> float:
     return clock.now
 
 
-def _run(text: TracedText, drafter: Drafter, verifier: _TimedReplay | GainController) -> None:
+def _run(text: TracedText, drafter: Drafter, verifier: TimedReplay | DraftLengthController) -> None:
     context = Context([TargetId(i) for i in range(text.given)])
     limits = Limits(max_tokens=text.length - text.given)
     for _ in decode(context, drafter, verifier, limits=limits):

@@ -153,12 +153,12 @@ class Decoder:
     def _collaborators(
         self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the gain controller is both."""
+        """Drafter and verifier of one request; the draft length controller is both."""
         neural = self.translated(prompt, draft, trees=verifier.can_branch)
-        pace = self.drafting.pace
-        if pace is None or self.drafting.method == "plain":
+        knowledge = self.drafting.knowledge
+        if knowledge is None or self.drafting.method == "plain":
             return make_drafter(self.drafting, neural), verifier
-        controller = make_controlled(self.drafting, pace, verifier, neural)
+        controller = make_controlled(self.drafting, knowledge, verifier, neural)
         return controller, controller
 
     def translated(

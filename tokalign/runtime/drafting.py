@@ -16,8 +16,8 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.draft.sources import Source
-from tokalign.runtime.draft_length.controller import GainController, SteppedDrafter
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
+from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
 from tokalign.tables.alignment import Alignment
@@ -44,8 +44,8 @@ class Drafting:
 
     alternatives: ids that a draft model proposes beside its first one, in a tree.
     alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
-    outputs: earlier outputs of the same session, to copy from. pace: has the gain controller choose
-    every draft length, by what it knows and learns; None leaves that to the drafters.
+    outputs: earlier outputs of the same session, to copy from. knowledge: what the draft length
+    controller chooses every draft length by; None leaves the length to the drafters.
     experience: with a draft model beside free sources; requests share it.
     """
 
@@ -58,7 +58,7 @@ class Drafting:
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     outputs: SuffixAutomaton | None = None
-    pace: Pace | None = None
+    knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
 
     @property
@@ -73,7 +73,7 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
         case "plain":
             return NoDrafter()
         case "hybrid":
-            return _by_gain(drafting, neural)
+            return _by_cost(drafting, neural)
         case "hybrid-fixed":
             known = [_make_single(name, drafting, neural) for name in drafting.order]
             return FirstOf([drafter for drafter in known if drafter is not None])
@@ -83,21 +83,25 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
 
 
 def make_controlled(
-    drafting: Drafting, pace: Pace, verifier: Verifier, neural: SteppedDrafter | None
-) -> GainController:
-    """The gain controller around the drafters of a method and the verifier, for one request.
+    drafting: Drafting, knowledge: Knowledge, verifier: Verifier, neural: SteppedDrafter | None
+) -> DraftLengthController:
+    """The draft length controller of one request, around a method's drafters and the verifier.
 
     Of `hybrid-fixed` it chooses the length of the free sources' offers; a model has no fixed turn.
     """
     if drafting.method == "draft":
-        return GainController(pace, verifier, model=neural)
+        return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
-        hybrid = _free_hybrid(replace(drafting, costs=pace.known_costs))
-        return GainController(pace, verifier, free=hybrid, model=neural, join=hybrid.join)
-    return GainController(pace, verifier, free=make_drafter(drafting, None), model=neural)
+        hybrid = _free_hybrid(replace(drafting, costs=knowledge.costs.for_ranking))
+        return DraftLengthController(
+            knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
+        )
+    return DraftLengthController(
+        knowledge, verifier, free=make_drafter(drafting, None), model=neural
+    )
 
 
-def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
+def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
     if neural is None:
         return _free_hybrid(drafting)
     # The number of draft tokens is the model's, then.
