@@ -52,17 +52,19 @@ def opening_pace(
     return pace_of(assumed, target, draft, context=context)
 
 
-def shared_pace(target: Any, draft: Any = None) -> Pace:
+def shared_pace(
+    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+) -> Pace:
     """The pace of two loaded models in this process: what one request learns serves the next.
 
-    Of the eight pairs last begun; it holds no model.
+    Of the eight pairs last begun; it holds no model. note: as in `opening_pace`.
     """
     models = [model for model in (target, draft) if model is not None]
     for known, pace in _shared:
         # Models are dictionaries of arrays: not to be compared with `==`.
         if [id(model()) for model in known] == [id(model) for model in models]:
             return pace
-    pace = opening_pace(target, draft)
+    pace = opening_pace(target, draft, note=note)
     _shared.append(([ref(model) for model in models], pace))
     return pace
 
