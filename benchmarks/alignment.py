@@ -2,9 +2,10 @@
 
     python benchmarks/alignment.py --draft-model MODEL --target NAME --text FILE [-k 2] [--limit N]
 
-A reference text plays the target's output and a real draft model drafts; hardware plays no part.
-Below the published translations stands `exact`, without some of its parts and whole. The interval
-is over texts: 1,000 resamples of them, 95 %. Rows are what the target verifies in a round.
+Reference texts play the target's output and a draft model drafts, so the figures do not depend on
+the hardware. The published translations come first, then `exact` without some of its parts, then
+`exact` itself. The interval is a 95 % bootstrap over 1,000 resamples of the texts. "rows" counts
+the rows that the target would verify in a round.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PARTS = {
     "exact, 1 alternative": (CoverSearch(), 1),
     "exact": (CoverSearch(), 2),
 }
-"""How far to search, and how many alternatives to propose beside the chain."""
+"""The cover search of each row, and how many alternatives are proposed beside the chain."""
 
 HEADER = """\
 | translation | accepted/round | 95 % | acceptance | rows | empty | passes | host p50 ms | p99 |
@@ -64,6 +65,7 @@ def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
 
 
 def exact(given: ReferenceTexts, ids: Sequence[TargetId], search: CoverSearch) -> Translation:
+    """The translation `exact` of one text, with a given cover search."""
     text = given.prompt(ids).draft_text(given.pair)
     return ExactTranslation(given.pair, text, given.alignment, search)
 
@@ -81,6 +83,7 @@ def bootstrap(per_text: Sequence[tuple[int, int]], *, resamples: int = 1000) -> 
 @reference_texts(steps=2, limit=None)
 @click.option("--only", multiple=True, help="Rows to run; all by default.")
 def main(given: ReferenceTexts, *, only: tuple[str, ...]) -> None:
+    """Print one row per translation."""
     session = ModelSession(given.model.model)
     print(f"{given}\n\n{HEADER}")
     for name in only or (*PUBLISHED, *PARTS):

@@ -40,7 +40,7 @@ from tokalign.runtime.translation.published import Pair
 from tokalign.tables.opening import open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 SETS = {
     "wiki": ("wiki.jsonl", "text"),
@@ -106,7 +106,7 @@ def recorder(
     if model is None:
         return Text
     location = resolve_model(model)
-    draft = LanguageModel.from_folder(location.folder, dtype="float32")
+    draft: LanguageModel[DraftId] = LanguageModel.from_folder(location.folder, dtype="float32")
     pair, session = Pair(target, draft.tokenizer), ModelSession(draft.model)
     tables = cache(lambda: open_alignment(target, draft.tokenizer, otherwise=align))
 

@@ -32,6 +32,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 ROOT = Path(__file__).resolve().parent.parent
 Clock = Callable[[], float]
@@ -54,7 +55,7 @@ def _rate(times: list[float]) -> float:
     return (len(times) - 1) / (times[-1] - times[0])
 
 
-def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int, clock: Clock) -> float:
+def _mlx_lm(target: LanguageModel[TargetId], prompt: Prompt, tokens: int, clock: Clock) -> float:
     ids = mx.array(list(prompt.target), dtype=mx.uint32)
     return _rate([clock() for _ in generate_step(ids, target.model, max_tokens=tokens)])
 
@@ -70,7 +71,7 @@ def _tokalign(
 
 def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]:
     """Plain, and `auto` of every method; none of them ends before the last token."""
-    ours = LanguageModel.from_folder(target)
+    ours: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     ours = replace(ours, stop_ids=frozenset())
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
     yield "plain", plain
@@ -78,7 +79,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
     free = Drafting(method="hybrid", dictionary=dictionary, knowledge=opening_knowledge(ours.model))
     yield "auto, free sources", replace(plain, drafting=free)
     if draft is not None:
-        theirs = LanguageModel.from_folder(draft)
+        theirs: LanguageModel[DraftId] = LanguageModel.from_folder(draft)
         tables = cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align))
         for method in ("draft", "hybrid"):
             drafting = Drafting(

@@ -41,6 +41,7 @@ LAYERS = (
     {"build", "runtime"},
     {"evaluate"},
     {"report"},
+    {"assemble"},
     {"api", "cli", "serve", "__init__", "__main__"},
 )
 """From the lowest to the highest; a layer imports itself and the ones below it, no sibling."""

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
     from tokalign.evaluate.recorded_proposals import ProposalTrace
-    from tokalign.runtime.decoder import Decoder, LanguageModel
-    from tokalign.tokenizer.registry import ModelLocation
+    from tokalign.runtime.decoder import Decoder
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
@@ -133,35 +132,20 @@ def _best_length(curve: CostCurve, trace: ProposalTrace, calibration: str) -> tu
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.methods import choose_translation
-    from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.assemble import DraftingOptions, choose_dtype, load_decoder
 
-    location, ours = _model(target, dtype, quiet=quiet)
-    if draft is None:
-        return Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
-    _, theirs = _model(draft, dtype, quiet=quiet)
-    drafting = Drafting(
-        method="draft",
-        translation=choose_translation(None, ours.tokenizer, theirs.tokenizer),
-        alignment=pair_tables(
-            ours.tokenizer,
-            theirs.tokenizer,
-            beside=location.folder,
-            note=lambda line: note(line, quiet=quiet),
+    def tell(line: str) -> None:
+        note(line, quiet=quiet)
+
+    return load_decoder(
+        target,
+        draft,
+        DraftingOptions(
+            method="plain" if draft is None else "draft", num_draft_tokens=DEFAULT_DRAFT_TOKENS
         ),
+        dtype=choose_dtype(dtype, note=tell),
+        note=tell,
     )
-    return Decoder(target=ours, draft=theirs, drafting=drafting, sampler=Sampling())
-
-
-def _model(name: str, dtype: str | None, *, quiet: bool) -> tuple[ModelLocation, LanguageModel]:
-    from tokalign.runtime.decoder import LanguageModel
-    from tokalign.tokenizer.registry import resolve_model
-
-    location = resolve_model(name)
-    note(location.description, quiet=quiet)
-    return location, LanguageModel.from_folder(location.folder, dtype=dtype)
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:

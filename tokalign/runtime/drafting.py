@@ -1,4 +1,4 @@
-"""How to draft, and the drafters that a method stands for; needs no models and no mlx."""
+"""How to draft, and the drafters that each method stands for. It loads no model and no mlx."""
 
 from __future__ import annotations
 
@@ -27,26 +27,30 @@ if TYPE_CHECKING:
     from tokalign.tables.dictionary import Dictionary
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
-"""Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
+"""Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
 
 _MOST_PROPOSED = 16
-"""By those who weigh what a row costs."""
+"""Proposal cap for drafters that weigh the cost of a row."""
 
 
 def no_alignment() -> Alignment:
-    """Stands where no pair is given."""
-    raise UsageError("no alignment of the pair is given; pass `alignment`")
+    """The default of `Drafting.alignment`. Raises: UsageError."""
+    raise UsageError("this translation needs the alignment of a pair; pass `alignment`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
+    """How to draft.
 
-    alternatives: ids that a draft model proposes beside its first one, in a tree.
-    alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
-    outputs: earlier outputs of the same session, to copy from. knowledge: what the draft length
-    controller chooses every draft length by; None leaves the length to the drafters.
-    experience: with a draft model beside free sources; requests share it.
+    num_draft_tokens: ids proposed in a round; None for the default of each drafter.
+    alternatives: ids that a draft model proposes besides its first one, as leaves of a tree.
+    order: the sources of `hybrid-fixed`, the first to be asked first.
+    alignment: gives the pair's tables, if a translation needs them.
+    costs: the costs by which a hybrid ranks its sources.
+    outputs: earlier outputs of the same session, to copy from.
+    knowledge: what the draft length controller chooses every draft length by; None leaves the
+        length to the drafters.
+    experience: what was learned about a draft model beside free sources; requests share it.
     """
 
     method: str = "plain"
@@ -63,12 +67,12 @@ class Drafting:
 
     @property
     def uses_model(self) -> bool:
-        """Whether the method drafts with a model, if there is one."""
+        """Whether the method drafts with a model if there is one."""
         return self.method in MODEL_METHODS
 
 
 def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    """The drafter a method stands for, for one request; a hybrid takes what there is."""
+    """The drafter that a method stands for, for one request. Hybrids use what sources there are."""
     match drafting.method:
         case "plain":
             return NoDrafter()
@@ -87,7 +91,8 @@ def make_controlled(
 ) -> DraftLengthController:
     """The draft length controller of one request, around a method's drafters and the verifier.
 
-    Of `hybrid-fixed` it chooses the length of the free sources' offers; a model has no fixed turn.
+    With `hybrid-fixed` it chooses the length of the free sources' proposals, and decides in every
+    round whether the model drafts, whatever the order says.
     """
     if drafting.method == "draft":
         return DraftLengthController(knowledge, verifier, model=neural)
@@ -104,7 +109,7 @@ def make_controlled(
 def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
     if neural is None:
         return _free_hybrid(drafting)
-    # The number of draft tokens is the model's, then.
+    # With a model, the number of draft tokens is that of the model alone.
     hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
     costs, experience = drafting.costs, drafting.experience
     return CostAwareHybrid(hybrid, neural, costs=costs, experience=experience)
@@ -119,12 +124,12 @@ def _free_hybrid(drafting: Drafting) -> Hybrid:
 
 
 def _copies(drafting: Drafting) -> list[Source]:
-    """Copying from the request's own text, and from earlier outputs where a session has any."""
+    """Copy from the request's own text, and from earlier outputs if the session has any."""
     return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
-    """One source on its own; None where it lacks what it needs."""
+    """A drafter with one source; None if it lacks what it needs."""
     most = drafting.num_draft_tokens
     match name:
         case "draft":

@@ -166,15 +166,15 @@ class SavedRun:
 
 
 def tokens_of(
-    rounds: Sequence[Round], tokens: Sequence[bytes], specials: Mapping[int, str]
+    rounds: Sequence[Round], tokens: Sequence[bytes], specials: Mapping[TargetId, str]
 ) -> tuple[dict[int, bytes], dict[int, str]]:
     """Bytes and special spellings of the ids that occur in `rounds`, as a `SavedRun` holds them."""
     seen = sorted(set(_ids(rounds)))
-    ordinary = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
+    ordinary: dict[int, bytes] = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
     return ordinary, {i: specials.get(i, "") for i in seen if i not in ordinary}
 
 
-def _ids(rounds: Sequence[Round]) -> Iterator[int]:
+def _ids(rounds: Sequence[Round]) -> Iterator[TargetId]:
     for one in rounds:
         yield from one.tree.ids
         yield from one.emitted

@@ -1,4 +1,4 @@
-"""Statistics of a generation, folded from its events. `docs/metrics.md` defines every figure."""
+"""Statistics of a generation, counted from its events. `docs/metrics.md` defines every figure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tokalign.runtime.rounds import Round
 
 
 class Statistics:
-    """Counts as the events come; every figure is right after every event.
+    """Counts of the events so far; every figure is right after every event.
 
-    Several generations may be folded into one, which is how texts are averaged.
+    The events of several generations may be counted together, to average over texts.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Statistics:
         self._first = True
 
     def observe(self, event: Event) -> None:
-        """Take one event in."""
+        """Count one event."""
         match event:
             case Started():
                 self.prompt_tokens += event.prompt_tokens
@@ -58,7 +58,7 @@ class Statistics:
         self._proposed_by.update(one.tree.sources)
         self._accepted_by.update(one.sources)
         if not one.tree:
-            self.empty_rounds += one.limit > 0  # else nothing was asked for
+            self.empty_rounds += one.limit > 0  # with a limit of 0 no proposal was asked for
             return
         self.num_spec_steps += 1
         self.num_draft_tokens += len(one.tree)
@@ -79,24 +79,28 @@ class Statistics:
 
     @property
     def tokens_per_round(self) -> float:
-        return _ratio(self.generation_tokens, self.rounds)
+        """Output tokens per round."""
+        return ratio(self.generation_tokens, self.rounds)
 
     @property
     def accepted_per_round(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.rounds)
+        """Accepted tokens per round, rounds without a proposal included."""
+        return ratio(self.num_accepted_draft_tokens, self.rounds)
 
     @property
     def proposed_per_round(self) -> float:
-        return _ratio(self.num_draft_tokens, self.rounds)
+        """Proposed tokens per round, all branches of a tree included."""
+        return ratio(self.num_draft_tokens, self.rounds)
 
     @property
     def rows_per_round(self) -> float:
         """Rows that the target computed, steps that fill in a long prompt excluded."""
-        return _ratio(self.rows, self.rounds)
+        return ratio(self.rows, self.rounds)
 
     @property
     def draft_passes_per_round(self) -> float:
-        return _ratio(self.draft_passes, self.rounds)
+        """Passes of the draft model per round."""
+        return ratio(self.draft_passes, self.rounds)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -106,16 +110,17 @@ class Statistics:
     @property
     def mean_accepted_length(self) -> float:
         """Accepted tokens per round that had a proposal."""
-        return _ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
+        return ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
 
     @property
     def draft_acceptance_rate(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
+        """Share of the proposed tokens that were accepted."""
+        return ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
 
     @property
     def coverage(self) -> float:
         """Share of rounds that had a proposal."""
-        return _ratio(self.num_spec_steps, self.rounds)
+        return ratio(self.num_spec_steps, self.rounds)
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -125,26 +130,27 @@ class Statistics:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        return _ratio(self.prompt_tokens, self._first_rounds[1])
+        """Prompt tokens per second of the first round, which reads the prompt."""
+        return ratio(self.prompt_tokens, self._first_rounds[1])
 
     @property
     def tokens_per_second(self) -> float:
         """Output tokens per second after the first round, which reads the prompt."""
-        return _ratio(*self._later_rounds)
+        return ratio(*self._later_rounds)
 
     @property
     def host_ms_per_round(self) -> dict[str, float]:
-        """p50 and p99 of the time a round spends outside model passes, the first left out."""
+        """p50 and p99 of a round's time outside model passes; the first round is left out."""
         return _quantiles_ms(self._host_seconds)
 
     @property
     def translation_ms_per_round(self) -> dict[str, float]:
-        """The part of it that lies between a draft model's passes and target ids."""
+        """p50 and p99 of the host time between a draft model's passes and the target ids."""
         return _quantiles_ms(self._translation_seconds)
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
-        """Tokens each source proposed and got accepted; "target" emitted its own."""
+        """Proposed and accepted tokens of each source; "target" counts the tokens of its own."""
         sources = [*sorted(self._proposed_by), TARGET]
         return {
             source: {"proposed": self._proposed_by[source], "accepted": self._accepted_by[source]}
@@ -184,7 +190,8 @@ _SUMMARY = (
 _QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """Return part / whole, 0 where there is no whole."""
     return part / whole if whole else 0.0
 
 

@@ -54,17 +54,19 @@ def opening_knowledge(
     return knowledge_from(assumed, target, draft, context=context)
 
 
-def shared_knowledge(target: Any, draft: Any = None) -> Knowledge:
+def shared_knowledge(
+    target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
+) -> Knowledge:
     """The knowledge of two loaded models in this process: one request learns for the next.
 
-    The last eight pairs are kept. No model is kept alive.
+    The last eight pairs are kept. No model is kept alive. note: as for `opening_knowledge`.
     """
     models = [model for model in (target, draft) if model is not None]
     for known, knowledge in _shared:
         # Models are dictionaries of arrays, which `==` would compare element by element.
         if [id(model()) for model in known] == [id(model) for model in models]:
             return knowledge
-    knowledge = opening_knowledge(target, draft)
+    knowledge = opening_knowledge(target, draft, note=note)
     _shared.append(([ref(model) for model in models], knowledge))
     return knowledge
 
