@@ -13,8 +13,9 @@ import click
 from click.core import ParameterSource
 
 from tokalign import __version__
+from tokalign.atomic_file import write_file
 from tokalign.cli.loading import LoadedPair, load_pair
-from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
+from tokalign.cli.output import as_json, note, progress, quiet_option
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
 from tokalign.cost.store import find_curve
@@ -109,7 +110,7 @@ def command(**given: Any) -> None:
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
     for path in options.save:
-        write_text(path, _written(_form(path), comparison, about, found.curve))
+        write_file(path, _written(_form(path), comparison, about, found.curve))
     click.echo(_written(options.output, comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(

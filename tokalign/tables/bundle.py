@@ -15,13 +15,13 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.atomic_file import write_file
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 
 MAGIC = b"tokalign"
@@ -117,22 +117,9 @@ def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a table file atomically: under a temporary name, synced, then renamed.
-
-    Whatever happens, `path` holds the old content or the new one, never a part of it.
-    """
-    data = encode_bundle(bundle)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    """Write a table file, whole or not at all. Raises: UsageError."""
+    remedy = "give a folder that you may write to with --output"
+    write_file(path, encode_bundle(bundle), parents=True, remedy=remedy)
 
 
 def require_fingerprint(
