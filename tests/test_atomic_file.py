@@ -57,9 +57,14 @@ def test_a_failure_at_any_step_keeps_the_old_file_and_leaves_nothing_else(
 def test_a_body_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_file(path, "old")
-    with pytest.raises(ZeroDivisionError), appearing(path) as temporary:
-        temporary.write_text("half of the")
-        _ = 1 / 0
+
+    def write_half() -> None:
+        with appearing(path) as temporary:
+            temporary.write_text("half of the")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -47,7 +47,7 @@ from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translation.published import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tables.opening import FilePath, open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -89,8 +89,9 @@ def stream_generate(
     method: str = "auto",
     translation: str | None = None,
     num_draft_tokens: int | None = None,
-    dictionary: Path | None = None,
-    alignment: Path | None = None,
+    dictionary: FilePath | None = None,
+    language: str | None = None,
+    alignment: FilePath | None = None,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
@@ -104,7 +105,7 @@ def stream_generate(
     max_tokens: -1 for as many as the context holds.
     draft_tokenizer: of the draft model; by default it has the target's.
     draft_prompt: the draft's own rendering; by default it reads the target's prompt.
-    method, translation, dictionary, alignment: as options of `tokalign decode`.
+    method, translation, dictionary, language, alignment: as options of `tokalign decode`.
     num_draft_tokens: None to choose it in every round, zero included, by what drafting is expected
     to gain; what is learned of these models serves later calls.
     sampling: greedy by default. sampler: mlx-lm's kind, instead of `sampling`.
@@ -115,7 +116,7 @@ def stream_generate(
     target = _language_model(model, tokenizer)
     own = tokenizer if draft_tokenizer is None else draft_tokenizer
     draft = None if draft_model is None else _language_model(draft_model, own)
-    table = open_dictionary(target.tokenizer, file=dictionary)
+    table = open_dictionary(target.tokenizer, file=dictionary, language=language)
     store = None if session is None else session_store(session, target.tokenizer.fingerprint)
     decoder = Decoder(
         target=target,
@@ -312,7 +313,7 @@ def _pace(method: str, num_draft_tokens: int | None, model: Any, draft_model: An
 
 
 def _alignment(
-    target: LanguageModel, draft: LanguageModel | None, file: Path | None
+    target: LanguageModel, draft: LanguageModel | None, file: FilePath | None
 ) -> Callable[[], Alignment]:
     if draft is None:
         return no_alignment

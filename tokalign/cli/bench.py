@@ -60,6 +60,7 @@ class Options:
     repeats: int
     dtype: str | None
     dictionary: Path | None
+    language: str | None
     alignment: Path | None
     window_tokens: int | None
     ignore_chat_template: bool
@@ -89,6 +90,7 @@ class Options:
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@click.option("--language", metavar="CODE", help="Of the dictionary, where several fit.")
 @click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
 @click.option("--window-tokens", type=click.IntRange(min=1), help="Given of a window; all of it.")
 @click.option("--ignore-chat-template", is_flag=True, help="Take prompts as they are.")
@@ -164,6 +166,7 @@ def _measured(options: Options) -> _Found:
         sampling={"temperature": options.temp, "seed": options.seed},
         dtype=options.dtype,
         dictionary=options.dictionary,
+        language=options.language,
         alignment=options.alignment,
         note=options.note,
     )

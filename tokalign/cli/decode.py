@@ -64,6 +64,7 @@ class Options:
     prompt: str
     max_tokens: int
     dictionary: Path | None
+    language: str | None
     alignment: Path | None
     color: bool | None
     as_json: bool
@@ -108,6 +109,7 @@ class Options:
 @click.option("--system-prompt", metavar="TEXT")
 @click.option("--ignore-chat-template", is_flag=True, help="Take the prompt as it is.")
 @click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@click.option("--language", metavar="CODE", help="Of the dictionary, where several fit.")
 @click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @click.option("--kv-bits", type=click.Choice(["2", "3", "4", "6", "8"]), help="Quantize the cache.")
@@ -165,7 +167,11 @@ def _load(options: Options) -> Decoder:
     dictionary = None
     if options.method in ("auto", *TABLE_METHODS):
         dictionary = open_dictionary(
-            target.tokenizer, file=options.dictionary, beside=location.folder, note=options.note
+            target.tokenizer,
+            file=options.dictionary,
+            beside=location.folder,
+            language=options.language,
+            note=options.note,
         )
     method = choose_method(
         options.method, draft=options.draft is not None, dictionary=dictionary is not None
@@ -234,7 +240,7 @@ def _explain(options: Options, drafting: Drafting, *, with_model: bool) -> None:
     if drafting.dictionary is not None:
         sources.append("dictionary")
     else:
-        missing.append("no dictionary fits this tokenizer (tokalign build)")
+        missing.append("no dictionary is in use (tokalign build makes one)")
     if with_model:
         sources.append(f"draft model, translation {drafting.translation}")
     else:

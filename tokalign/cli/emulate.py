@@ -28,6 +28,7 @@ from tokalign.runtime.methods import (
     type=click.Path(path_type=Path),
     help="A .dictionary.tok file; by default one is looked for.",
 )
+@click.option("--language", metavar="CODE", help="Of the dictionary, where several fit.")
 @order_option
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
@@ -66,6 +67,7 @@ def command(
     *,
     method: str,
     file: Path | None,
+    language: str | None,
     order: str,
     target: str,
     text_file: Path,
@@ -95,7 +97,10 @@ def command(
     dictionary = None
     if method in TABLE_METHODS:
         dictionary = open_dictionary(
-            resolved.tokenizer, file=file, note=lambda line: note(line, quiet=quiet)
+            resolved.tokenizer,
+            file=file,
+            language=language,
+            note=lambda line: note(line, quiet=quiet),
         )
     costs = Costs(rows=(1.0, 1.0 + row_cost))
     drafting = Drafting(

@@ -68,12 +68,14 @@ def load_pair(
     sampling: Mapping[str, Any],
     dtype: str | None,
     dictionary: Path | None,
+    language: str | None,
     alignment: Path | None,
     note: Callable[[str], None],
 ) -> LoadedPair:
     """Find and load models and tables; `note` is told which ones.
 
     sampling: fields of `Sampling`. dictionary, alignment: files; found or computed otherwise.
+    language: of the dictionary that is found.
     Raises: MissingAssetError and other kinds of TokalignError.
     """
     from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -91,7 +93,9 @@ def load_pair(
     target, draft = models[0], models[1] if len(models) > 1 else None
     beside = places[0].folder
     drafting = Drafting(
-        dictionary=open_dictionary(target.tokenizer, file=dictionary, beside=beside, note=note)
+        dictionary=open_dictionary(
+            target.tokenizer, file=dictionary, beside=beside, language=language, note=note
+        )
     )
     if draft is not None:
         drafting = replace(

@@ -23,13 +23,12 @@ import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import write_file
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.tables.sections import Section
 
 MAGIC = b"tokalign"
 FORMAT_VERSION = 1
 ALIGNMENT = 64
 """Sections start at multiples of this: a cache line, and more than any array or trie asks for."""
-
-Section = bytes | memoryview
 
 _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
 _DIGEST_SIZE = hashlib.sha256().digest_size
