@@ -35,6 +35,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
+    {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},
     {"tables"},

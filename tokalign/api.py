@@ -45,7 +45,7 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translation.published import Pair, SharedIds, Translation
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tables.opening import Note
+from tokalign.tables.opening import FilePath, Note
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id, TargetId
@@ -90,8 +90,9 @@ def stream_generate(
     num_draft_tokens: int | None = None,
     alternatives: int = DEFAULT_ALTERNATIVES,
     order: Sequence[str] = HYBRID_ORDER,
-    dictionary: Path | str | None = None,
-    alignment: Path | str | None = None,
+    dictionary: FilePath | None = None,
+    language: str | None = None,
+    alignment: FilePath | None = None,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
@@ -121,6 +122,7 @@ def stream_generate(
     order: the order in which "hybrid-fixed" asks its sources.
     dictionary, alignment: table files to use; otherwise they are found by the tokenizers, and an
         alignment that is not found is computed.
+    language: of the dictionary, such as "pl", where dictionaries of several languages fit.
     sampling: temperature, filters and seed; greedy decoding by default.
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.
@@ -152,8 +154,9 @@ def stream_generate(
             num_draft_tokens=num_draft_tokens,
             alternatives=alternatives,
             order=order,
-            dictionary=None if dictionary is None else Path(dictionary),
-            alignment=None if alignment is None else Path(alignment),
+            dictionary=dictionary,
+            language=language,
+            alignment=alignment,
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options,

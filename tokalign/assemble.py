@@ -29,7 +29,7 @@ from tokalign.runtime.methods import (
     choose_translation,
 )
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.opening import Note, open_alignment, open_dictionary
+from tokalign.tables.opening import FilePath, Note, open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -56,6 +56,7 @@ class DraftingOptions:
     num_draft_tokens: None to have every round choose its own by expected gain, zero included.
     alternatives, order: as in `Drafting`.
     dictionary, alignment: files; None to look for them.
+    language: of the dictionary; None for the only one there is.
     Raises: UsageError for a name or number that cannot be honoured.
     """
 
@@ -64,8 +65,9 @@ class DraftingOptions:
     num_draft_tokens: int | None = None
     alternatives: int = DEFAULT_ALTERNATIVES
     order: Sequence[str] = HYBRID_ORDER
-    dictionary: Path | None = None
-    alignment: Path | None = None
+    dictionary: FilePath | None = None
+    language: str | None = None
+    alignment: FilePath | None = None
 
     def __post_init__(self) -> None:
         choose_method(self.method, draft=True, dictionary=True)
@@ -206,7 +208,9 @@ def choose_drafting(
     """
     dictionary = None
     if options.uses_dictionary:
-        dictionary = open_dictionary(target, file=options.dictionary, beside=beside, note=note)
+        dictionary = open_dictionary(
+            target, file=options.dictionary, beside=beside, language=options.language, note=note
+        )
     method = choose_method(
         options.method, draft=draft is not None, dictionary=dictionary is not None
     )
@@ -232,7 +236,7 @@ def pair_tables(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
     *,
-    file: Path | None = None,
+    file: FilePath | None = None,
     beside: Path | None = None,
     note: Note = no_note,
 ) -> Callable[[], Alignment]:

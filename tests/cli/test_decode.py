@@ -25,7 +25,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 
 VLLM_NAMES = {
     "mean_acceptance_length",
@@ -85,7 +85,7 @@ def write_dictionary(path: Path, target: str, fingerprint: str | None = None) ->
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint or tokenizer.fingerprint},
-        sections=Continuations.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
+        sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
     )
     write_bundle(path, bundle)
     return path

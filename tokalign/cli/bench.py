@@ -13,7 +13,9 @@ import click
 from click.core import ParameterSource
 
 from tokalign import __version__
-from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
+from tokalign.atomic_file import write_file
+from tokalign.cli.drafting_options import language_option
+from tokalign.cli.output import as_json, note, progress, quiet_option
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
 from tokalign.cost.store import find_curve
@@ -64,6 +66,7 @@ class Options:
     repeats: int
     dtype: str | None
     dictionary: Path | None
+    language: str | None
     alignment: Path | None
     window_tokens: int | None
     ignore_chat_template: bool
@@ -93,6 +96,7 @@ class Options:
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@language_option
 @click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
 @click.option("--window-tokens", type=click.IntRange(min=1), help="Given of a window; all of it.")
 @click.option("--ignore-chat-template", is_flag=True, help="Take prompts as they are.")
@@ -114,7 +118,7 @@ def command(**given: Any) -> None:
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
     for path in options.save:
-        write_text(path, _written(_form(path), comparison, about, found.curve))
+        write_file(path, _written(_form(path), comparison, about, found.curve))
     click.echo(_written(options.output, comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
@@ -175,6 +179,7 @@ def _measured(options: Options) -> _Found:
             method="hybrid",  # which uses every source; each condition has a method of its own
             num_draft_tokens=DEFAULT_DRAFT_TOKENS,
             dictionary=options.dictionary,
+            language=options.language,
             alignment=options.alignment,
         ),
         dtype=dtype,

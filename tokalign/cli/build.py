@@ -12,12 +12,12 @@ import click
 from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import CorpusError, UsageError
+from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
-_BUNDLED_CORPUS = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _SHOWN_PROBLEMS = 10
 
 
@@ -44,7 +44,11 @@ _SHOWN_PROBLEMS = 10
     help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
 )
 @click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder. Default: tables/.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
+)
 @click.option(
     "--dictionary-kind",
     "kind",
@@ -216,13 +220,12 @@ def _with_workspace(
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
-    if not _BUNDLED_CORPUS.is_file():
-        raise CorpusError("the bundled corpus is not installed; give --corpus FILE")
+    path = shipped(CORPUS)
     note(
-        f"corpus -> the bundled {_BUNDLED_CORPUS.name}, for a try; real tables need --corpus FILE",
+        f"corpus -> the bundled {path.name}, for a try; real tables need --corpus FILE",
         quiet=quiet,
     )
-    return _BUNDLED_CORPUS
+    return path
 
 
 class _Problems:

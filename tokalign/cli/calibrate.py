@@ -11,13 +11,13 @@ import click
 
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
     from tokalign.evaluate.recorded_proposals import ProposalTrace
     from tokalign.runtime.decoder import Decoder
 
-_SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
 
 
@@ -108,7 +108,7 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
 def _trace(decoder: Decoder) -> ProposalTrace:
     from tokalign.evaluate.self_draft import trace_own_output
 
-    lines = _SAMPLE.read_text("utf-8").splitlines()
+    lines = shipped(CORPUS).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     prompts = [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
     return trace_own_output(decoder, prompts, limit=_LONGEST)

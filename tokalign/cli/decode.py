@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.decoded import as_text, legend, styled
-from tokalign.cli.drafting_options import alternatives_option, dtype_option, order_option
+from tokalign.cli.drafting_options import (
+    alternatives_option,
+    dtype_option,
+    language_option,
+    order_option,
+)
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
@@ -54,6 +59,7 @@ class Options:
     prompt: str
     max_tokens: int
     dictionary: Path | None
+    language: str | None
     alignment: Path | None
     color: bool | None
     as_json: bool
@@ -161,6 +167,7 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
 @click.option(
     "--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file; else one is found."
 )
+@language_option
 @click.option(
     "--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file; else one is found."
 )
@@ -241,6 +248,7 @@ def _load(options: Options) -> Decoder:
         alternatives=options.alternatives,
         order=read_order(options.order),
         dictionary=options.dictionary,
+        language=options.language,
         alignment=options.alignment,
     )
     from tokalign.runtime.mlx.sampling import Sampling

@@ -13,6 +13,11 @@ order_option = click.option(
     show_default=True,
     help="The order in which hybrid-fixed asks its sources.",
 )
+language_option = click.option(
+    "--language",
+    metavar="CODE",
+    help="Language of the dictionary, where dictionaries of several languages fit.",
+)
 alternatives_option = click.option(
     "--alternatives",
     type=click.IntRange(min=0),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.drafting_options import order_option
+from tokalign.cli.drafting_options import language_option, order_option
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS, read_order
@@ -28,6 +28,7 @@ from tokalign.runtime.methods import LOOKUP_METHODS, read_order
     type=click.Path(path_type=Path),
     help="A .dictionary.tok file; else one is found.",
 )
+@language_option
 @order_option
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
@@ -66,6 +67,7 @@ def command(
     *,
     method: str,
     file: Path | None,
+    language: str | None,
     order: str,
     target: str,
     text_file: Path,
@@ -94,7 +96,11 @@ def command(
         note(line, quiet=quiet)
 
     options = DraftingOptions(
-        method=method, num_draft_tokens=max_draft, order=read_order(order), dictionary=file
+        method=method,
+        num_draft_tokens=max_draft,
+        order=read_order(order),
+        dictionary=file,
+        language=language,
     )
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)

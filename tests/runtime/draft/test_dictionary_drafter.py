@@ -19,7 +19,7 @@ from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE, Dictionary
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] * 30
 
@@ -36,7 +36,7 @@ def backoff_of(text: list[int]) -> BackoffTable:
 PUBLISHED: Any = {(1,): ((4, 1, 5), 0.5), (5, 9): ((2, 6), 0.81), (9,): ((7,), 0.3)}
 TABLES: dict[str, Dictionary] = {
     "backoff": backoff_of(TEXT),
-    "dictspec": Continuations.from_entries(PUBLISHED, 100),
+    "dictspec": DictSpecTable.from_entries(PUBLISHED, 100),
 }
 
 tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())

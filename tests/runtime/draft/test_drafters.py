@@ -11,7 +11,7 @@ from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -20,7 +20,7 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, numbers))
 
 
-TABLE = Continuations.from_entries(
+TABLE = DictSpecTable.from_entries(
     {ids(1): (ids(2, 3), 0.5), ids(9, 1): (ids(4, 5, 6), 0.75)}, vocabulary_size=100
 )
 

@@ -22,7 +22,7 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.finding import find_table
+from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -197,11 +197,8 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
 
     What is missing is unstable ends, and boundaries inside characters that the draft spells whole.
     """
-    found = find_table(
-        "alignment", target=onto_bielik.target.fingerprint, draft=onto_bielik.draft.fingerprint
-    )
-    assert found is not None
-    tables = Alignment.from_sections(found[1].sections, onto_bielik.draft.vocabulary.tokens)
+    tables = open_alignment(onto_bielik.target, onto_bielik.draft, otherwise=align)
+    assert tables.merge_sites is not None
     accepted = proposed = rounds = empty = 0
     for text in SENTENCES:
         kept, played, proposals = play("exact", onto_bielik, text, steps=2, alignment=tables)
