@@ -33,6 +33,28 @@ def test_pushing_parts_equals_encoding_the_whole(
     assert encoder.ids == tokenizer.bpe.encode(encoder.text)
 
 
+def test_the_worked_examples(bielik: Tokenizer[Any]) -> None:
+    """Those at the heads of `incremental.py` and `stable_prefix.py`."""
+    encoder = IncrementalEncoder(bielik.bpe)
+
+    def tokens() -> list[bytes]:
+        return [bielik.vocabulary.tokens[i] for i in encoder.ids]
+
+    encoder.push(b" War")
+    assert tokens() == [b" War"]
+    encoder.push(b"szawa")
+    assert tokens() == [b" Wars", b"z", b"awa"]
+    encoder = IncrementalEncoder(bielik.bpe)
+    encoder.push(" poniedziałek".encode())
+    first = [b" pon", b"ied", "ział".encode()]
+    assert tokens() == [*first, b"ek"]
+    assert encoder.stable == 3
+    for end, more in (("ek", ["eks"]), ("k", ["e", "ke"])):
+        encoder = IncrementalEncoder(bielik.bpe)
+        encoder.push(" poniedziałek".removesuffix(end).encode() + more[-1].encode())
+        assert tokens() == [*first, *(token.encode() for token in more)]
+
+
 @pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
 def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
     """Most of the continuations make the end of the text a part of a longer token."""

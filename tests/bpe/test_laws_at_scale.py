@@ -108,7 +108,7 @@ def test_a_pair_is_canonical_iff_the_library_leaves_it(
 
 def pairs(subject: Tokenizer[Any], pieces: Counter[bytes]) -> Iterator[tuple[int, int]]:
     """A quarter at random, a quarter neighbours in text, half cut elsewhere."""
-    bpe, draw, tokens = subject.bpe, Random(17), ordinary_tokens(subject)
+    bpe, draw, tokens = subject.bpe, Random(17), ordinary_tokens(subject.bpe)
     for _ in range(PAIRS // 4 + 1000):
         yield draw.choice(tokens), draw.choice(tokens)
     words = [ids for piece in pieces if len(ids := bpe.encode_piece(piece)) > 1]

@@ -29,7 +29,8 @@ def merged(bpe: BytePairEncoding[Any], left: int, right: int) -> list[int]:
 
 
 def test_pair_validity_equals_brute_force(tokenizer: Tokenizer[Any]) -> None:
-    tokens, bpe, draw = ordinary_tokens(tokenizer), tokenizer.bpe, Random(20)
+    bpe, draw = tokenizer.bpe, Random(20)
+    tokens = ordinary_tokens(bpe, draw)
     for _ in range(6000):
         left, right = draw.choice(tokens), draw.choice(tokens)
         expected = merged(bpe, left, right) == [left, right]
@@ -76,8 +77,8 @@ def test_corollary_two_neighbours_in_canonical_text_are_valid_pairs(
 def test_corollary_two_a_sequence_is_canonical_iff_every_pair_is(
     tokenizer: Tokenizer[Any],
 ) -> None:
-    tokens, bpe, draw = ordinary_tokens(tokenizer), tokenizer.bpe, Random(5)
-    canonical = 0
+    bpe, draw, canonical = tokenizer.bpe, Random(5), 0
+    tokens = ordinary_tokens(bpe, draw)
     for _ in range(4000):
         ids = tuple(draw.choices(tokens, k=draw.randint(1, 3)))
         expected = bpe.encode_piece(tokenizer.vocabulary.bytes_of(ids)) == ids

@@ -1,9 +1,10 @@
 """Which tokens of a growing piece can no longer change.
 
-Example (Bielik): the piece ` komputer` is encoded as `▁kom`, `put`, `er`. Only `▁kom` is stable.
-If the piece grows, the encoding may go on with a longer token that begins with `er` (after `▁kom`,
-`put`), with `r` (after `▁kom`, `pute`) or with `ter` (after `▁kom`, `pu`): what all of these have
-in common is `▁kom`. The proof is in `docs/lossless.md`.
+Example (Bielik): the piece ` poniedziałek` is encoded as `▁pon`, `ied`, `ział`, `ek`, of which the
+first three are stable. If the piece grows, it may go on with a longer token that begins with `ek`,
+such as `eks`, after `▁pon`, `ied`, `ział`; or with one that begins with `k`, such as `ke`, after
+`▁pon`, `ied`, `ział`, `e`. No longer token begins with any other end of the piece. What these
+encodings have in common are the first three tokens. The proof is in `docs/lossless.md`.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ from tokalign.bpe.spines import NEVER, EdgeToken, Spine, crosses
 class PairValidity(Generic[Id]):
     """Decides which tokens of one tokenizer may follow which within a piece.
 
-    tokens: id -> bytes; merge: what the merges make of some bytes; fallback: byte-fallback ids.
+    tokens: id -> bytes. merge: merges the symbols of some bytes. fallback: ids of byte fallback.
     """
 
     derivation: Callable[[Id], Merged[Id]]
-    """How the merges make a token from its own bytes; `ids` is empty if they make another
-    encoding of them. Such a token can only stand as a whole piece (`ignore_merges`)."""
+    """How the merges make a token from its own bytes. `ids` is empty if they do not make it: such
+    a token can only stand as a whole piece (`ignore_merges`)."""
 
     right_spine: Callable[[Id], Spine[Id]]
     """The tokens at the right edge of a token while it is merged."""
@@ -96,8 +96,8 @@ class PairValidity(Generic[Id]):
         while outer.last_pair is not None:
             half, sibling = outer.last_pair[side], outer.last_pair[1 - side]
             inner, waited = self.derivation(half), self.derivation(sibling).moment
-            # The half waits for its sibling if that is made later; of equal moments the left
-            # one's comes first.
+            # The half waits for its sibling if that is made later. Where the moments are equal, the
+            # left half is made first.
             waits = waited > inner.moment if side else waited >= inner.moment
             blocking_rank = max(outer.last_rank, waited) if waits else outer.last_rank
             spine.append(EdgeToken(half, inner.moment, outer.moment, blocking_rank))
