@@ -78,13 +78,16 @@ def refused(error: type[TokalignError], *arguments: str) -> str:
     return str(result.exception)
 
 
-def write_dictionary(path: Path, target: str, fingerprint: str | None = None) -> Path:
+def write_dictionary(
+    path: Path, target: str, fingerprint: str | None = None, *, language: str = "pl"
+) -> Path:
     tokenizer = LanguageModel.from_folder(Path(target)).tokenizer
     ids = tuple(tokenizer.encode(" gęślą jaźń"))
     entries = {ids[:n]: (ids[n : n + 2], 0.5) for n in range(1, 4)}
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint or tokenizer.fingerprint},
+        parameters={"language": language},
         sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
     )
     write_bundle(path, bundle)
@@ -268,6 +271,24 @@ def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_pat
     )
     assert "abababababab" in message
     assert "tokalign build" in message
+
+
+def test_of_two_languages_one_has_to_be_chosen(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    for language in ("pl", "uk"):
+        write_dictionary(
+            tmp_path / f"{language}.dictionary.tok", models["target"], language=language
+        )
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
+    unsaid = run(*arguments)
+    assert (unsaid.exit_code, unsaid.stderr.count("choose one with --language")) == (0, 1)
+    assert "no dictionary is in use" in unsaid.stderr
+    said = run(*arguments, "--language", "uk")
+    assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.stderr
+    assert "hybrid of context copy, dictionary" in said.stderr
+    assert "pl, uk" in refused(MissingAssetError, *arguments, "--language", "de")
 
 
 def test_a_method_without_what_it_needs_is_refused(models: dict[str, str]) -> None:

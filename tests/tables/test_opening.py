@@ -225,6 +225,16 @@ def test_a_shipped_table_that_lacks_any_one_section_is_refused(
     assert_every_section_is_needed(shipped_bundle, path, open_for_decoding)
 
 
+def test_sections_of_two_alignments_are_not_mixed(tmp_path: Path) -> None:
+    larger = of_merges(b"abcde", [(b"a", b"b")])
+    one, other = (build_alignment(DRAFT, target, []) for target in (TARGET, larger))
+    rows = {"merge_sites.rows": other.sections["merge_sites.rows"]}
+    write_bundle(tmp_path / "a.tok", replace(one, sections={**one.sections, **rows}))
+    assert "rows of merge sites" in run_verify(tmp_path / "a.tok").stderr
+    with pytest.raises(BundleError, match=r"rows of merge sites for .* target tokens; rebuild"):
+        open_alignment(TARGET, DRAFT, otherwise=align, file=tmp_path / "a.tok")
+
+
 def test_every_shipped_table_is_tried() -> None:
     found = {path.name for path in shipped(TABLES).rglob("*.tok")}
     assert found == set(SHIPPED)

@@ -73,7 +73,7 @@ def main() -> None:
     Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset,
     130 interrupt.
     """
-    from tokalign.errors import TokalignError
+    from tokalign.errors import MissingAssetError, TokalignError
 
     try:
         status = group.main(standalone_mode=False)
@@ -85,6 +85,16 @@ def main() -> None:
     except TokalignError as error:
         print(f"tokalign: {error}", file=sys.stderr)
         status = error.exit_code
+    except ModuleNotFoundError as error:
+        # Commands that run models import mlx before they look for any model.
+        if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
+            raise
+        print(
+            "tokalign: this command runs models with mlx, which is not installed; "
+            "install it with: pip install 'tokalign[mlx]'",
+            file=sys.stderr,
+        )
+        status = MissingAssetError.exit_code
     except (KeyboardInterrupt, click.Abort):
         print("tokalign: interrupted", file=sys.stderr)
         status = 130
