@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
-from tokalign.cost.expected_gain import Plan, best_ids, best_length
+from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.decision import Decision, Situation, decide
+from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.plain_timing import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
@@ -65,18 +66,11 @@ class _Drafting:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """What the free sources proposed after `position` ids."""
-
-    position: int
-    proposal: Proposal
-
-
 class DraftLengthController:
     """Drafter and verifier of one request.
 
-    free: drafts by looking up, in microseconds. model: drafts in passes. At least one is given.
+    free: proposes chains by looking up, in microseconds. model: drafts in passes. At least one is
+    given.
     join: merges the model's tree with what `free` has just offered, see `Hybrid.join`.
     clock: in seconds. A round lasts from verdict to verdict, because the pass of a round that runs
     ahead may begin before the round does.
@@ -93,14 +87,13 @@ class DraftLengthController:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._knowledge, self._verifier, self._clock = knowledge, verifier, clock
-        self._free, self._model, self._join = free, model, join
+        self._model, self._join = model, join
+        self._offers = FreeOffers(free, knowledge, clock)
         self._plain_timing = PlainTiming(knowledge.costs)
         self._drafting = _Drafting()
         self._last_verdict: float | None = None
         self._model_has_read = False
         """Whether the draft model has read the prompt, so that its drafts may be timed."""
-        self._offer: _Offer | None = None
-        self._ask_in = 0
 
     # -- as a drafter ------------------------------------------------------------------------------
 
@@ -111,7 +104,7 @@ class DraftLengthController:
         if self._last_verdict is None:
             knowledge.budget.begin(limit + 1)
         knowledge.model_trials.count_round()
-        self._learn_from_unused_offer(context)
+        self._offers.learn_from_unused(context)
         proposal = Proposal()
         if limit:
             most = min(limit, MAX_DRAFT, knowledge.costs.rows.reach - 1)
@@ -123,7 +116,7 @@ class DraftLengthController:
     def _situation(self, context: Context, limit: int) -> Situation:
         knowledge, under_way = self._knowledge, self._drafting.pass_under_way
         costs, has_model = knowledge.costs, self._model is not None
-        offer = self._ask(context, limit)
+        offer = self._offers.ask(context, limit, seldom=under_way)
         if not under_way:
             self._plain_timing.refresh()
         return Situation(
@@ -133,7 +126,7 @@ class DraftLengthController:
             budget_is_spent=knowledge.budget.is_spent,
             plain_rounds_due=self._plain_timing.rounds_due,
             offer=offer,
-            offers_pay=self._free is not None and knowledge.offers.pays,
+            offers_pay=self._offers.pay,
             model=knowledge.model.best(costs, limit) if has_model else None,
             model_pays_later=has_model
             and knowledge.model.best(costs, MAX_DRAFT).rate * costs.plain > 1.0,
@@ -144,37 +137,15 @@ class DraftLengthController:
             long_draft_is_due=knowledge.long_drafts.is_due,
         )
 
-    def _ask(self, context: Context, limit: int) -> Plan:
-        """Ask the free sources, and plan how much of their offer is worth verifying."""
-        knowledge, costs = self._knowledge, self._knowledge.costs
-        nothing = Plan(0, 1.0 / costs.rows(1))
-        self._ask_in -= 1
-        if self._free is None or (self._drafting.pass_under_way and self._ask_in > 0):
-            return nothing
-        began = self._clock()
-        offer = self._free.propose(context, limit)
-        plan = self._plan(offer.tree) if offer.tree else nothing
-        knowledge.offers.learn(plan, plain=costs.plain, overlap=costs.overlap)
-        if offer.tree:
-            self._offer = _Offer(len(context.ids), offer)
-        took = self._clock() - began
-        self._ask_in = knowledge.offers.rounds_between(took, plain=costs.plain)
-        return plan
-
-    def _plan(self, tree: TokenTree) -> Plan:
-        probabilities = self._knowledge.trust.probabilities(tree)
-        costs = self._knowledge.costs.verification(len(tree))
-        return best_length(probabilities, costs, parents=tree.parents)
-
     def _carry_out(self, decision: Decision, context: Context, limit: int) -> Proposal:
         knowledge = self._knowledge
         if decision.passes and self._model is not None:
             knowledge.model_trials.tried(pays=not decision.is_trial)
             knowledge.long_drafts.count_draft()
             return self._draft(self._model, context, decision.passes, limit)
-        if decision.offered and self._offer is not None:
+        if decision.offered:
             knowledge.long_drafts.count_draft()
-            offer = self._offer.proposal
+            offer = self._offers.at(context)
             return replace(offer, tree=offer.tree.head(decision.offered), run_ahead=False)
         self._plain_timing.count_plain()
         return Proposal(run_ahead=decision.run_ahead)
@@ -193,8 +164,7 @@ class DraftLengthController:
 
     def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
         """The model's tree, merged with the free sources' offer if there is one for this place."""
-        offered = self._offer is not None and self._offer.position == len(context.ids)
-        if self._join is None or not offered or not tree:
+        if self._join is None or not tree or not self._offers.at(context).tree:
             return tree
         if not tree.probabilities:
             chain = tree.first_chain
@@ -207,14 +177,6 @@ class DraftLengthController:
         probabilities = self._knowledge.trust.probabilities(tree)
         costs = self._knowledge.costs.verification(len(tree))
         return tree.select(best_ids(probabilities, tree.parents, costs, spent=spent))
-
-    def _learn_from_unused_offer(self, context: Context) -> None:
-        """An offer that was not verified still tells whether its first id was right."""
-        offer = self._offer
-        if offer is not None and offer.position < len(context.ids):
-            came = context.ids[offer.position : offer.position + 1]
-            self._knowledge.trust.learn(offer.proposal.tree, came)
-            self._offer = None
 
     # -- as a verifier -----------------------------------------------------------------------------
 
@@ -253,6 +215,6 @@ class DraftLengthController:
             right = len(self._drafting.tree.path_of(verdict.ids))
             knowledge.model.learn(passes, right, known=len(verdict.ids), rows=len(tree))
         elif tree:
-            self._offer = None
+            self._offers.forget()
         if tree and (tree.probabilities or not passes):
             knowledge.trust.learn(tree, verdict.ids)
