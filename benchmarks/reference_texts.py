@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tokalign.assemble import load_model, pair_tables
+from tokalign.assemble import load_models, pair_tables
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
@@ -101,7 +101,7 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
             limit: int | None,
             **others: Any,
         ) -> None:
-            model = load_model(draft_model, dtype="float32")
+            [model] = load_models([draft_model], dtype="float32")
             tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
             texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
             found = ReferenceTexts(

@@ -171,7 +171,6 @@ def _measured(options: Options) -> _Found:
     from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.sampling import Sampling
 
-    dtype = choose_dtype(options.dtype, note=options.note)
     decoder = load_decoder(
         options.target,
         options.draft,
@@ -182,13 +181,13 @@ def _measured(options: Options) -> _Found:
             language=options.language,
             alignment=options.alignment,
         ),
-        dtype=dtype,
+        dtype=options.dtype,
         sampler=Sampling(temperature=options.temp, seed=options.seed),
         note=options.note,
     )
     keep_loaded()
     machine = machine_of(decoder.target.model, decoder.draft and decoder.draft.model)
-    about = _about(options, decoder, machine, dtype)
+    about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
     return _Found(about, _run(bench, file, options), find_curve(machine))

@@ -132,7 +132,7 @@ def _best_length(curve: CostCurve, trace: ProposalTrace, calibration: str) -> tu
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.assemble import DraftingOptions, choose_dtype, load_decoder
+    from tokalign.assemble import DraftingOptions, load_decoder
 
     def tell(line: str) -> None:
         note(line, quiet=quiet)
@@ -143,7 +143,7 @@ def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> 
         DraftingOptions(
             method="plain" if draft is None else "draft", num_draft_tokens=DEFAULT_DRAFT_TOKENS
         ),
-        dtype=choose_dtype(dtype, note=tell),
+        dtype=dtype,
         note=tell,
     )
 

@@ -239,7 +239,7 @@ def command(**given: Any) -> None:
 
 def _load(options: Options) -> Decoder:
     """Load what the options name. Raises: UsageError before anything is loaded, if it can be."""
-    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+    from tokalign.assemble import DraftingOptions, keep_loaded, load_decoder
 
     drafting = DraftingOptions(
         method=options.method,
@@ -258,7 +258,7 @@ def _load(options: Options) -> Decoder:
         options.target,
         options.draft,
         drafting,
-        dtype=choose_dtype(options.dtype, note=options.note),
+        dtype=options.dtype,
         sampler=Sampling(
             temperature=options.temp,
             top_p=options.top_p,

@@ -145,7 +145,7 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; returns the statistics of all and the translation that was chosen."""
-    from tokalign.assemble import choose_drafting, choose_dtype, keep_loaded, load_model
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
     from tokalign.evaluate.record import record
     from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
     from tokalign.evaluate.replay import replay
@@ -157,7 +157,7 @@ def _replay(
 
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
-    model = load_model(draft, dtype=choose_dtype(dtype, note=tell), note=tell)
+    [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
     session, statistics = ModelSession(model.model), Statistics()
