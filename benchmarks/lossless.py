@@ -24,8 +24,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_alignment, open_dictionary
 
@@ -74,8 +75,8 @@ class Bench:
 
     target: LanguageModel
     draft: LanguageModel
-    target_session: ModelSession
-    draft_session: ModelSession
+    target_session: TargetModelSession
+    draft_session: DraftModelSession
     drafting: Drafting
     tokens: int
 
@@ -95,8 +96,8 @@ class Bench:
         return cls(
             target=ours,
             draft=theirs,
-            target_session=ModelSession(ours.model),
-            draft_session=ModelSession(theirs.model),
+            target_session=TargetModelSession(ours.model),
+            draft_session=DraftModelSession(theirs.model),
             drafting=drafting,
             tokens=tokens,
         )

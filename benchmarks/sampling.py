@@ -34,8 +34,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tables.opening import open_alignment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +69,7 @@ class Bench:
 
     target: LanguageModel
     draft: LanguageModel
-    sessions: tuple[ModelSession, ModelSession]
+    sessions: tuple[TargetModelSession, DraftModelSession]
     tokens: int
 
     def run(self, prompt: str, sampling: Sampling, drafting: Drafting) -> tuple[list[int], Any]:
@@ -146,7 +147,7 @@ def benchmark(
     tables = cache(
         lambda: open_alignment(target.tokenizer, own.tokenizer, otherwise=align, beside=folder)
     )
-    sessions = ModelSession(target.model), ModelSession(own.model)
+    sessions = TargetModelSession(target.model), DraftModelSession(own.model)
     bench = Bench(target=target, draft=own, sessions=sessions, tokens=tokens)
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     differing = 0

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tokalign.runtime.draft_length.pace import Pace
     from tokalign.runtime.drafting import Drafting
     from tokalign.runtime.generate import Generation
+    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
-    from tokalign.runtime.mlx.session import CacheOptions
 
 _PATH = click.Path(path_type=Path)
 
@@ -257,7 +257,7 @@ def _sampling(options: Options) -> Sampling:
 
 
 def _cache(options: Options) -> CacheOptions:
-    from tokalign.runtime.mlx.session import CacheOptions
+    from tokalign.runtime.mlx.cache import CacheOptions
 
     return CacheOptions(
         prefill_step_size=options.prefill_step_size,

@@ -139,9 +139,9 @@ def _replay(
     from tokalign.evaluate.replay import replay
     from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
     from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.mlx.session import ModelSession
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translation.published import Pair
+    from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 
     location, resolved = resolve_model(draft), resolve_tokenizer(target)
@@ -157,7 +157,7 @@ def _replay(
         file=alignment,
         note=lambda line: note(line, quiet=quiet),
     )
-    session, statistics = ModelSession(model.model), Statistics()
+    session, statistics = DraftModelSession(model.model), Statistics()
     recorded: list[TracedText] = []
     keep_loaded()
 

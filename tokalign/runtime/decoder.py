@@ -13,23 +13,27 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Verifier
+from tokalign.runtime.interfaces import (
+    Drafter,
+    DraftSampler,
+    DraftSession,
+    Sampler,
+    Verifier,
+)
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.published import (
-    ContextWindow,
-    Naive,
-    Pair,
-    SameTokenizer,
-    TokenIntersection,
-    Translation,
-)
+from tokalign.runtime.translation.intersection import TokenIntersection
+from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
+from tokalign.runtime.translation.shared_ids import SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -116,24 +120,24 @@ class Decoder:
             target=ours, draft=encode_prompt(self.draft.tokenizer, own, text, system=system)
         )
 
-    def open_target(self) -> ModelSession:
+    def open_target(self) -> TargetModelSession:
         """A session of the target. Raises: CacheError if it cannot be rewound and has to be."""
         rewinds = self.drafting.method != "plain"
-        return ModelSession(self.target.model, self.cache, rewinds=rewinds)
+        return TargetModelSession(self.target.model, self.cache, rewinds=rewinds)
 
-    def open_draft(self) -> ModelSession | None:
+    def open_draft(self) -> DraftModelSession | None:
         """A session of the draft model, where one is used. Raises: CacheError."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        return ModelSession(self.draft.model, self.cache)
+        return DraftModelSession(self.draft.model, self.cache)
 
     def run(
         self,
         prompt: Prompt,
         limits: Limits,
         *,
-        target: ModelSession | None = None,
-        draft: ModelSession | None = None,
+        target: TargetModelSession | None = None,
+        draft: DraftModelSession | None = None,
     ) -> tuple[Context, Iterator[Event]]:
         """A generation that has not begun yet; sessions may be handed in to be used again.
 
@@ -151,7 +155,7 @@ class Decoder:
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
-        self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
+        self, verifier: TargetVerifier, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the gain controller is both."""
         neural = self.translated(prompt, draft, trees=verifier.can_branch)
@@ -162,7 +166,7 @@ class Decoder:
         return controller, controller
 
     def translated(
-        self, prompt: Prompt, session: Session | None, *, trees: bool = True
+        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
         """The draft model as a drafter for one request. trees: whether it may propose one."""
         if session is None or self.draft is None or not self.drafting.uses_model:
@@ -172,7 +176,7 @@ class Decoder:
             Pair(self.target.tokenizer, self.draft.tokenizer),
             prompt,
             self.drafting.alignment,
-            self.sampler.drafts,
+            self.sampler.draft_sampler,
         )
         steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
         return NeuralDrafter(
@@ -194,21 +198,21 @@ def make_translation(
     pair: Pair,
     prompt: Prompt,
     alignment: Callable[[], Alignment],
-    guesser: Guesser | None = None,
+    sampler: DraftSampler | None = None,
 ) -> Translation:
     """The translation `name` for one request. Raises: IncompatibleError if the pair bars it.
 
-    guesser: how the draft's choices are made; by default it takes what it finds likeliest, as the
-    published baselines always do.
+    sampler: how the draft's ids are chosen; None takes the likeliest ones, as `naive` and `context`
+    always do.
     """
     kind, _, window = name.partition(":")
     if kind == "none":
-        return SameTokenizer(pair.target, pair.draft, guesser)
+        return SameTokenizer(pair, sampler)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
         table = alignment().intersection
-        return TokenIntersection(pair, prompt.draft_text(pair), table, guesser)
-    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), guesser=guesser)
+        return TokenIntersection(pair, prompt.draft_text(pair), table, sampler)
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)
