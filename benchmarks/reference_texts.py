@@ -19,8 +19,8 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Session
-from tokalign.runtime.translation.published import Pair, Translation
+from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class ReferenceTexts:
     def play(
         self,
         ids: Sequence[TargetId],
-        session: Session,
+        session: DraftSession,
         translation: Translation,
         *,
         alternatives: int,

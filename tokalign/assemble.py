@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.runtime.interfaces import Sampler
-    from tokalign.runtime.mlx.session import CacheOptions
+    from tokalign.runtime.mlx.cache import CacheOptions
 
 T = TypeVar("T")
 
@@ -174,8 +174,8 @@ def assemble(
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.session import CacheOptions
 
     draft = _used_draft(draft, options, note)
     drafting = choose_drafting(

@@ -19,7 +19,7 @@ from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -99,11 +99,11 @@ def generate(
     *,
     prompt: Sequence[int] = (5, 17, 3),
     tokens: int = 40,
-    session: ModelSession | None = None,
+    session: TargetModelSession | None = None,
 ) -> list[int]:
     """Ids that the random model emits after `prompt`."""
     context = Context([TargetId(i) for i in prompt])
-    verifier = TargetVerifier(session or ModelSession(random_model()), sampling)
+    verifier = TargetVerifier(session or TargetModelSession(random_model()), sampling)
     for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):
         pass
     return list(context.emitted)

@@ -251,8 +251,8 @@ def _load(options: Options) -> Decoder:
         language=options.language,
         alignment=options.alignment,
     )
+    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.session import CacheOptions
 
     decoder = load_decoder(
         options.target,

@@ -150,9 +150,9 @@ def _replay(
     from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
     from tokalign.evaluate.replay import replay
     from tokalign.runtime.decoder import Prompt, make_model_drafter
-    from tokalign.runtime.mlx.session import ModelSession
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translation.published import Pair
+    from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
@@ -160,7 +160,7 @@ def _replay(
     [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
-    session, statistics = ModelSession(model.model), Statistics()
+    session, statistics = DraftModelSession(model.model), Statistics()
     recorded: list[TracedText] = []
     keep_loaded()
 

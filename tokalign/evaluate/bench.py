@@ -13,7 +13,8 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 12
@@ -80,7 +81,7 @@ class Bench:
         self,
         block: Block,
         drafting: Drafting,
-        sessions: tuple[ModelSession, ModelSession | None],
+        sessions: tuple[TargetModelSession, DraftModelSession | None],
         max_tokens: int,
     ) -> Generation:
         generation = Generation(

@@ -18,14 +18,15 @@ from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.runtime.context import Context
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 33
 CONTEXTS = (128, 1024)
@@ -84,10 +85,10 @@ class _Bench:
     def __post_init__(self) -> None:
         size = max(2, int(getattr(self.target.args, "vocab_size", 1000)))
         self._ids = [TargetId(i * 7919 % size) for i in range(self.length + MOST_ROWS)]
-        self._verifier = TargetVerifier(ModelSession(self.target), Sampling())
-        self._draft = None if self.draft is None else ModelSession(self.draft)
+        self._verifier = TargetVerifier(TargetModelSession(self.target), Sampling())
+        self._draft = None if self.draft is None else DraftModelSession(self.draft)
         size = 2 if self.draft is None else max(2, int(self.draft.args.vocab_size))
-        self._draft_ids = [int(i) % size for i in self._ids[: self.length]]
+        self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
 
     def verify(self, rows: int) -> float:
         """Seconds of a round over so many rows, host and device in turn."""
@@ -112,7 +113,7 @@ class _Bench:
         if self._draft is None:
             return None
         began = self.clock()
-        self._draft.draft(self._draft_ids, _DRAFT_STEPS)()
+        self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
         return (self.clock() - began) / _DRAFT_STEPS
 
 
@@ -169,5 +170,5 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
 
 
 def _possible(contexts: Sequence[int], target: Any) -> list[int]:
-    room = ModelSession(target).context_length - MOST_ROWS
+    room = TargetModelSession(target).context_length - MOST_ROWS
     return [length for length in sorted(contexts) if length <= room] or [max(1, room)]

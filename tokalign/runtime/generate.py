@@ -9,7 +9,8 @@ from typing import Any
 
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
@@ -53,8 +54,8 @@ class Generation:
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
-        target_session: ModelSession | None = None,
-        draft_session: ModelSession | None = None,
+        target_session: TargetModelSession | None = None,
+        draft_session: DraftModelSession | None = None,
         statistics: Statistics | None = None,
     ) -> None:
         text = partial(

@@ -18,9 +18,11 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drawing import Projection
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -142,7 +144,7 @@ def test_the_first_tokens_of_a_pair_have_the_targets_law(
     """And not that of a target at half the temperature, to which the same test is put."""
     target, draft = pair
     table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
-    sessions = ModelSession(target.model), ModelSession(draft.model)
+    sessions = TargetModelSession(target.model), DraftModelSession(draft.model)
     options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP, "processors": (parity,)}
     counts: Counter[tuple[int, int]] = Counter()
     accepted = 0

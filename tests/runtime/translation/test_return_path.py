@@ -19,8 +19,8 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.limits import Limits
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.draft_text import map_specials
@@ -48,7 +48,7 @@ class Scripted:
         return logits + 200.0 * (mx.arange(logits.shape[-1]) == mx.array(said)[:, None])
 
 
-class Listening(ModelSession):
+class Listening(DraftModelSession):
     """A draft model's session that remembers the contexts it was asked about."""
 
     def __init__(self, model: Any) -> None:

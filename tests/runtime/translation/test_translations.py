@@ -1,13 +1,12 @@
-"""Translations: what becomes of drafted ids, and what the baselines do as published."""
+"""Translations: what drafted ids become, and that the baselines do what was published."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from polish import SENTENCES
 
 from tokalign.build.alignment.alignment_bundle import align
@@ -16,29 +15,56 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.interfaces import GreedyDraft, Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+@dataclass
+class Ready:
+    """A result that nobody has to wait for."""
+
+    value: Any
+
+    def read(self) -> Any:
+        return self.value
+
+
+@dataclass
+class ReadyLists:
+    """Lists of what may follow `ids` without its last 0, ..., `back` ids."""
+
+    oracle: Oracle
+    ids: Sequence[int]
+    back: int
+
+    def among(self, allowed: Sequence[Any], count: int) -> Ready:
+        lists = [
+            self.oracle.next(self.ids[: len(self.ids) - j], among)
+            for j, among in enumerate([None, *allowed])
+        ]
+        assert len(lists) == 1 + self.back
+        return Ready(lists)
+
+
 class Oracle:
     """A draft model that knows the text: it drafts the canonical encoding of what follows.
 
-    Checks at every call that the context it is given is the committed text, nothing else.
+    It checks at every call that the context it is given is the committed text and nothing else.
     """
 
     def __init__(self, draft: Tokenizer[Any], text: str, *, canonical: bool = True) -> None:
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical = canonical
-        self.passes, self.barred, self.seconds = 0, 0, 0.0
+        self.passes, self.seconds = 0, 0.0
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> Callable[[], list[int]]:
+    def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> Ready:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -46,22 +72,19 @@ class Oracle:
             opening = [i for i in ids if not self._draft.vocabulary.tokens[i]]
             assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
         rest = self._draft.bpe.encode(self._text[len(held) :])
-        if mask is not None:
-            self.barred += sum(not mask[i] for i in rest[:steps])
-            rest = [i for i in rest if mask[i]]
+        masked_out = 0
+        if shared is not None:
+            masked_out = sum(shared.draft_to_target[i] < 0 for i in rest[:steps])
+            rest = [i for i in rest if shared.draft_to_target[i] >= 0]
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
-        return lambda: drafted
+        return Ready(GreedyDraft(drafted, masked_out))
 
-    def shortlist(
-        self, ids: Sequence[int], back: int, allowed: Callable[[], Sequence[Any]], count: int
-    ) -> Callable[[], list[Shortlist]]:
+    def start_shortlists(self, ids: Sequence[int], back: int) -> ReadyLists:
         self.passes += 1
-        among = [None, *allowed()]
-        lists = [self._next(ids[: len(ids) - j], among[j]) for j in range(back + 1)]
-        return lambda: lists
+        return ReadyLists(self, ids, back)
 
-    def _next(self, ids: Sequence[int], among: Any) -> Shortlist:
-        """The text's own token behind `ids`, if one begins there."""
+    def next(self, ids: Sequence[int], among: Any) -> Shortlist:
+        """The text's own token after `ids`, if one begins there."""
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
         at = 0
@@ -72,9 +95,6 @@ class Oracle:
         if at == len(held) and among is None:
             return Shortlist([min(self._draft.vocabulary.roles.eos)], [0.0], 0.0)
         return Shortlist([], [], 0.0)
-
-    def mask(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return allowed
 
 
 def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> None:
@@ -165,12 +185,10 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
     translation = make_translation(
         "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
     )
-    found = translation.draft(Context(ids[:3]), session, 4)().ids  # type: ignore[arg-type]
-    given = session.draft(
-        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])),
-        4,
-        table.intersection.draft_to_target >= 0,
-    )()
+    found = translation.begin(Context(ids[:3]), session, 4).finish().ids  # type: ignore[arg-type]
+    given, _ = session.draft(
+        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])), 4, table.intersection
+    ).read()
     ordinary = [i for i in given if onto_bielik.draft.vocabulary.tokens[i]]
     assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
         ordinary
@@ -188,7 +206,8 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
         Prompt(target=ids),
         lambda: align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary),
     )
-    found = translation.draft(Context(ids), Oracle(onto_bielik.draft, text), 1)()  # type: ignore[arg-type]
+    session = Oracle(onto_bielik.draft, text)
+    found = translation.begin(Context(ids), session, 1).finish()  # type: ignore[arg-type]
     assert found.ids == (onto_bielik.target.vocabulary.roles.turn_end,)
 
 
