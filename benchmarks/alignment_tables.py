@@ -29,7 +29,7 @@ from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import open_bundle, write_bundle
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 PAIRS = (
     ("llama3.2", "bielik"),
@@ -60,7 +60,8 @@ def main(*, pairs: tuple[tuple[str, str], ...], text: Path, top: int) -> None:
 
 def measure(draft: str, target: str, text: Path, top: int) -> tuple[str, list[tuple[str, int]]]:
     """One row of the table, and the target's most frequent sites."""
-    ours, theirs = resolve_tokenizer(draft).tokenizer, resolve_tokenizer(target).tokenizer
+    ours: Tokenizer[DraftId] = resolve_tokenizer(draft).tokenizer
+    theirs: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     wall, cpu = time.perf_counter(), time.process_time()
     bundle = build_pair(ours, theirs, Corpus([text]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -95,7 +96,8 @@ def ask(
 
 
 def clock(
-    absorbs: Callable[[bytes, int, bytes], bool], questions: list[tuple[bytes, int, bytes]]
+    absorbs: Callable[[bytes, TargetId, bytes], bool],
+    questions: list[tuple[bytes, TargetId, bytes]],
 ) -> tuple[float, float]:
     """p50 and p99 of the calls, in µs."""
     taken = []
@@ -107,7 +109,7 @@ def clock(
     return float(p50), float(p99)
 
 
-def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, int]]:
+def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, TargetId]]:
     """The text since the last settled piece and the last token, behind every token."""
     found, spelled = [], target.vocabulary.tokens
     for line in lines:
@@ -115,7 +117,7 @@ def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[b
         for token in target.encode(line):
             encoder.push(spelled[token])
             left = b"".join([spelled[i] for i in encoder.ids[encoder.settled :]])
-            found.append((left, int(token)))
+            found.append((left, token))
     return found
 
 

@@ -28,6 +28,8 @@ from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 PAPER = {
     ("mistral", "crh_cyr"): 1.65,
@@ -68,7 +70,7 @@ def benchmark(data: Path, names: tuple[str, ...], split: str, texts: int) -> Non
 
 
 def _measure(name: str, rest: list[str], sample: list[str], paper: float | None) -> dict[str, Any]:
-    target = resolve_tokenizer(name).tokenizer
+    target: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
     encoded = target.encode_batch(sample)
     words = sum(len(text.split()) for text in sample)
     figures: dict[str, Any] = {"tokens_per_word": round(sum(map(len, encoded)) / words, 2)}

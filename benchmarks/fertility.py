@@ -61,7 +61,7 @@ def parallel(data: Path, names: tuple[str, ...]) -> None:
     print("| text | tokenizer | language | tokens per word | bytes per token | parity |")
     print("|---|---|---|---|---|---|")
     for name in names:
-        tokenizer = resolve_tokenizer(name).tokenizer
+        tokenizer: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
         for corpus, languages in texts.items():
             found = {k: measure_fertility(tokenizer, v) for k, v in languages.items()}
             for language, one in found.items():
@@ -85,7 +85,7 @@ def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> N
     )
     for language, (corpus, held) in languages(data, characters, texts).items():
         for name in names:
-            target = resolve_tokenizer(name).tokenizer
+            target: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
             fertility = measure_fertility(target, held).tokens_per_word
             speedups = emulate_all(target, corpus, held)
             points.append((language, fertility, speedups))

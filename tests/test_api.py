@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from random_models import random_model, write_model
 
 import tokalign
-from tokalign.errors import IncompatibleError, UsageError
+from tokalign.build.alignment.alignment_bundle import build_alignment
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.known_costs import shared_pace
+from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.dictspec import DictSpecTable
 
 PROMPT = "Zażółć gęślą"
 
@@ -67,13 +71,13 @@ def test_stream_generate_gives_mlx_lms_output(
 
 
 def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
-    pace = shared_pace(pair["model"], pair["draft_model"])
+    knowledge = shared_knowledge(pair["model"], pair["draft_model"])
     options = {k: v for k, v in pair.items() if k != "folder"}
     for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
         pass
-    assert pace.rounds + pace.rounds_ahead > 0
-    assert shared_pace(pair["model"], pair["draft_model"]) is pace
-    assert shared_pace(pair["model"]) is not pace
+    assert knowledge.budget.rounds > 0
+    assert shared_knowledge(pair["model"], pair["draft_model"]) is knowledge
+    assert shared_knowledge(pair["model"]) is not knowledge
 
 
 def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:
@@ -93,6 +97,65 @@ def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) ->
     assert stopped == found[: len(stopped)]
     with pytest.raises(UsageError, match="cannot tell which tokenizer"):
         tokalign.stream_generate(pair["model"], object(), PROMPT)
+
+
+@pytest.fixture
+def tables(pair: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where tables are looked for: an alignment, and dictionaries of two languages.
+
+    The Polish one knows the output, the other one nothing.
+    """
+    target, draft = pair["tokenizer"], pair["draft_tokenizer"]
+    output = plain(pair, 24)
+    known = {tuple(output[i : i + 2]): ((output[i + 2],), 1.0) for i in range(22)}
+    for language, entries in (("pl", known), ("uk", {})):
+        table = DictSpecTable.from_entries(entries, len(target.vocabulary))  # type: ignore[arg-type]
+        bundle = Bundle(
+            kind="dictionary",
+            fingerprints={"target": target.fingerprint},
+            parameters={"language": language},
+            sections=table.to_sections(),
+        )
+        write_bundle(tmp_path / f"{language}.dictionary.tok", bundle)
+    write_bundle(tmp_path / "draft.alignment.tok", build_alignment(draft, target, []))
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("as_given", [str, Path])
+def test_tables_are_named_by_a_string_or_a_path(
+    pair: dict[str, Any], tables: Path, as_given: Callable[[Path], str | Path]
+) -> None:
+    given = {k: v for k, v in pair.items() if k != "folder"}
+    alone = {k: v for k, v in given.items() if not k.startswith("draft")}
+    dictionary = as_given(tables / "pl.dictionary.tok")
+    alignment = as_given(tables / "draft.alignment.tok")
+    by_table = list(
+        tokalign.stream_generate(
+            prompt=PROMPT, max_tokens=24, method="dictionary", dictionary=dictionary, **alone
+        )
+    )
+    assert "dictionary" in {r.source for r in by_table}
+    by_model = tokalign.stream_generate(
+        prompt=PROMPT, max_tokens=24, method="draft", alignment=alignment, **given
+    )
+    assert [r.token for r in by_table] == [r.token for r in by_model] == plain(pair, 24)
+
+
+def test_a_dictionary_is_chosen_by_language(pair: dict[str, Any], tables: Path) -> None:
+    def sources(**given: Any) -> set[str]:
+        alone = {"model": pair["model"], "tokenizer": pair["tokenizer"]}
+        responses = tokalign.stream_generate(
+            prompt=PROMPT, max_tokens=24, method="dictionary", **alone, **given
+        )
+        return {r.source for r in responses}
+
+    assert "dictionary" in sources(language="pl")
+    assert sources(language="uk") == {"target"}
+    with pytest.raises(MissingAssetError, match="language: pl, uk"):
+        sources(language="de")
+    with pytest.raises(MissingAssetError):
+        sources()  # either of two languages might be meant
 
 
 def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.bundle import Bundle, open_bundle
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -79,7 +79,7 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
     assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["ngrams"] == 100
-    table = Continuations.from_sections(dictionary.sections)
+    table = DictSpecTable.from_sections(dictionary.sections)
     assert len(table) == dictionary.statistics["entries"] == report.tables[0].entries > 50
     assert len(read_dictionary(best)) == best.statistics["entries"] == report.tables[1].entries > 50
     assert SMALL * 0.7 < report.tables[1].bytes <= SMALL

@@ -25,7 +25,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 
 VLLM_NAMES = {
     "mean_acceptance_length",
@@ -78,14 +78,17 @@ def refused(error: type[TokalignError], *arguments: str) -> str:
     return str(result.exception)
 
 
-def write_dictionary(path: Path, target: str, fingerprint: str | None = None) -> Path:
+def write_dictionary(
+    path: Path, target: str, fingerprint: str | None = None, *, language: str = "pl"
+) -> Path:
     tokenizer = LanguageModel.from_folder(Path(target)).tokenizer
     ids = tuple(tokenizer.encode(" gęślą jaźń"))
     entries = {ids[:n]: (ids[n : n + 2], 0.5) for n in range(1, 4)}
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint or tokenizer.fingerprint},
-        sections=Continuations.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
+        parameters={"language": language},
+        sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
     )
     write_bundle(path, bundle)
     return path
@@ -205,7 +208,7 @@ def test_the_trace_is_the_run(models: dict[str, str]) -> None:
     assert [i for one in run.rounds for i in one.emitted] == found["token_ids"]
     assert len(run.rounds) == found["rounds"]
     assert sum(one.accepted for one in run.rounds) == found["num_accepted_draft_tokens"]
-    assert sum(len(one.proposed) for one in run.rounds) == found["num_draft_tokens"]
+    assert sum(len(one.tree) for one in run.rounds) == found["num_draft_tokens"]
 
 
 def test_a_stop_string_ends_the_text(models: dict[str, str]) -> None:
@@ -268,6 +271,24 @@ def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_pat
     )
     assert "abababababab" in message
     assert "tokalign build" in message
+
+
+def test_of_two_languages_one_has_to_be_chosen(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    for language in ("pl", "uk"):
+        write_dictionary(
+            tmp_path / f"{language}.dictionary.tok", models["target"], language=language
+        )
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
+    unsaid = run(*arguments)
+    assert (unsaid.exit_code, unsaid.stderr.count("choose one with --language")) == (0, 1)
+    assert "no dictionary is in use" in unsaid.stderr
+    said = run(*arguments, "--language", "uk")
+    assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.stderr
+    assert "hybrid of context copy, dictionary" in said.stderr
+    assert "pl, uk" in refused(MissingAssetError, *arguments, "--language", "de")
 
 
 def test_a_method_without_what_it_needs_is_refused(models: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from tokalign.cli.emulate import command
 from tokalign.errors import CorpusError
 from tokalign.runtime.methods import LOOKUP_METHODS
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Rada Ministrów przyjęła projekt ustawy"
@@ -29,7 +29,7 @@ def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": bielik.fingerprint},
-        sections=Continuations.from_entries(entries, 32_128).to_sections(),
+        sections=DictSpecTable.from_entries(entries, 32_128).to_sections(),
     )
     write_bundle(tmp_path / "pl.dictionary.tok", bundle)
     return tmp_path / "pl.dictionary.tok"

@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 from tokalign.cli import inspect, verify
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    continuations = Continuations.from_entries({(1, 2): ((3,), 0.5)}, 10)  # type: ignore[dict-item]
+    continuations = DictSpecTable.from_entries({(1, 2): ((3,), 0.5)}, 10)  # type: ignore[dict-item]
     path = tmp_path / "pl.dictionary.tok"
     write_bundle(
         path,

@@ -17,7 +17,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.vocabulary import TargetId
 
 TARGET_FOLDER = DEMO / "target"
@@ -50,7 +50,7 @@ def tables(text: list[int], size: int) -> dict[str, Dictionary]:
     ngrams = [EncodedNgram(tuple(map(TargetId, line)), 1, 1) for line in lines]
     return {
         "backoff": make_table(grow_tree(orders), vocabulary_size=size, max_bytes=50_000),
-        "dictspec": Continuations.from_entries(best_continuations(ngrams, p_min=0.2), size),
+        "dictspec": DictSpecTable.from_entries(best_continuations(ngrams, p_min=0.2), size),
     }
 
 

@@ -14,7 +14,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
-from tokalign.tables.dictspec import Continuations
+from tokalign.tables.dictspec import DictSpecTable
 
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
@@ -102,7 +102,7 @@ def test_all_sources_together_are_lossless(
             method=method,
             translation="exact",
             order=("copy", "dictionary", "draft"),
-            dictionary=Continuations.from_entries(entries, len(demo_pair[0].tokenizer.vocabulary)),
+            dictionary=DictSpecTable.from_entries(entries, len(demo_pair[0].tokenizer.vocabulary)),
             outputs=store.text,
         )
         assert drafted == plain

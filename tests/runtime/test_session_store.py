@@ -27,10 +27,10 @@ def test_an_earlier_output_is_copied_to_its_end() -> None:
     store.add(ids(5, 6, 1, 2))
     drafter = Hybrid([SessionCopy(store.text)])
     proposal = drafter.propose(Context(ids(9, 5, 6)), 8)
-    assert proposal.ids[:2] == (1, 2)
-    assert SEPARATOR not in proposal.ids
-    assert set(proposal.sources) == {"session"}
-    assert Hybrid([SessionCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).ids == ()
+    assert proposal.tree.ids[:2] == (1, 2)
+    assert SEPARATOR not in proposal.tree.ids
+    assert set(proposal.tree.sources) == {"session"}
+    assert Hybrid([SessionCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
 
 
 def test_the_newer_outputs_are_kept() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 
-from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.events import Finished, Started
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -16,32 +15,25 @@ def ids(count: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, range(count)))
 
 
-def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> list[Event]:
-    """A round of 10 ms: 4 in the drafter (3 in its model), 6 in the verifier (5 in its)."""
-    sources = (source,) * proposed
-    proposal = Proposal(
-        ids=ids(proposed),
-        sources=sources,
+def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> Round:
+    """A round of 10 ms, 8 of them in passes of the models."""
+    return Round(
+        limit=limit,
+        tree=TokenTree.chain(ids(proposed), source),
+        path=tuple(range(accepted)),
+        emitted=ids(accepted + 1),
+        rows=1 + proposed,
         draft_passes=2,
         counts={"healed": 1},
-        model_seconds=0.003,
+        seconds=0.010,
+        model_seconds=0.008,
         translation_seconds=0.0007,
     )
-    return [
-        Proposed(proposal, limit, 0.004),
-        Emitted(
-            ids=ids(accepted + 1),
-            sources=(*sources[:accepted], "target"),
-            accepted=accepted,
-            seconds=0.006,
-            model_seconds=0.005,
-        ),
-    ]
 
 
-def fold(*rounds: list[Event]) -> Statistics:
+def fold(*rounds: Round) -> Statistics:
     statistics = Statistics()
-    for event in [Started(50), *chain(*rounds), Finished("length")]:
+    for event in [Started(50), *rounds, Finished("length")]:
         statistics.observe(event)
     return statistics
 
@@ -57,6 +49,7 @@ def test_three_rounds_on_paper() -> None:
     assert found["mean_acceptance_length"] == 2.5
     assert found["draft_acceptance_rate"] == 0.6
     assert found["acceptance_histogram"] == [1, 0, 0, 1]
+    assert found["rows_per_round"] == (3 + 4 + 1) / 3
     assert found["accepted_per_round"] == 1
     assert found["empty_rounds"] == 1
     assert found["draft_passes_per_round"] == 2

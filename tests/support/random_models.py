@@ -22,6 +22,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 VOCABULARY = 96
@@ -88,9 +89,8 @@ class RandomDrafter:
             TargetId(i if self._random.random() < 0.7 else self._random.randrange(VOCABULARY))
             for i in right
         )
-        return Proposal(
-            ids=ids, sources=("adversary",) * len(ids), run_ahead=self._random.random() < 0.3
-        )
+        ahead = self._random.random() < 0.3
+        return Proposal(tree=TokenTree.chain(ids, "adversary"), run_ahead=ahead)
 
 
 def generate(
@@ -101,7 +101,7 @@ def generate(
     tokens: int = 40,
     session: ModelSession | None = None,
 ) -> list[int]:
-    """Ids emitted behind `prompt` by the random model."""
+    """Ids that the random model emits after `prompt`."""
     context = Context([TargetId(i) for i in prompt])
     verifier = TargetVerifier(session or ModelSession(random_model()), sampling)
     for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):

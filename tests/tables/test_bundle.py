@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from pathlib import Path
 
@@ -166,22 +165,6 @@ def test_a_message_is_one_line_with_the_remedy(tmp_path: Path, change, message: 
 def test_a_missing_file_is_a_missing_asset(tmp_path: Path) -> None:
     with pytest.raises(MissingAssetError, match="tokalign build"):
         open_bundle(tmp_path / "none.tok")
-
-
-def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "folder" / "a.tok"
-    write_bundle(path, SMALL)
-
-    def interrupt(_: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_bundle(path, Bundle(kind="dictionary", fingerprints={}, sections={}))
-    assert list(path.parent.iterdir()) == [path]
-    assert path.read_bytes() == encode_bundle(SMALL)
 
 
 def test_a_table_of_another_tokenizer_is_refused_with_the_command_that_rebuilds_it() -> None:

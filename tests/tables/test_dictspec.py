@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokalign.errors import BundleError
 from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
-from tokalign.tables.dictspec import Continuation, Continuations
+from tokalign.tables.dictspec import Continuation, DictSpecTable
 
 # Few different ids, so that contexts end each other; the largest that the id width must hold.
 SMALL_VOCABULARY, LARGE_VOCABULARY = 1 << 16, 1 << 20
@@ -45,7 +45,7 @@ def test_the_longest_stored_suffix_is_found_as_in_a_dict(
     built: tuple[Any, int], draw: st.DataObject
 ) -> None:
     entries, size = built
-    table = Continuations.from_entries(entries, size)
+    table = DictSpecTable.from_entries(entries, size)
     assert len(table) == len(entries)
     queries = [list(context) for context in entries]
     queries += [[0, *query] for query in queries]
@@ -57,7 +57,7 @@ def test_the_longest_stored_suffix_is_found_as_in_a_dict(
 @given(tables)
 def test_all_entries_are_listed(built: tuple[Any, int]) -> None:
     entries, size = built
-    listed = dict(Continuations.from_entries(entries, size).items())
+    listed = dict(DictSpecTable.from_entries(entries, size).items())
     assert {context: (found.ids, found.probability) for context, found in listed.items()} == entries
     assert all(found.matched == len(context) for context, found in listed.items())
 
@@ -70,42 +70,42 @@ def test_sections_hold_the_table_and_do_not_depend_on_the_order(
     entries, size = built
     items = list(entries.items())
     random.shuffle(items)
-    sections = Continuations.from_entries(entries, size).to_sections()
-    assert Continuations.from_entries(dict(items), size).to_sections() == sections
-    again = Continuations.from_sections(sections)
+    sections = DictSpecTable.from_entries(entries, size).to_sections()
+    assert DictSpecTable.from_entries(dict(items), size).to_sections() == sections
+    again = DictSpecTable.from_sections(sections)
     assert again.to_sections() == sections
 
 
 def test_a_mapped_file_serves_lookups_after_everything_else_is_gone(tmp_path: Path) -> None:
-    built = Continuations.from_entries({(5, 6): ((7, 8), 1.0)}, SMALL_VOCABULARY)  # type: ignore[dict-item]
+    built = DictSpecTable.from_entries({(5, 6): ((7, 8), 1.0)}, SMALL_VOCABULARY)  # type: ignore[dict-item]
     path = tmp_path / "pl.dictionary.tok"
     write_bundle(path, Bundle(kind="dictionary", fingerprints={}, sections=built.to_sections()))
-    table = Continuations.from_sections(open_bundle(path).sections)
+    table = DictSpecTable.from_sections(open_bundle(path).sections)
     del built
     assert table.longest_match([1, 5, 6]) == Continuation((7, 8), 1.0, 2)  # type: ignore[list-item, arg-type]
 
 
 def test_a_rest_that_ends_another_takes_no_room() -> None:
     entries = {(1,): ((2, 3, 4), 0.5), (1, 2): ((3, 4), 0.5), (1, 2, 3): ((4,), 0.5)}
-    sections = Continuations.from_entries(entries, SMALL_VOCABULARY).to_sections()  # type: ignore[arg-type]
+    sections = DictSpecTable.from_entries(entries, SMALL_VOCABULARY).to_sections()  # type: ignore[arg-type]
     assert len(sections["continuations.pool.u16"]) == 2 * 3
 
 
 def test_sections_that_do_not_belong_together_are_refused() -> None:
-    one = Continuations.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()  # type: ignore[dict-item]
-    two = Continuations.from_entries({}, SMALL_VOCABULARY).to_sections()
+    one = DictSpecTable.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()  # type: ignore[dict-item]
+    two = DictSpecTable.from_entries({}, SMALL_VOCABULARY).to_sections()
     for name in one:
         with pytest.raises(BundleError, match=r"tokalign build|\.dictionary\.tok"):
-            Continuations.from_sections({key: one[key] for key in one if key != name})
+            DictSpecTable.from_sections({key: one[key] for key in one if key != name})
     with pytest.raises(BundleError, match="1 contexts but 0 locators"):
-        Continuations.from_sections({**two, "continuations.trie": one["continuations.trie"]})
+        DictSpecTable.from_sections({**two, "continuations.trie": one["continuations.trie"]})
 
 
 def test_a_table_keeps_the_bytes_it_reads_alive() -> None:
     """A mapped trie alone would read freed memory once its section is gone."""
-    sections = Continuations.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()
+    sections = DictSpecTable.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()
     trie = sections["continuations.trie"]
     held = sys.getrefcount(trie)
-    table = Continuations.from_sections(sections)
+    table = DictSpecTable.from_sections(sections)
     assert sys.getrefcount(trie) > held
     assert table.longest_match([1]) is not None

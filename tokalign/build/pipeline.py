@@ -6,13 +6,13 @@ not at all: a build that is interrupted changes nothing.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from tokalign.atomic_file import write_file
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
@@ -115,8 +115,9 @@ def _write(path: Path, bundle: Bundle) -> WrittenTable:
 
 def _set_aside(path: Path, new: bytes) -> Path | None:
     """Keep what is about to be replaced: a table of a larger corpus cannot be had back quickly."""
-    if path.read_bytes() == new:
+    old = path.read_bytes()
+    if old == new:
         return None
     previous = path.with_name(path.name + ".previous")
-    shutil.copyfile(path, previous)
+    write_file(previous, old)
     return previous

@@ -13,8 +13,9 @@ import click
 from click.core import ParameterSource
 
 from tokalign import __version__
-from tokalign.cli.loading import LoadedPair, load_pair
-from tokalign.cli.output import as_json, note, progress, quiet_option, write_text
+from tokalign.atomic_file import write_file
+from tokalign.cli.drafting_options import language_option
+from tokalign.cli.output import as_json, note, progress, quiet_option
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
 from tokalign.cost.store import find_curve
@@ -30,10 +31,16 @@ from tokalign.evaluate.measurements import (
 )
 from tokalign.report import tables
 from tokalign.report.bench import bench_page
-from tokalign.runtime.methods import METHODS, check_translation, choose_method, read_draft_tokens
+from tokalign.runtime.methods import (
+    DEFAULT_DRAFT_TOKENS,
+    METHODS,
+    check_translation,
+    choose_method,
+    read_draft_tokens,
+)
 
 if TYPE_CHECKING:
-    from tokalign.cost.curve import CostCurve
+    from tokalign.cost.curve import CostCurve, Machine
     from tokalign.evaluate.bench import Bench
     from tokalign.runtime.decoder import Decoder, Prompt
 
@@ -59,6 +66,7 @@ class Options:
     repeats: int
     dtype: str | None
     dictionary: Path | None
+    language: str | None
     alignment: Path | None
     window_tokens: int | None
     ignore_chat_template: bool
@@ -88,6 +96,7 @@ class Options:
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@language_option
 @click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
 @click.option("--window-tokens", type=click.IntRange(min=1), help="Given of a window; all of it.")
 @click.option("--ignore-chat-template", is_flag=True, help="Take prompts as they are.")
@@ -109,7 +118,7 @@ def command(**given: Any) -> None:
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
     for path in options.save:
-        write_text(path, _written(_form(path), comparison, about, found.curve))
+        write_file(path, _written(_form(path), comparison, about, found.curve))
     click.echo(_written(options.output, comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
@@ -142,6 +151,8 @@ def _command_line(context: click.Context) -> str:
 
 def _measured(options: Options) -> _Found:
     """Measurements of the file and of this run, those that were asked for."""
+    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
@@ -157,19 +168,30 @@ def _measured(options: Options) -> _Found:
         limit=options.limit,
         repeats=options.repeats,
     )
-    pair = load_pair(
+    from tokalign.runtime.mlx.machine import machine_of
+    from tokalign.runtime.mlx.sampling import Sampling
+
+    dtype = choose_dtype(options.dtype, note=options.note)
+    decoder = load_decoder(
         options.target,
         options.draft,
-        sampling={"temperature": options.temp, "seed": options.seed},
-        dtype=options.dtype,
-        dictionary=options.dictionary,
-        alignment=options.alignment,
+        DraftingOptions(
+            method="hybrid",  # which uses every source; each condition has a method of its own
+            num_draft_tokens=DEFAULT_DRAFT_TOKENS,
+            dictionary=options.dictionary,
+            language=options.language,
+            alignment=options.alignment,
+        ),
+        dtype=dtype,
+        sampler=Sampling(temperature=options.temp, seed=options.seed),
         note=options.note,
     )
-    about = _about(options, pair)
-    bench = _bench(options, pair.decoder, texts, lengths)
+    keep_loaded()
+    machine = machine_of(decoder.target.model, decoder.draft and decoder.draft.model)
+    about = _about(options, decoder, machine, dtype)
+    bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
-    return _Found(about, _run(bench, file, options), find_curve(pair.machine))
+    return _Found(about, _run(bench, file, options), find_curve(machine))
 
 
 def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
@@ -198,7 +220,7 @@ def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
     from tokalign.evaluate.bench import Bench, conditions_of
-    from tokalign.runtime.draft_length.known_costs import opening_pace
+    from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
     target, draft = decoder.target, decoder.draft
     say_once = cache(options.note)
@@ -219,7 +241,7 @@ def _bench(
         conditions=conditions,
         max_tokens=options.max_tokens,
         seed=options.seed,
-        pace=lambda: opening_pace(target.model, draft and draft.model, note=say_once),
+        knowledge=lambda: opening_knowledge(target.model, draft and draft.model, note=say_once),
     )
 
 
@@ -231,21 +253,23 @@ def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
     return prompt
 
 
-def _about(options: Options, pair: LoadedPair) -> dict[str, Any]:
+def _about(
+    options: Options, decoder: Decoder, machine: Machine, dtype: str | None
+) -> dict[str, Any]:
     """What has to be equal for measurements to be compared."""
-    names = [name for name in (options.target, options.draft) if name]
-    models = [f"{n} ({model_fingerprint(f)})" for n, f in zip(names, pair.folders, strict=True)]
+    loaded = ((options.target, decoder.target), (options.draft, decoder.draft))
+    models = [f"{name} ({model_fingerprint(m.folder)})" for name, m in loaded if m and m.folder]
     return {
         "target": models[0],
         "draft": models[1] if len(models) > 1 else None,
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "seed": options.seed,
-        "dtype": options.dtype or "of the weights",
+        "dtype": dtype or "of the weights",
         "chat_template": not options.ignore_chat_template,
         "window_tokens": options.window_tokens or "all",
-        "machine": pair.machine.device,
-        "mlx": pair.machine.mlx,
+        "machine": machine.device,
+        "mlx": machine.mlx,
         "tokalign": __version__,
     }
 

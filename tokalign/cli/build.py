@@ -12,12 +12,12 @@ import click
 from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import CorpusError, UsageError
+from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
-_BUNDLED_CORPUS = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _SHOWN_PROBLEMS = 10
 
 
@@ -44,7 +44,11 @@ _SHOWN_PROBLEMS = 10
     help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
 )
 @click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder. Default: tables/.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
+)
 @click.option(
     "--dictionary-kind",
     "kind",
@@ -183,9 +187,10 @@ def _plan(
     from tokalign.build.dictionary.dictionary_bundle import build_dictionary
     from tokalign.build.pipeline import build_pair
     from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    ours = resolve_tokenizer(target)
+    ours: Resolved[TargetId] = resolve_tokenizer(target)
     note(ours.description, quiet=quiet)
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
@@ -195,7 +200,7 @@ def _plan(
             ours.tokenizer, corpus, options, language=language, stage=stage
         )
     if draft is not None:
-        theirs = resolve_tokenizer(draft)
+        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
         note(theirs.description, quiet=quiet)
         builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
@@ -215,13 +220,12 @@ def _with_workspace(
 
 
 def _bundled_corpus(*, quiet: bool) -> Path:
-    if not _BUNDLED_CORPUS.is_file():
-        raise CorpusError("the bundled corpus is not installed; give --corpus FILE")
+    path = shipped(CORPUS)
     note(
-        f"corpus -> the bundled {_BUNDLED_CORPUS.name}, for a try; real tables need --corpus FILE",
+        f"corpus -> the bundled {path.name}, for a try; real tables need --corpus FILE",
         quiet=quiet,
     )
-    return _BUNDLED_CORPUS
+    return path
 
 
 class _Problems:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.loading import pair_tables
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
-    from tokalign.evaluate.recorded_proposals import OfferTrace
-    from tokalign.runtime.decoder import Decoder, LanguageModel
-    from tokalign.tokenizer.registry import ModelLocation
+    from tokalign.evaluate.recorded_proposals import ProposalTrace
+    from tokalign.runtime.decoder import Decoder
 
-_SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
 
 
@@ -106,16 +105,16 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
     return replace(curve, notes=notes)
 
 
-def _trace(decoder: Decoder) -> OfferTrace:
+def _trace(decoder: Decoder) -> ProposalTrace:
     from tokalign.evaluate.self_draft import trace_own_output
 
-    lines = _SAMPLE.read_text("utf-8").splitlines()
+    lines = shipped(CORPUS).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     prompts = [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
     return trace_own_output(decoder, prompts, limit=_LONGEST)
 
 
-def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple[int, float]:
+def _best_length(curve: CostCurve, trace: ProposalTrace, calibration: str) -> tuple[int, float]:
     """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
     from tokalign.evaluate.project import costs_under, expected_tokens, project
     from tokalign.evaluate.unispec import unispec_size
@@ -133,35 +132,20 @@ def _best_length(curve: CostCurve, trace: OfferTrace, calibration: str) -> tuple
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.runtime.methods import choose_translation
-    from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.assemble import DraftingOptions, choose_dtype, load_decoder
 
-    location, ours = _model(target, dtype, quiet=quiet)
-    if draft is None:
-        return Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
-    _, theirs = _model(draft, dtype, quiet=quiet)
-    drafting = Drafting(
-        method="draft",
-        translation=choose_translation(None, ours.tokenizer, theirs.tokenizer),
-        alignment=pair_tables(
-            ours.tokenizer,
-            theirs.tokenizer,
-            beside=location.folder,
-            note=lambda line: note(line, quiet=quiet),
+    def tell(line: str) -> None:
+        note(line, quiet=quiet)
+
+    return load_decoder(
+        target,
+        draft,
+        DraftingOptions(
+            method="plain" if draft is None else "draft", num_draft_tokens=DEFAULT_DRAFT_TOKENS
         ),
+        dtype=choose_dtype(dtype, note=tell),
+        note=tell,
     )
-    return Decoder(target=ours, draft=theirs, drafting=drafting, sampler=Sampling())
-
-
-def _model(name: str, dtype: str | None, *, quiet: bool) -> tuple[ModelLocation, LanguageModel]:
-    from tokalign.runtime.decoder import LanguageModel
-    from tokalign.tokenizer.registry import resolve_model
-
-    location = resolve_model(name)
-    note(location.description, quiet=quiet)
-    return location, LanguageModel.from_folder(location.folder, dtype=dtype)
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.boundary_rates import BoundaryRates
     from tokalign.build.alignment.coverage import Coverage
 
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
-_SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "pl-mini.txt"
 
 
 @click.command("check")
@@ -39,10 +39,12 @@ def command(
     from tokalign.build.alignment.coverage import measure_coverage
     from tokalign.build.corpus import Corpus
     from tokalign.cost.store import find_curve_of_tokenizers
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
-    path = text or _SAMPLE
+    ours: Resolved[DraftId] = resolve_tokenizer(draft)
+    theirs: Resolved[TargetId] = resolve_tokenizer(target)
+    path = text or shipped(CORPUS)
     for line in (ours.description, theirs.description, f"text: {path.name}"):
         note(line, quiet=quiet)
     same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint

@@ -8,12 +8,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
-
-from tokalign.errors import UsageError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
@@ -43,19 +40,6 @@ def as_json(value: Any, *, indent: str = "") -> str:
 
 def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str:
     return f"{opening}\n{indent}  " + f",\n{indent}  ".join(lines) + f"\n{indent}{closing}"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or none. Raises: UsageError where that is not possible."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror}); give a file in a folder that exists"
-        ) from error
 
 
 def note(message: str, *, quiet: bool = False) -> None:

@@ -11,7 +11,7 @@ from tokalign.cli.output import json_option, note, print_json, quiet_option, tab
 
 if TYPE_CHECKING:
     from tokalign.evaluate.project import Projection
-    from tokalign.evaluate.recorded_proposals import OfferTrace
+    from tokalign.evaluate.recorded_proposals import ProposalTrace
 
 
 @click.command("project")
@@ -64,7 +64,7 @@ def command(
         click.echo(table((name, _sentence(projection)) for name, projection in found.items()))
 
 
-def _say_what_is_approximate(trace: OfferTrace, *, quiet: bool) -> None:
+def _say_what_is_approximate(trace: ProposalTrace, *, quiet: bool) -> None:
     if not trace.every_position:
         note(
             "the trace is of one generation: other draft lengths than its own are approximate "

@@ -1,4 +1,4 @@
-"""Prompts to measure with: sets out of files, or the ones that come with the repository."""
+"""Prompts to measure with: sets out of files, or the ones that come with tokalign."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import Block
+from tokalign.shipped import PROMPTS, shipped
 
-_OWN_PROMPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "prompts"
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
 
 
@@ -32,15 +32,13 @@ def read_prompts(
     limit: int | None,
     repeats: int = 1,
 ) -> list[PromptText]:
-    """Every prompt of every file, once per repeat; the repository's own where no file is given.
+    """Every prompt of every file, once per repeat; without files, of those that come with tokalign.
 
     A set has the name of its file. Raises: UsageError, CorpusError.
     """
     if not turns and not windows:
-        if not _OWN_PROMPTS.is_dir():
-            raise UsageError("the prompts of benchmarks/ are not installed; give --prompts FILE")
-        turns = [_OWN_PROMPTS / name for name in _OWN_TURNS]
-        windows = [_OWN_PROMPTS / name for name in _OWN_WINDOWS]
+        turns = [shipped(PROMPTS) / name for name in _OWN_TURNS]
+        windows = [shipped(PROMPTS) / name for name in _OWN_WINDOWS]
     sets = [(path, True) for path in windows] + [(path, False) for path in turns]
     if len({path.stem for path, _ in sets}) < len(sets):
         raise UsageError("two files of prompts have the same name; rename one")

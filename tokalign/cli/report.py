@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from tokalign.cli.output import note, quiet_option, write_text
+from tokalign.atomic_file import write_file
+from tokalign.cli.output import note, quiet_option
 from tokalign.errors import UsageError
 
 
@@ -32,7 +33,7 @@ def command(*, file: Path, run: str, title: str, quiet: bool) -> None:
     from tokalign.runtime.rounds import SavedRun
 
     saved = SavedRun.from_json(_read(run), name="stdin" if run == "-" else run)
-    write_text(file, run_page(saved, title=title))
+    write_file(file, run_page(saved, title=title))
     note(f"{file}: {len(saved.rounds):,} rounds", quiet=quiet)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import write_file
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
@@ -97,9 +98,10 @@ def command(
     command again to go on where a sweep was stopped.
     """
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import TargetId
 
-    resolved = resolve_tokenizer(target)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
     note(resolved.description, quiet=quiet)
     texts = {path.name: read_texts(path, field=field, limit=limit) for path in text_files}
     settings = resolved.tokenizer.fingerprint, max_draft, field, limit
@@ -198,5 +200,5 @@ def _shown(value: object) -> str:
 def _draw(outcomes: list[Outcome], path: Path, *, quiet: bool) -> None:
     from tokalign.report.sweep import sweep_page
 
-    path.write_text(sweep_page(outcomes), encoding="utf-8")
+    write_file(path, sweep_page(outcomes))
     note(f"plot -> {path}", quiet=quiet)

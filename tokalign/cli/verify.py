@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tokalign.cli.output import json_option, print_json
-from tokalign.errors import BundleError, TokalignError
+from tokalign.errors import TokalignError
 
 
 @click.command("verify")
@@ -42,27 +42,10 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
 
 def _check(path: Path) -> TokalignError | None:
     """What is wrong with a table file, None if nothing is."""
-    from tokalign.tables.alignment import Intersection, MergeSites
-    from tokalign.tables.bundle import open_bundle
-    from tokalign.tables.opening import read_dictionary
+    from tokalign.tables.opening import verify_table
 
     try:
-        bundle = open_bundle(path, verify=True)
-        if bundle.kind == "dictionary":
-            read_dictionary(bundle)
-        elif bundle.kind == "alignment":
-            Intersection.from_sections(bundle.sections)
-            MergeSites.from_sections(bundle.sections)
-        else:
-            return BundleError(
-                f"{path} is of the unknown kind {bundle.kind!r}; update tokalign or rebuild it "
-                "with: tokalign build"
-            )
+        verify_table(path)
     except TokalignError as error:
         return error
-    except (KeyError, ValueError, RuntimeError) as error:  # a section missing, or no trie or array
-        return BundleError(
-            f"{path} is undamaged but its tables cannot be read ({error}); "
-            "rebuild it with: tokalign build"
-        )
     return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
 from tokalign.errors import UsageError
 
@@ -68,17 +68,9 @@ def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
         if curve.machine is None:
             raise ValueError("only a measured curve has a place in the cache")
         path = curve_path(curve.machine)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(curve.to_json(), ensure_ascii=False) + "\n", "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise UsageError(
-            f"cannot write {path} ({error.strerror}); set TOKALIGN_CACHE to a folder of yours"
-        ) from error
+    content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
+    remedy = "set TOKALIGN_CACHE to a folder that you may write to"
+    write_file(path, content, parents=True, remedy=remedy)
     return path
 
 

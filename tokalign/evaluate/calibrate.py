@@ -24,6 +24,7 @@ from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 MOST_ROWS = 33
@@ -92,7 +93,7 @@ class _Bench:
         """Seconds of a round over so many rows, host and device in turn."""
         context = Context(self._ids[: self.length])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
-        proposal = Proposal(ids=proposed, sources=("",) * len(proposed))
+        proposal = Proposal(tree=TokenTree.chain(proposed, ""))
         began = self.clock()
         self._verifier.verify(context, proposal)
         return self.clock() - began

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tokalign.evaluate.record import record
-from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 
 
 def trace_own_output(
     decoder: Decoder, prompts: Sequence[str], *, tokens: int = 40, limit: int = 8
-) -> OfferTrace:
+) -> ProposalTrace:
     """Generate `tokens` ids behind each prompt, then have the draft model guess at each of them.
 
     decoder: of method `draft`. Cost: tokens x limit passes of the draft model per prompt.
@@ -38,17 +38,12 @@ def trace_own_output(
                     limit=limit,
                 )
             )
-    return OfferTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
+    return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
 
 
-def conditional_acceptance(trace: OfferTrace, longest: int) -> list[float]:
+def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
     """How often the i-th id was right where those before it were, i = 1, ..., `longest`."""
-    accepted = [
-        offer.accepted
-        for text in trace.texts
-        for by in text.offers.values()
-        for offer in by.values()
-    ]
+    accepted = [recorded.accepted for recorded in trace.proposals]
     found = []
     for position in range(longest):
         reached = [count for count in accepted if count >= position]

@@ -57,7 +57,7 @@ def _introduction(known: Mapping[str, object]) -> str:
 
 
 def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
-    proposed = sum(len(one.proposed) for one in run.rounds)
+    proposed = sum(len(one.tree) for one in run.rounds)
     accepted = sum(one.accepted for one in run.rounds)
     shown = {
         "tokens": f"{len(tokens):,}",
@@ -100,8 +100,8 @@ def _token(token: ShownToken) -> Html:
 
 
 def _sources(run: SavedRun) -> Html:
-    proposed = Counter(source for one in run.rounds for source in one.sources)
-    accepted = Counter(one.sources[index] for one in run.rounds for index in one.path)
+    proposed = Counter(source for one in run.rounds for source in one.tree.sources)
+    accepted = Counter(one.tree.sources[index] for one in run.rounds for index in one.path)
     emitted = sum(len(one.emitted) for one in run.rounds)
     rows = [
         (
@@ -128,7 +128,7 @@ def _own(tokens: list[ShownToken]) -> Html:
 
 
 def _histogram(run: SavedRun) -> Html:
-    found = Counter(one.accepted for one in run.rounds if one.proposed)
+    found = Counter(one.accepted for one in run.rounds if one.tree)
     values = {str(n): float(found[n]) for n in range(max(found, default=0) + 1)}
     return columns(
         values,
@@ -162,7 +162,7 @@ def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
             f"{one.seconds * 1e3:.1f}",
             str(one.accepted),
             _OUTCOMES[one.outcome(len(one.emitted) - 1)],
-            ", ".join(dict.fromkeys(one.sources)),
+            ", ".join(dict.fromkeys(one.tree.sources)),
             quoted(run, one.emitted),
             proposal_in_words(run, one),
         )

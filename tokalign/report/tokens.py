@@ -68,7 +68,7 @@ def quoted(run: SavedRun, tokens: Iterable[int]) -> str:
 def proposal_in_words(run: SavedRun, one: Round) -> str:
     """What a round proposed; in a tree, a bar stands before what begins another branch."""
     words = []
-    for index, (token, parent) in enumerate(zip(one.proposed, one.behind, strict=True)):
+    for index, (token, parent) in enumerate(zip(one.tree.ids, one.tree.parents, strict=True)):
         words += [*(["|"] if parent != index - 1 else []), quoted(run, [token])]
     return " ".join(words)
 
@@ -79,16 +79,17 @@ def _note(run: SavedRun, one: Round, index: int) -> str:
             return f"accepted, from {_origin(one, one.path[index])}"
         case Outcome.CORRECTED:
             rejected = (
-                f"{quoted(run, [one.proposed[i]])} from {_origin(one, i)}" for i in one.rejected
+                f"{quoted(run, [one.tree.ids[i]])} from {_origin(one, i)}" for i in one.rejected
             )
             return "instead of " + ", ".join(rejected)
         case Outcome.BONUS:
-            return f"bonus, behind {one.accepted} accepted"
+            return f"bonus, after {one.accepted} accepted"
         case Outcome.UNDRAFTED:
             return "no draft"
 
 
 def _origin(one: Round, index: int) -> str:
     """Who proposed the id at an index, and how sure it was."""
-    known = index < len(one.probabilities)
-    return one.sources[index] + (f" (p = {one.probabilities[index]:.2f})" if known else "")
+    tree = one.tree
+    sure = f" (p = {tree.probabilities[index]:.2f})" if tree.probabilities else ""
+    return tree.sources[index] + sure

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 T = TypeVar("T")
@@ -63,6 +64,11 @@ class Session(Protocol):
         ...
 
     @property
+    def rows(self) -> int:
+        """Rows computed in those passes."""
+        ...
+
+    @property
     def barred(self) -> int:
         """Drafted ids so far that a mask put in the place of a likelier one."""
         ...
@@ -81,7 +87,7 @@ class Session(Protocol):
         """Whether `tree` is possible with this model and its cache."""
         ...
 
-    def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
+    def tree(self, ids: Sequence[int], tree: TokenTree) -> Array:
         """Logits f[1 + proposed, vocabulary] behind `ids` and behind each id of a tree."""
         ...
 
@@ -150,13 +156,13 @@ class Sampler(Protocol):
         *,
         position: int,
         ids: Sequence[int] = (),
-        laws: Sequence[Array | None] = (),
+        distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, behind `ids[: position + i]`; `ids` may be
-        left out unless `needs_history`. What it holds from `position` on is a proposal, and `laws`
-        are as in `Proposal`.
+        left out unless `needs_history`. What it holds from `position` on is a proposal, and
+        `distributions` are as in `Proposal`.
         """
         ...
 

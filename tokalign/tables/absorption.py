@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter, incomplete_tail
 from tokalign.tables.alignment import CROWDED, MergeSites
+from tokalign.tokenizer.vocabulary import TargetId
 
 _CONTINUATIONS = (b"", b"a", b"A", b"1", b".", b"'", b" ", b"\n", b" a")
 """One text of each kind that can decide where a piece ends (see `RegexSplitter`)."""
@@ -31,13 +32,16 @@ class Absorption:
     merge_sites: their table; without it every answer is worked out.
     """
 
-    def __init__(self, bpe: BytePairEncoding, merge_sites: MergeSites | None = None) -> None:
+    def __init__(
+        self, bpe: BytePairEncoding[TargetId], merge_sites: MergeSites | None = None
+    ) -> None:
         self._bpe, self._merge_sites = bpe, merge_sites
+        self._validity = bpe.validity
         self._in_pieces = isinstance(bpe.splitter, RegexSplitter)
         self._by_words = isinstance(bpe.splitter, WordSplitter)
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
-    def absorbs(self, left: bytes, last: int, data: bytes) -> bool:
+    def absorbs(self, left: bytes, last: TargetId, data: bytes) -> bool:
         """Whether no canonical encoding goes on with `data`, whatever comes behind it.
 
         left: the text before the boundary, from where its piece begins or earlier; it ends with
@@ -59,7 +63,7 @@ class Absorption:
         start, end = spans.pop()
         return not self._ends_a_token(text[start:end], boundary - start)
 
-    def _absorbs_word(self, left: bytes, last: int, data: bytes) -> bool:
+    def _absorbs_word(self, left: bytes, last: TargetId, data: bytes) -> bool:
         """Without a pre-tokenizer; where no token has an inner space, up to the next word."""
         if self._by_words:
             if data[:1] == b" " and left[-1:] != b" ":
@@ -85,12 +89,12 @@ class Absorption:
                 break
         return at == 0
 
-    def _within_piece(self, last: int, data: bytes) -> bool:
+    def _within_piece(self, last: TargetId, data: bytes) -> bool:
         """Whether no canonical piece has the token `last` and then `data`. Remembered."""
         bpe = self._bpe
         if not data or last in bpe.fallback or self._falls_back(data):
             return False
-        if not bpe.reachable(last):
+        if not self._validity.reachable(last):
             return True  # it stands only as a whole piece
         if self._merge_sites is not None and self._merge_sites.absorbs(last, data):
             return True
@@ -102,10 +106,13 @@ class Absorption:
         splits = self._splits(data)
         return not any(self._some_follows(last, [at]) and self._goes_on(at, r) for at, r in splits)
 
-    def _some_follows(self, last: int, indices: Sequence[int]) -> bool:
+    def _some_follows(self, last: TargetId, indices: Sequence[int]) -> bool:
         """Whether one of these tokens (indices into `bpe.order`) may follow within a piece."""
-        bpe, tokens = self._bpe, self._bpe.order.ids
-        return any(bpe.may_follow(last, tokens[at]) and bpe.reachable(tokens[at]) for at in indices)
+        validity, tokens = self._validity, self._bpe.order.ids
+        return any(
+            validity.may_follow(last, tokens[at]) and validity.reachable(tokens[at])
+            for at in indices
+        )
 
     def _splits(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The shorter tokens that `data` begins with, as indices into `bpe.order`, and the rest."""
@@ -116,7 +123,7 @@ class Absorption:
 
     def _goes_on(self, at: int, rest: bytes) -> bool:
         token = self._bpe.order.ids[at]
-        return self._bpe.reachable(token) and not self.within_piece(token, rest)
+        return self._validity.reachable(token) and not self.within_piece(token, rest)
 
     def beginnings(self, data: bytes) -> tuple[int, ...]:
         """The shorter tokens with which `data` can begin, the rest of it behind them.

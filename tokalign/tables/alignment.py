@@ -6,9 +6,10 @@ the decode loop; the section layout is in `docs/table-format.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import marisa_trie
 import numpy as np
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.errors import BundleError
-from tokalign.tokenizer.vocabulary import DraftId, Roles, TargetId
+from tokalign.tables.sections import Sections, array_bytes, read_array, read_trie
+from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
+
+OtherId = TypeVar("OtherId", bound=int)
+"""The ids of a second tokenizer."""
 
 NO_TOKEN = -1
 """Stands in an id array where there is no id."""
-
-Section = bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -54,32 +57,32 @@ class Intersection:
 
     def to_sections(self) -> dict[str, bytes]:
         return {
-            "intersection.draft_to_target": self.draft_to_target.astype("<i4").tobytes(),
-            "intersection.target_to_draft": self.target_to_draft.astype("<i4").tobytes(),
+            "intersection.draft_to_target": array_bytes(self.draft_to_target),
+            "intersection.target_to_draft": array_bytes(self.target_to_draft),
         }
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Section]) -> Intersection:
+    def from_sections(cls, sections: Sections) -> Intersection:
         return cls(
-            np.frombuffer(sections["intersection.draft_to_target"], dtype="<i4"),
-            np.frombuffer(sections["intersection.target_to_draft"], dtype="<i4"),
+            read_array(sections, "intersection.draft_to_target", "<i4"),
+            read_array(sections, "intersection.target_to_draft", "<i4"),
         )
 
 
-def match_roles(draft: Roles, target: Roles) -> dict[DraftId, TargetId]:
+def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
     """Special tokens of the two vocabularies that mean the same thing.
 
     The end of a turn is matched first: any token with which the draft ends its turn proposes the
     target's way of ending one.
     """
-    matched: dict[DraftId, TargetId] = {}
+    matched: dict[Id, OtherId] = {}
     end = target.turn_end if target.turn_end is not None else min(target.eos, default=None)
     if end is not None:
-        matched |= {DraftId(i): TargetId(end) for i in sorted(draft.eos)}
+        matched |= dict.fromkeys(sorted(draft.eos), end)
     for role in ("bos", "turn_start", "turn_end"):
         ours, theirs = getattr(draft, role), getattr(target, role)
         if ours is not None and theirs is not None:
-            matched[DraftId(ours)] = TargetId(theirs)
+            matched[ours] = theirs
     return matched
 
 
@@ -110,15 +113,15 @@ class HealingTrie:
         return self._order[first:last]
 
     @cached_property
-    def _sorted(self) -> TokenOrder:
+    def _sorted(self) -> TokenOrder[int]:
         return TokenOrder(self._tokens, self._order.tolist())
 
     def to_sections(self) -> dict[str, bytes]:
-        return {"healing.order": self._order.astype("<u4").tobytes()}
+        return {"healing.order": array_bytes(self._order)}
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Section], tokens: Sequence[bytes]) -> HealingTrie:
-        return cls(np.frombuffer(sections["healing.order"], dtype="<u4"), tokens)
+    def from_sections(cls, sections: Sections, tokens: Sequence[bytes]) -> HealingTrie:
+        return cls(read_array(sections, "healing.order", "<u4"), tokens)
 
 
 CROWDED = 16
@@ -138,7 +141,7 @@ class MergeSites:
     """
 
     def __init__(self, rows: NDArray[np.uint32], trie: marisa_trie.BinaryTrie) -> None:
-        self._rows = rows
+        self.rows = rows
         self._trie = trie
 
     def __len__(self) -> int:
@@ -147,29 +150,28 @@ class MergeSites:
 
     def absorbs(self, last: int, following: bytes) -> bool:
         """Whether `following` starts with a site of `last` that is stored. Cost: 1 µs."""
-        row = int(self._rows[last])
+        row = int(self.rows[last])
         if not row:
             return False
         return bool(self._trie.prefixes(row_key(row) + following))
 
     def after(self, last: int) -> list[bytes]:
         """The sites of one token that are stored, sorted."""
-        row = int(self._rows[last])
+        row = int(self.rows[last])
         if not row:
             return []
         return sorted(key[3:] for key in self._trie.keys(row_key(row)))
 
     def to_sections(self) -> dict[str, bytes]:
         return {
-            "merge_sites.rows": self._rows.astype("<u4").tobytes(),
+            "merge_sites.rows": array_bytes(self.rows),
             "merge_sites.crowded": self._trie.tobytes(),
         }
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Section]) -> MergeSites:
-        trie = marisa_trie.BinaryTrie()
-        trie.frombytes(bytes(sections["merge_sites.crowded"]))
-        return cls(np.frombuffer(sections["merge_sites.rows"], dtype="<u4"), trie)
+    def from_sections(cls, sections: Sections) -> MergeSites:
+        rows = read_array(sections, "merge_sites.rows", "<u4")
+        return cls(rows, read_trie(sections, "merge_sites.crowded"))
 
 
 def row_key(row: int) -> bytes:
@@ -193,16 +195,17 @@ class Alignment:
         return self.intersection.to_sections() | self.healing.to_sections() | sites
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Section], draft: Sequence[bytes]) -> Alignment:
-        """draft: the draft's tokens, id -> bytes. Raises: BundleError if a section is missing."""
-        try:
-            return cls(
-                Intersection.from_sections(sections),
-                HealingTrie.from_sections(sections, draft),
-                MergeSites.from_sections(sections),
-            )
-        except KeyError as error:
+    def from_sections(cls, sections: Sections, draft: Sequence[bytes]) -> Alignment:
+        """The tables in these sections, in place; their content is trusted.
+
+        draft: the draft's tokens, id -> bytes. Raises: BundleError for a section that is missing.
+        """
+        intersection = Intersection.from_sections(sections)
+        merge_sites = MergeSites.from_sections(sections)
+        known = len(intersection.target_to_draft)
+        if len(merge_sites.rows) != known:
             raise BundleError(
-                f"the alignment lacks the section {error}; rebuild it with: "
-                "tokalign build --alignment-only --draft DRAFT --target TARGET"
-            ) from error
+                f"the alignment has {len(merge_sites.rows)} rows of merge sites for {known} target "
+                "tokens; rebuild the table with: tokalign build"
+            )
+        return cls(intersection, HealingTrie.from_sections(sections, draft), merge_sites)

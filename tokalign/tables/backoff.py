@@ -28,15 +28,16 @@ from tokalign.tables.binary_fuse import (
     WORD,
     FuseShape,
 )
-from tokalign.tables.bundle import Bundle, Section
-from tokalign.tables.dictionary import Chain
+from tokalign.tables.bundle import Bundle
+from tokalign.tables.dictionary import SOURCE
+from tokalign.tables.sections import array_bytes, ids_section, read_array, read_ids
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 KIND = "backoff"
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
-_ID_SECTIONS = {2: "backoff.predictions.ids.u16", 4: "backoff.predictions.ids.u32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class BackoffTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """Ids that follow one another as long as all of them together have probability `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])
@@ -165,17 +166,15 @@ class BackoffTable:
                 break
             text.append(predicted[0])
             probabilities.append(predicted[1])
-        return Chain(tuple(text[given:]), tuple(probabilities))
+        return TokenTree.chain(text[given:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table, besides its parameters."""
-        ids = np.asarray(self._ids)
         return {
             "backoff.fingerprints": bytes(self._fingerprints),
-            "backoff.numbers": np.asarray(self._numbers).astype("<u2").tobytes(),
+            "backoff.numbers": array_bytes(np.asarray(self._numbers)),
             "backoff.predictions.probabilities": bytes(self._probabilities),
-            _ID_SECTIONS[ids.itemsize]: ids.astype(f"<u{ids.itemsize}").tobytes(),
-        }
+        } | ids_section("backoff.predictions.ids", np.asarray(self._ids))
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> BackoffTable:
@@ -184,21 +183,22 @@ class BackoffTable:
         The content is trusted; open the bundle with `verify` where it may be damaged.
         Raises: BundleError for what is missing in it or contradicts itself.
         """
-        sections = bundle.sections
-        width = 2 if _ID_SECTIONS[2] in sections else 4
         try:
-            table = cls(
-                BackoffParameters.from_header(bundle.parameters),
-                entries=int(bundle.statistics["entries"]),
-                fingerprints=_array(sections["backoff.fingerprints"], "u1"),
-                numbers=_array(sections["backoff.numbers"], "<u2"),
-                ids=_array(sections[_ID_SECTIONS[width]], f"<u{width}"),
-                probabilities=_array(sections["backoff.predictions.probabilities"], "u1"),
-            )
+            parameters = BackoffParameters.from_header(bundle.parameters)
+            entries = int(bundle.statistics["entries"])
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(
-                f"the back-off table cannot be read ({error}); rebuild it with: tokalign build"
+                f"the header of the back-off table lacks a number ({error}); "
+                "rebuild it with: tokalign build"
             ) from error
+        table = cls(
+            parameters,
+            entries=entries,
+            fingerprints=read_array(bundle.sections, "backoff.fingerprints", "u1"),
+            numbers=read_array(bundle.sections, "backoff.numbers", "<u2"),
+            ids=read_ids(bundle.sections, "backoff.predictions.ids"),
+            probabilities=read_array(bundle.sections, "backoff.predictions.probabilities", "u1"),
+        )
         slots = table.parameters.shape.slots
         if not slots == len(table._fingerprints) == len(table._numbers):
             raise BundleError(
@@ -212,9 +212,3 @@ class BackoffTable:
                 f"{len(table._probabilities)} probabilities; rebuild it with: tokalign build"
             )
         return table
-
-
-def _array(section: Section, dtype: str) -> NDArray[Any]:
-    """A section as an array of the machine's own byte order; no copy on little-endian machines."""
-    array = np.frombuffer(section, dtype=dtype)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -7,8 +7,7 @@ them when it ended its last token where it did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
@@ -33,16 +32,15 @@ class Boundary:
         self._absorption = share(target.bpe, merge_sites) if merge_sites is not None else None
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
-        self._encode_piece = cast(
-            "Callable[[bytes], tuple[TargetId, ...]]", target.bpe.encode_piece
-        )
+        self._encode_piece = target.bpe.encode_piece
+        self._validity = target.bpe.validity
         self._segment = IncrementalEncoder(target.bpe)
         self._by_words = isinstance(target.splitter, WordSplitter)
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
         self._is_cut = False  # whether the committed text ends within a character
-        self._edge: Spine = ()  # of the last committed token
+        self._edge: Spine[TargetId] = ()  # of the last committed token
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Take in what `ids` (prompt and output, whole) has more than at the last call.
@@ -56,7 +54,7 @@ class Boundary:
             else:
                 self._segment = IncrementalEncoder(self._bpe)
         self._seen = len(ids)
-        canonical = [TargetId(i) for i in self._segment.ids[self._segment.settled :]]
+        canonical = self._segment.ids[self._segment.settled :]
         committed = list(ids[len(ids) - len(canonical) :])
         if canonical != committed:
             # The target spelled its text in a way of its own: all that counts is its last token.
@@ -64,7 +62,7 @@ class Boundary:
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
         self._is_cut = incomplete_tail(self._left) > 0
-        self._edge = self._bpe.right_spine(committed[-1]) if committed else ()
+        self._edge = self._validity.right_spine(committed[-1]) if committed else ()
 
     def absorbs(self, data: bytes) -> bool:
         """Whether nothing canonical can go on with `data`, whatever comes behind it.
@@ -102,13 +100,13 @@ class Boundary:
         # What is canonical together is canonical by itself, so `data` is encoded by itself, which
         # was mostly done before, and the pair at the boundary is looked at.
         ids = self._encode_piece(data)
-        if self._bpe.stays_apart(self._edge, self._bpe.left_spine(ids[0])):
+        if self._validity.stays_apart(self._edge, self._validity.left_spine(ids[0])):
             return ids + behind
         return None
 
-    def _behind(self, whole: Sequence[int]) -> tuple[TargetId, ...] | None:
+    def _behind(self, whole: Sequence[TargetId]) -> tuple[TargetId, ...] | None:
         """What stands behind the committed ids, if `whole` begins with them."""
         kept = len(self._left_ids)
         if list(whole[:kept]) != self._left_ids:
             return None
-        return cast("tuple[TargetId, ...]", tuple(whole[kept:]))
+        return tuple(whole[kept:])

@@ -15,21 +15,20 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.atomic_file import write_file
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.tables.sections import Section
 
 MAGIC = b"tokalign"
 FORMAT_VERSION = 1
 ALIGNMENT = 64
 """Sections start at multiples of this: a cache line, and more than any array or trie asks for."""
-
-Section = bytes | memoryview
 
 _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
 _DIGEST_SIZE = hashlib.sha256().digest_size
@@ -117,22 +116,9 @@ def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a table file atomically: under a temporary name, synced, then renamed.
-
-    Whatever happens, `path` holds the old content or the new one, never a part of it.
-    """
-    data = encode_bundle(bundle)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    """Write a table file, whole or not at all. Raises: UsageError."""
+    remedy = "give a folder that you may write to with --output"
+    write_file(path, encode_bundle(bundle), parents=True, remedy=remedy)
 
 
 def require_fingerprint(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+SOURCE = "dictionary"
+"""The source of every id that a dictionary expects."""
 
 MAX_CONTEXT = 8
 """The longest context that any dictionary looks at, in ids."""
@@ -14,16 +18,6 @@ MAX_CONTINUATION = 8
 """The longest continuation that a dictionary is asked for by default, in ids."""
 
 Ids = tuple[TargetId, ...]
-
-
-class Chain(NamedTuple):
-    """Ids expected to follow, each behind the one before it.
-
-    probabilities: for each id, that it is right if those before it are.
-    """
-
-    ids: Ids = ()
-    probabilities: tuple[float, ...] = ()
 
 
 class Dictionary(Protocol):
@@ -35,8 +29,8 @@ class Dictionary(Protocol):
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
-        """What is likely to follow a text that ends in `suffix`; empty where nothing is.
+    ) -> TokenTree:
+        """The chain likely to follow a text that ends in `suffix`; empty where none is.
 
         suffix: only its last `MAX_CONTEXT` ids count. limit: most ids to give.
         p_min: least probability of all ids together; None for the table's own.

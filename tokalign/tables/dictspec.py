@@ -10,24 +10,29 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
-from tokalign.tables.bundle import Section
-from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Chain, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
+from tokalign.tables.sections import (
+    Sections,
+    array_bytes,
+    ids_section,
+    read_array,
+    read_ids,
+    read_trie,
+)
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-__all__ = ["MAX_CONTEXT", "MAX_CONTINUATION", "Continuation", "Continuations", "Ids"]
 
 KIND = "dictspec"
 
 _Packer = Callable[..., bytes]
 _TYPE_CODES = {2: "H", 4: "I"}
-_POOL_SECTIONS = {2: "continuations.pool.u16", 4: "continuations.pool.u32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Continuation:
     matched: int
 
 
-class Continuations:
+class DictSpecTable:
     """Context -> single best continuation, by longest stored suffix.
 
     trie: contexts, reversed, each id as little-endian u16 or u32 (as the pool).
@@ -67,7 +72,6 @@ class Continuations:
         self._pool = pool.data
         self._width = pool.itemsize
         self._packers = _packers(self._width)
-        self._backing: object = None
 
     def __len__(self) -> int:
         """How many contexts are stored."""
@@ -84,17 +88,17 @@ class Continuations:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """The continuation of the longest stored suffix, if it has probability `p_min` as a whole.
 
         One probability is stored for all its ids together; each id is given the root of it.
         """
         found = self.longest_match(suffix)
         if found is None or (p_min is not None and found.probability < p_min):
-            return Chain()
+            return EMPTY_TREE
         each = found.probability ** (1 / len(found.ids))
         ids = found.ids[:limit]
-        return Chain(ids, (each,) * len(ids))
+        return TokenTree.chain(ids, SOURCE, (each,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie."""
@@ -105,50 +109,34 @@ class Continuations:
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table."""
-        pool = np.asarray(self._pool)
         return {
             "continuations.trie": self._trie.tobytes(),
-            "continuations.locators": np.asarray(self._locators).astype("<u4").tobytes(),
+            "continuations.locators": array_bytes(np.asarray(self._locators)),
             "continuations.probabilities": bytes(self._probabilities),
-            _POOL_SECTIONS[self._width]: pool.astype(f"<u{self._width}").tobytes(),
-        }
+        } | ids_section("continuations.pool", np.asarray(self._pool))
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Section]) -> Continuations:
+    def from_sections(cls, sections: Sections) -> DictSpecTable:
         """The table in these sections, in place: arrays and trie are views of them.
 
         The content is trusted; open the bundle with `verify` where it may be damaged.
         Raises: BundleError for sections that are missing or contradict each other.
         """
-        width = next((w for w, name in _POOL_SECTIONS.items() if name in sections), None)
-        if width is None:
-            raise BundleError("the table holds no dictionary; give a .dictionary.tok file")
-        trie = marisa_trie.BinaryTrie()
-        try:
-            backing = sections["continuations.trie"]
-            trie.map(backing)
-            table = cls(
-                trie=trie,
-                locators=_array(sections["continuations.locators"], "<u4"),
-                probabilities=_array(sections["continuations.probabilities"], "u1"),
-                pool=_array(sections[_POOL_SECTIONS[width]], f"<u{width}"),
-            )
-        except (KeyError, ValueError, RuntimeError) as error:
+        trie = read_trie(sections, "continuations.trie")
+        locators = read_array(sections, "continuations.locators", "<u4")
+        probabilities = read_array(sections, "continuations.probabilities", "u1")
+        if not len(trie) == len(locators) == len(probabilities):
             raise BundleError(
-                f"the dictionary cannot be read ({error}); rebuild it with: tokalign build"
-            ) from error
-        table._backing = backing  # a mapped trie does not keep its bytes alive
-        if not len(trie) == len(table._locators) == len(table._probabilities):
-            raise BundleError(
-                f"the dictionary has {len(trie)} contexts but {len(table._locators)} locators; "
-                "rebuild it with: tokalign build"
+                f"the dictionary has {len(trie)} contexts but {len(locators)} locators and "
+                f"{len(probabilities)} probabilities; rebuild it with: tokalign build"
             )
-        return table
+        pool = read_ids(sections, "continuations.pool")
+        return cls(trie=trie, locators=locators, probabilities=probabilities, pool=pool)
 
     @classmethod
     def from_entries(
         cls, entries: Mapping[Ids, tuple[Ids, float]], vocabulary_size: int
-    ) -> Continuations:
+    ) -> DictSpecTable:
         """Pack `context -> (continuation, probability)`.
 
         Contexts and continuations have 1 to 8 ids below `vocabulary_size`; probabilities are kept
@@ -184,12 +172,6 @@ class Continuations:
 def _packers(width: int) -> list[_Packer]:
     """By number of ids, the function that packs so many ids of `width` bytes, little-endian."""
     return [struct.Struct(f"<{n}{_TYPE_CODES[width]}").pack for n in range(MAX_CONTEXT + 1)]
-
-
-def _array(section: Section, dtype: str) -> NDArray[Any]:
-    """A section as an array of the machine's own byte order; no copy on little-endian machines."""
-    array = np.frombuffer(section, dtype=dtype)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _share_pool(values: Collection[Ids]) -> tuple[dict[Ids, int], list[TargetId]]:

@@ -1,7 +1,8 @@
-"""Finding the tables that fit a model: by fingerprint, not by name.
+"""Finding the tables that fit a tokenizer: by its fingerprint, not by its name.
 
-A fine-tune under any name finds the tables of its tokenizer. Looked through in this order: the
-model's own folder (tables ship beside models), $TOKALIGN_TABLES, the tables of this project.
+A fine-tune under any name finds the tables of its tokenizer. Folders are searched in this order:
+the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
+folder, where `tokalign build` writes; and the tables that come with tokalign.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokalign.errors import BundleError
-from tokalign.tables.bundle import Bundle, open_bundle
+from platformdirs import user_data_path
 
-SHIPPED = Path(__file__).resolve().parents[2] / "tables"
+from tokalign.errors import BundleError
+from tokalign.shipped import TABLES, shipped
+from tokalign.tables.bundle import Bundle, open_bundle
 
 
 def table_folder() -> Path:
-    """Where `tokalign build` writes by default and where tables are looked for last."""
-    return Path(os.environ.get("TOKALIGN_TABLES", SHIPPED))
+    """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder."""
+    return _named_folder() or _user_folder()
 
 
-def find_table(
+def find_tables(
     kind: str, *, target: str, draft: str | None = None, beside: Path | None = None
-) -> tuple[Path, Bundle] | None:
-    """The first table of `kind` whose fingerprints are `target` and `draft`.
+) -> Iterator[tuple[Path, Bundle]]:
+    """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
-    A file whose header is damaged is passed over, unless it is asked for by name. Reads headers,
-    and every byte of the table it returns, because look-ups in a damaged trie are not safe.
-    Raises: BundleError if that table is damaged.
+    beside: the model's own folder. Files with a damaged header are left out. Only headers are read,
+    so open a table with `verify` before you look anything up in it.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
     for path in _candidates(kind, beside):
@@ -37,12 +38,22 @@ def find_table(
         except BundleError:
             continue
         if bundle.kind == kind and dict(bundle.fingerprints) == wanted:
-            return path, open_bundle(path, verify=True)
-    return None
+            yield path, bundle
 
 
 def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
-    folders = [beside] if beside is not None else []
-    for folder in dict.fromkeys([*folders, table_folder(), SHIPPED]):
+    """Table files by their names, folder by folder."""
+    folders = (beside, _named_folder(), _user_folder(), shipped(TABLES))
+    for folder in dict.fromkeys(folder for folder in folders if folder is not None):
         yield from sorted(folder.glob(f"*.{kind}.tok"))
         yield from sorted(folder.glob(f"*/*.{kind}.tok"))
+
+
+def _named_folder() -> Path | None:
+    """$TOKALIGN_TABLES; an empty one counts as unset."""
+    name = os.environ.get("TOKALIGN_TABLES")
+    return Path(name).expanduser() if name else None
+
+
+def _user_folder() -> Path:
+    return user_data_path("tokalign", appauthor=False) / "tables"

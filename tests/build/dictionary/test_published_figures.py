@@ -14,9 +14,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
+from tokalign.shipped import TABLES, shipped
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.dictspec import Continuations
-from tokalign.tables.finding import SHIPPED
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -24,7 +24,7 @@ CORPUS = ("poquad_wiki", "openstax_pl", "wikisource_pages", "sejm10")
 
 
 @pytest.fixture(scope="module")
-def table(shared_data: Path, bielik: Tokenizer[Any]) -> Continuations:
+def table(shared_data: Path, bielik: Tokenizer[Any]) -> DictSpecTable:
     files = [shared_data / "corpus" / "train" / f"{name}.txt.zst" for name in CORPUS]
     counted = count_word_ngrams(Corpus(files).lines())
     return find_continuations(counted.most_frequent(200_000), bielik, p_min=0.2)
@@ -47,7 +47,7 @@ def emulate(path: Path, target: Tokenizer[Any], table: Dictionary) -> Statistics
 def test_speedup_coverage_and_mean_accepted_length(
     shared_data: Path,
     bielik: Tokenizer[Any],
-    table: Continuations,
+    table: DictSpecTable,
     text: str,
     speedup: float,
     coverage: float,
@@ -71,7 +71,7 @@ def test_the_shipped_table_saves_twice_as_much(
     shared_data: Path, bielik: Tokenizer[Any], text: str, published: float
 ) -> None:
     """published: what DictSpec's 200,000 n-grams of the same corpora save."""
-    file = SHIPPED / "bielik" / "pl.dictionary.tok"
+    file = shipped(TABLES) / "bielik" / "pl.dictionary.tok"
     assert file.stat().st_size <= 5_000_000
     table = open_dictionary(bielik, file=file)
     assert table is not None

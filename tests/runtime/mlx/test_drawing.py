@@ -16,12 +16,12 @@ from places import DEMO
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.drawing import Projection
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.rounds import Round
 from tokalign.tokenizer.vocabulary import TargetId
 
 LIMIT = 5.0
@@ -162,7 +162,7 @@ def test_the_first_tokens_of_a_pair_have_the_targets_law(
         prompt = decoder.prompt("Woda w rzece", use_template=False)
         limits = Limits(max_tokens=2)
         context, events = decoder.run(prompt, limits, target=sessions[0], draft=sessions[1])
-        accepted += sum(event.accepted for event in events if isinstance(event, Emitted))
+        accepted += sum(event.accepted for event in events if isinstance(event, Round))
         first, second = context.emitted
         counts[first, second] += 1
     assert accepted > RUNS / 8

@@ -30,6 +30,7 @@ from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 WIDTH = 5
@@ -68,12 +69,12 @@ def law(options: Sampling, logits: Floats, ids: Sequence[int]) -> Floats:
 TRIALS = 5_000
 
 
-def verdicts(p: Floats, drawn: Any, laws: Sequence[Any]) -> Any:
+def verdicts(p: Floats, drawn: Any, distributions: Sequence[Any]) -> Any:
     """What comes out, i[TRIALS]."""
     return judge(
         mx.broadcast_to(mx.array(p, dtype=mx.float32), (TRIALS, WIDTH)),
         drawn.tolist(),
-        laws,
+        distributions,
         uniform=noise.uniform(3, noise.VERDICT, 0, TRIALS),
         noise=noise.gumbel(3, noise.TARGET, 0, (TRIALS, WIDTH)),
     )
@@ -166,7 +167,7 @@ LENGTH, PROMPT, RUNS = 3, (1, 3), 400
 class TableSession:
     """A model of a toy vocabulary: its logits are looked up by the last two ids."""
 
-    passes, seconds, context_length, can_branch = 0, 0.0, 64, True
+    passes, rows, seconds, context_length, can_branch = 0, 0, 0.0, 64, True
 
     def __init__(self, seed: int) -> None:
         self.table = np.random.default_rng(seed).normal(0, 1.2, (WIDTH, WIDTH, WIDTH))
@@ -181,10 +182,10 @@ class TableSession:
     def feed(self, token: Any) -> Any:
         return self.logits([*self._held, *token.tolist()])
 
-    def tree(self, ids: Sequence[int], proposal: Proposal) -> Any:
-        paths = [proposal.path_to(row - 1) for row in range(1 + len(proposal.ids))]
-        behind = [[*ids, *(proposal.ids[i] for i in path)] for path in paths]
-        return mx.concatenate([self.logits(ids) for ids in behind])
+    def tree(self, ids: Sequence[int], tree: TokenTree) -> Any:
+        paths = [tree.path_to(row - 1) for row in range(1 + len(tree))]
+        texts = [[*ids, *(tree.ids[i] for i in path)] for path in paths]
+        return mx.concatenate([self.logits(text) for text in texts])
 
     def start(self, *arrays: Any) -> None: ...
 
@@ -195,12 +196,12 @@ class TableSession:
 
 @dataclass
 class Drawing:
-    """Draws from another model; `beside` proposes other ids in the place of the first."""
+    """Draws from another model; `others` proposes so many more in the place of the first id."""
 
     session: TableSession
     options: Sampling
-    beside: int = 0
-    says_laws: bool = True
+    others: int = 0
+    says_distributions: bool = True
 
     def propose(self, context: Context, limit: int) -> Proposal:
         if not limit:
@@ -208,13 +209,14 @@ class Drawing:
         ids, steps = context.ids, min(2, limit)
         drawn = draw(self.session, ids, steps, guesser=self.options, behind=ids)()  # type: ignore[arg-type]
         chain = [TargetId(i) for i in drawn.ids]
-        others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.beside]
-        return Proposal(
-            ids=(*chain, *others),
-            sources=("draft",) * (steps + len(others)),
-            parents=(*range(-1, steps - 1), *[-1] * len(others)) if others else (),
-            laws=tuple(drawn.laws) if self.says_laws else (),
+        others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.others]
+        tree = TokenTree(
+            (*chain, *others),
+            (*range(-1, steps - 1), *[-1] * len(others)),
+            ("draft",) * (steps + len(others)),
         )
+        known = tuple(drawn.distributions) if self.says_distributions else ()
+        return Proposal(tree=tree, distributions=known)
 
 
 def frequencies(options: Sampling, **how: Any) -> Floats:
@@ -246,12 +248,12 @@ def law_of_sequences(options: Sampling) -> Floats:
     [
         ("plain", {}),
         ("processor", {}),
-        ("top-k", {"beside": 2}),
-        ("temperature", {"says_laws": False}),
+        ("top-k", {"others": 2}),
+        ("temperature", {"says_distributions": False}),
     ],
 )
 def test_sequences_have_the_targets_law(name: str, how: dict[str, Any]) -> None:
-    """Chains, trees, and proposals that keep their laws to themselves."""
+    """Chains, trees, and proposals that keep their distributions to themselves."""
     options = Sampling(acceptance="residual", **OPTIONS[name])
     expected = law_of_sequences(options)
     assert expected.sum() == pytest.approx(1, abs=1e-5)
@@ -261,8 +263,8 @@ def test_sequences_have_the_targets_law(name: str, how: dict[str, Any]) -> None:
 def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same drafts, accepted by the same rule, but replaced by draws from all of p."""
 
-    def without_residual(p: Any, proposed: Any, laws: Any, **how: Any) -> Any:
-        kept = judge(p, proposed, laws, **how)
+    def without_residual(p: Any, proposed: Any, distributions: Any, **how: Any) -> Any:
+        kept = judge(p, proposed, distributions, **how)
         afresh = mx.argmax(mx.log(p) + how["noise"], axis=-1)
         ids = mx.array(proposed, dtype=mx.uint32)
         return mx.where(kept == ids, ids, afresh)
@@ -285,7 +287,8 @@ def test_a_draft_that_is_the_target_is_always_right(acceptance: Any) -> None:
     for _ in range(8):
         drawn = draw(session, context.ids, 3, guesser=options, behind=context.ids)()
         ids = tuple(TargetId(i) for i in drawn.ids)
-        proposal = Proposal(ids=ids, sources=("draft",) * 3, laws=tuple(drawn.laws))
+        tree = TokenTree.chain(ids, "draft")
+        proposal = Proposal(tree=tree, distributions=tuple(drawn.distributions))
         verdict = verifier.verify(context, proposal)
         assert len(verdict.path) == 3
         context.extend(verdict.ids)

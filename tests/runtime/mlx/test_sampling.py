@@ -103,7 +103,7 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
     order: list[str] = []
 
     class Session:
-        seconds, passes = 0.0, 0
+        seconds, passes, rows = 0.0, 0, 0
 
         def logits(self, ids: Any, last: int = 1) -> Any:
             order.append("pass")

@@ -18,11 +18,11 @@ from random_models import random_model
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.draft_text import map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -130,10 +130,11 @@ def play(
     context, events = decoder.run(Prompt(target=prompt), limits, draft=session)
     opening = [own.vocabulary.roles.bos] if own.spec.adds_bos else []
     for event in events:
-        if isinstance(event, Emitted):
+        if isinstance(event, Round):
+            if event.limit and translation in CANONICAL:
+                before = context.ids[: len(context.ids) - len(event.emitted)]
+                assert session.asked[0] == [*opening, *encoded_at_once((ours, own), before)]
             session.asked.clear()
-        if isinstance(event, Proposed) and event.limit and translation in CANONICAL:
-            assert session.asked[0] == [*opening, *encoded_at_once((ours, own), context.ids)]
     return script, list(context.emitted), session
 
 

@@ -16,13 +16,13 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.events import Emitted, Proposed
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.finding import find_table
+from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -43,7 +43,7 @@ class Oracle:
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
         if self._canonical:
-            opening = [i for i in ids if self._draft.vocabulary.is_special(i)]
+            opening = [i for i in ids if not self._draft.vocabulary.tokens[i]]
             assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
         rest = self._draft.bpe.encode(self._text[len(held) :])
         if mask is not None:
@@ -102,10 +102,9 @@ def play(
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
     for event in replay(ids, drafter, prompt_tokens=2):
-        if isinstance(event, Emitted):
+        if isinstance(event, Round):
             accepted += event.accepted
-        elif isinstance(event, Proposed):
-            proposals.append(event.proposal.ids)
+            proposals.append(event.tree.ids)
     return accepted, len(proposals), proposals
 
 
@@ -172,7 +171,7 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
         4,
         table.intersection.draft_to_target >= 0,
     )()
-    ordinary = [i for i in given if not onto_bielik.draft.vocabulary.is_special(i)]
+    ordinary = [i for i in given if onto_bielik.draft.vocabulary.tokens[i]]
     assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
         ordinary
     )
@@ -198,11 +197,8 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
 
     What is missing is unstable ends, and boundaries inside characters that the draft spells whole.
     """
-    found = find_table(
-        "alignment", target=onto_bielik.target.fingerprint, draft=onto_bielik.draft.fingerprint
-    )
-    assert found is not None
-    tables = Alignment.from_sections(found[1].sections, onto_bielik.draft.vocabulary.tokens)
+    tables = open_alignment(onto_bielik.target, onto_bielik.draft, otherwise=align)
+    assert tables.merge_sites is not None
     accepted = proposed = rounds = empty = 0
     for text in SENTENCES:
         kept, played, proposals = play("exact", onto_bielik, text, steps=2, alignment=tables)
@@ -224,11 +220,11 @@ def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) 
         session = Oracle(onto_bielik.draft, text)
         drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
         events = replay(ids, drafter, prompt_tokens=2)
-        proposals = [event.proposal for event in events if isinstance(event, Proposed)]
-        assert any(proposal.ids for proposal in proposals)
-        for proposal in proposals:
-            assert len(proposal.probabilities) == len(proposal.ids)
-            assert all(0 <= probability <= 1 for probability in proposal.probabilities)
+        trees = [event.tree for event in events if isinstance(event, Round)]
+        assert any(trees)
+        for tree in trees:
+            assert len(tree.probabilities) == len(tree)
+            assert all(0 <= probability <= 1 for probability in tree.probabilities)
 
 
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:

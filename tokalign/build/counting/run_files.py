@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.atomic_file import appearing
 from tokalign.build.counting.windows import (
     IdSpace,
     Keys,
@@ -25,7 +26,8 @@ from tokalign.build.counting.windows import (
     sort_windows,
 )
 from tokalign.build.counting.word_encoder import WordEncoder
-from tokalign.build.counting.workspace import appearing
+
+_REMEDY = "make room on that disk, or choose a folder on another one with --workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Run:
 def write_run(encoder: WordEncoder, path: Path, lines: list[str], layout: Layout) -> None:
     """Lines -> a run."""
     windows = sort_windows(encoder.encode(lines), layout.max_order, layout.space)
-    with appearing(path) as unfinished:
+    with appearing(path, remedy=_REMEDY) as unfinished:
         windows.tofile(unfinished)
 
 
@@ -94,7 +96,7 @@ def write_part(
     counted = count_range(
         slices, [run.weight for run in runs], min_count=min_count, space=layout.space
     )
-    with appearing(path) as unfinished, unfinished.open("wb") as file:
+    with appearing(path, remedy=_REMEDY) as unfinished, unfinished.open("wb") as file:
         np.array([len(ngrams) for ngrams in counted], dtype=np.int64).tofile(file)
         for ngrams in counted:
             ngrams.ids.tofile(file)

@@ -7,7 +7,6 @@ from, so what lies there can be trusted whatever has changed since.
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.atomic_file import TEMPORARY_SUFFIX
 from tokalign.errors import UsageError
 
 _LOCK = "lock"
@@ -44,7 +44,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             raise UsageError(
                 f"{folder} is in use by another build; wait for it or choose another folder"
             ) from None
-        for unfinished in folder.glob("*.partial"):
+        for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             unfinished.unlink()
         try:
             yield folder
@@ -65,17 +65,6 @@ def _delete(folder: Path, made: list[Path]) -> None:
         for path in made:
             if path != folder:
                 path.rmdir()
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary name; what is written there appears under `path` when the body is done."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def digest(*facts: Any) -> str:

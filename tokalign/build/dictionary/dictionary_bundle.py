@@ -19,8 +19,8 @@ from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.bundle import ALIGNMENT, Bundle, encode_bundle
+from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tables.dictspec import KIND as DICTSPEC
-from tokalign.tables.dictspec import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from tokalign.tables.dictspec import MAX_CONTEXT, MAX_CONTINUATION, Continuations, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Ids
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -46,7 +47,7 @@ def find_continuations(
     *,
     p_min: float,
     progress: Callable[[int], None] = lambda _: None,
-) -> Continuations:
+) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
     p_min: the least probability of a rest that is stored, in (0, 1].
@@ -54,7 +55,7 @@ def find_continuations(
     Cost: about 35 s and 0.5 GB per million n-grams.
     """
     entries = best_continuations(_encode(ngrams, target, progress), p_min=p_min)
-    return Continuations.from_entries(entries, len(target.vocabulary))
+    return DictSpecTable.from_entries(entries, len(target.vocabulary))
 
 
 def _encode(

@@ -11,16 +11,17 @@ from tokalign.runtime.interfaces import Session
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translation.published import Translated, Translation
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "draft"
 
 
 class NeuralDrafter:
-    """A draft model guesses `num_draft_tokens` tokens; a translation puts them in target ids.
+    """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
 
-    alternatives: how many ids at most are proposed beside the first one, where the translation
-    knows any; 0 for a target that cannot verify a tree.
+    alternatives: how many other ids at most are proposed in the place of the first one, where the
+    translation knows any; 0 for a target that cannot verify a tree.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class NeuralDrafter:
         self._guessed: tuple[int, tuple[TargetId, ...]] = 0, ()
 
     def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
         return self.draft(context, steps=self._steps, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
@@ -54,27 +56,33 @@ class NeuralDrafter:
         took, in_model = perf_counter() - began, self._session.seconds - seconds
         chain = translated.ids[:limit]
         self._guessed = len(context.ids), chain
-        ids, parents = chain, tuple(range(-1, len(chain) - 1))
-        probabilities = self._probabilities(translated, len(chain), believed)
-        for token, probability in translated.beside[: self._alternatives]:
-            ids += (token,)
-            parents += (-1,)
-            if not translated.laws:
-                probabilities += (probability,)
         return Proposal(
-            ids=ids,
-            sources=(SOURCE,) * len(ids),
-            probabilities=probabilities,
-            parents=parents if len(ids) > len(chain) else (),
-            laws=translated.laws[: len(chain)],
+            tree=self._tree(translated, chain, believed),
+            distributions=translated.distributions[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=in_model,
             translation_seconds=max(0.0, took - in_model),
         )
 
+    def _tree(
+        self, translated: Translated, chain: tuple[TargetId, ...], believed: Sequence[float]
+    ) -> TokenTree:
+        """The chain, and the other first ids that the translation knows, as leaves."""
+        others = translated.alternatives[: self._alternatives] if chain else ()
+        probabilities = self._probabilities(translated, len(chain), believed)
+        if not translated.distributions:
+            probabilities += tuple([probability for _, probability in others])
+        count = len(chain) + len(others)
+        return TokenTree(
+            chain + tuple([token for token, _ in others]),
+            (*range(-1, len(chain) - 1), *[-1] * len(others)),
+            (SOURCE,) * count,
+            probabilities,
+        )
+
     def _learn(self, context: Context) -> None:
-        """What became of the last chain."""
+        """Compare the last chain with the ids that came."""
         start, chain = self._guessed
         came = context.ids[start : start + len(chain)]
         right = [guessed == token for guessed, token in zip(chain, came, strict=False)]
@@ -84,12 +92,12 @@ class NeuralDrafter:
     def _probabilities(
         self, translated: Translated, length: int, believed: Sequence[float]
     ) -> tuple[float, ...]:
-        """Of a chain, as the translation knows them; of its rest, as its positions turned out.
+        """Those that the translation knows, then how often the further positions were right.
 
-        believed: the latter, as far as known. None where ids were drawn: choosing among them by it
-        would bend the law (`rejection.py`).
+        believed: the latter, as far as they are at hand. Drawn ids get none: to choose among them
+        by probability would bend their distribution (`rejection.py`).
         """
-        if translated.laws:
+        if translated.distributions:
             return ()
         if length > len(believed):
             believed = self._acceptance.probabilities(length)

@@ -25,7 +25,7 @@ class Drawn:
     """Target ids, and for each the law f[1, vocabulary] it was drawn from, None for none."""
 
     ids: list[int]
-    laws: list[Array | None]
+    distributions: list[Array | None]
 
 
 class Projection:
@@ -90,17 +90,17 @@ def draw(
         return lambda: Drawn([], [])
     history = mx.array(list(behind) if guesser.needs_history else [], dtype=mx.uint32)
     drawn: list[Array] = []
-    laws: list[Array | None] = []
+    distributions: list[Array | None] = []
     row = session.logits(ids)
     while True:
         logits = row if onto is None else onto.logits(row)
         chosen, law = guesser.guess(logits, position=len(behind) + len(drawn), ids=history)
         drawn.append(chosen)
-        laws.append(law)
+        distributions.append(law)
         if len(drawn) == steps:
             break
         history = mx.concatenate([history, chosen])
         row = session.feed(chosen if onto is None else onto.tokens(chosen))
     ids_drawn = mx.concatenate(drawn)
     session.start(ids_drawn)
-    return lambda: Drawn(session.read(ids_drawn), laws)
+    return lambda: Drawn(session.read(ids_drawn), distributions)

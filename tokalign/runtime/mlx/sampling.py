@@ -70,7 +70,7 @@ class Sampling:
         *,
         position: int,
         ids: Sequence[int] = (),
-        laws: Sequence[Array | None] = (),
+        distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
@@ -80,11 +80,11 @@ class Sampling:
         gumbel = noise.gumbel(self.seed, noise.TARGET, position, scores.shape)
         chosen = mx.argmax(scores + gumbel, axis=-1)
         count = len(ids[position:])
-        if self.acceptance == "residual" and any(law is not None for law in laws):
+        if self.acceptance == "residual" and any(law is not None for law in distributions):
             judged = judge(
                 mx.softmax(scores[:count], axis=-1),
                 ids[position:],
-                laws,
+                distributions,
                 uniform=noise.uniform(self.seed, noise.VERDICT, position, count),
                 noise=gumbel[:count],
             )
@@ -194,7 +194,7 @@ class CallableSampler:
         *,
         position: int,
         ids: Sequence[int] = (),
-        laws: Sequence[Array | None] = (),
+        distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`; what is proposed never matters to it."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)

@@ -23,7 +23,8 @@ from tokalign.errors import CacheError, ContextLengthError
 from tokalign.runtime.interfaces import Shortlist, Waiting
 from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
-from tokalign.runtime.proposal import Array, Proposal
+from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import TokenTree
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class ModelSession:
         self._held: list[int] = []  # the ids in the cache
         self._ropes = find_ropes(model)
         self._unread: list[Array] = []  # ids behind them that the host has not seen yet
-        self.passes = self.barred = 0
+        self.passes = self.rows = self.barred = 0
         self._busy = BusyTime()
         self.context_length = _context_length(model)
         if rewinds:
@@ -116,6 +117,7 @@ class ModelSession:
         self._held = ids
         logits = self._forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
         self.passes += 1
+        self.rows += len(ids) - kept
         return logits
 
     @property
@@ -124,17 +126,18 @@ class ModelSession:
         return can_branch(self._ropes, self._cache)
 
     @_timed
-    def tree(self, ids: Sequence[int], proposal: Proposal) -> Array:
+    def tree(self, ids: Sequence[int], tree: TokenTree) -> Array:
         """See `interfaces.Session`."""
-        chain, beside = proposal.ids[: proposal.chain_length], proposal.ids[proposal.chain_length :]
-        behind = list(ids)
-        kept = self._keep(behind, 1)
-        tokens = [*behind[kept:], *chain, *beside]
-        with tree_rows(self._ropes, self._cache, len(tokens), proposal):
-            logits = self._forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(proposal.ids) :]
-        self._trim(len(beside))
-        self._held = [*behind, *chain]
+        chain = tree.ids[: tree.chain_length]
+        context = list(ids)
+        kept = self._keep(context, 1)
+        tokens = [*context[kept:], *tree.ids]
+        with tree_rows(self._ropes, self._cache, len(tokens), tree):
+            logits = self._forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(tree) :]
+        self._trim(len(tree) - len(chain))
+        self._held = [*context, *chain]
         self.passes += 1
+        self.rows += len(tokens)
         return logits
 
     @_timed
@@ -143,6 +146,7 @@ class ModelSession:
         self._unread.append(token)
         logits = self._forward(token)
         self.passes += 1
+        self.rows += 1
         return logits
 
     @_timed

@@ -19,7 +19,8 @@ import numpy as np
 from mlx_lm.models import rope_utils
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
-from tokalign.runtime.proposal import Array, Proposal
+from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import TokenTree
 
 _ROPES = (
     nn.RoPE,
@@ -70,11 +71,11 @@ def can_branch(places: Sequence[Place], cache: Sequence[Any]) -> bool:
 
 @contextmanager
 def tree_rows(
-    places: Sequence[Place], cache: Sequence[Any], rows: int, proposal: Proposal
+    places: Sequence[Place], cache: Sequence[Any], rows: int, tree: TokenTree
 ) -> Iterator[None]:
-    """Within it, a pass over `rows` ids, whose last ones are the proposal's, goes over the tree."""
+    """Within it, a pass over `rows` ids, whose last ones are the tree's, goes over the tree."""
     offset = int(cache[0].offset)
-    positions, mask = lay_out(offset, rows, proposal)
+    positions, mask = lay_out(offset, rows, tree)
     at, allowed = mx.array(positions), mx.array(mask)
     ropes = [module[name] for module, name in places]
     try:
@@ -90,17 +91,17 @@ def tree_rows(
             vars(layer).pop("make_mask", None)
 
 
-def lay_out(offset: int, rows: int, proposal: Proposal) -> tuple[list[int], Any]:
+def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], Any]:
     """Positions [rows] and mask bool[rows, offset + rows] of a pass behind `offset` cached rows.
 
     Example: behind 7 rows, the last committed id and the tree a-b, c: positions 7, 8, 9, 8, and c
     sees neither a nor b.
     """
-    first = rows - len(proposal.ids)
+    first = rows - len(tree)
     positions = list(range(offset, offset + rows))
     mask = np.tri(rows, offset + rows, offset, dtype=bool)
-    for index in range(proposal.chain_length, len(proposal.ids)):
-        path = proposal.path_to(index)
+    for index in range(tree.chain_length, len(tree)):
+        path = tree.path_to(index)
         positions[first + index] = offset + first + len(path) - 1
         mask[first + index, offset + first :] = False
         mask[first + index, [offset + first + i for i in path]] = True

@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load_config, load_model
 
 from tokalign.errors import MissingAssetError
 
@@ -34,6 +34,19 @@ def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[s
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
     return model, config
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a model's folder as mlx-lm reads it; {} if there is none."""
+    return load_config(folder) if (folder / "config.json").is_file() else {}
+
+
+def default_dtype() -> str | None:
+    """Return the number format to compute in if none is asked for; None is that of the weights.
+
+    On a CPU it is float32: 16-bit formats are several times slower there.
+    """
+    return "float32" if mx.default_device().type == mx.cpu else None
 
 
 def weights_fingerprint(model: Any) -> str:

@@ -9,7 +9,7 @@ once gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.runtime.text import opens_segment, token_bytes
@@ -28,7 +28,7 @@ class DraftText:
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
     """
 
-    _encoder: ClassVar[type[IncrementalEncoder]] = IncrementalEncoder
+    _encoder: ClassVar[type[IncrementalEncoder[DraftId]]] = IncrementalEncoder
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DraftText:
         self._seen = len(covered)
 
     @property
-    def segment(self) -> IncrementalEncoder:
+    def segment(self) -> IncrementalEncoder[DraftId]:
         """The segment behind the last special token: text, ids, how many of them are stable."""
         return self._segment
 
@@ -99,15 +99,14 @@ class DraftText:
         segment = self._segment
         settled = segment.settled
         segment.push(data)
-        changed: list[Any] = segment.ids[settled:]
-        self._ids[self._begin + settled :] = changed
+        self._ids[self._begin + settled :] = segment.ids[settled:]
 
     def _open_segment(self) -> None:
         self._segment = self._encoder(self._draft.bpe)
         self._begin = len(self._ids)  # where the segment's ids stand among all
 
 
-class ChunkEncoder(IncrementalEncoder):
+class ChunkEncoder(IncrementalEncoder[DraftId]):
     """Encodes every push on its own and joins the ids: right bytes, but not canonical."""
 
     def push(self, data: bytes) -> None:
@@ -129,10 +128,10 @@ def map_specials(target: Tokenizer[TargetId], draft: Tokenizer[DraftId]) -> dict
     """For each of the target's special tokens the draft's: by role first, then by spelling."""
     ours = draft.vocabulary
     by_spelling = {
-        TargetId(token): ours.special_ids[spelling]
+        token: ours.special_ids[spelling]
         for token, spelling in target.vocabulary.specials.items()
         if spelling in ours.special_ids
     }
     # Roles as the target sees them: each of its ends of turn becomes the draft's.
     by_role = match_roles(target.vocabulary.roles, ours.roles)
-    return by_spelling | {TargetId(t): DraftId(d) for t, d in by_role.items()}
+    return by_spelling | by_role

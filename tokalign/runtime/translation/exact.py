@@ -30,12 +30,12 @@ from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.cover_search import FOR_SAMPLING, CoverSearch, Outlook, Way
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.published import Beside, Pair, Translated
+from tokalign.runtime.translation.published import Alternative, Pair, Translated
 from tokalign.tables.alignment import Alignment, match_roles
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-Laws: TypeAlias = tuple[Array | None, ...]
+Distributions: TypeAlias = tuple[Array | None, ...]
 
 
 class ExactTranslation:
@@ -84,7 +84,7 @@ class ExactTranslation:
         held = held_with[back]
         held.append(DraftId(token))
         going_on = self._go_on(way, law, held, context, session, steps)
-        # Beside the passes that go on: what else may come first, and how probable it all is.
+        # Alternative the passes that go on: what else may come first, and how probable it all is.
         if back:
             counts["healed"] += 1
             counts["taken_back"] += back
@@ -93,14 +93,14 @@ class ExactTranslation:
         offered, said = self._offer(ranked, probability)
 
         def translated() -> Translated:
-            chain, laws = going_on(counts)
+            chain, distributions = going_on(counts)
             self._proposed = len(committed), chain
             return Translated(
                 chain,
                 counts,
                 probabilities=tuple([said[token] for token in chain[:1] if token in said]),
-                beside=tuple([other for other in offered if other[0] not in chain[:1]]),
-                laws=laws,
+                alternatives=tuple([other for other in offered if other[0] not in chain[:1]]),
+                distributions=distributions,
             )
 
         return translated
@@ -149,7 +149,7 @@ class ExactTranslation:
         context: Context,
         session: Session,
         steps: int,
-    ) -> Callable[[Counter[str]], tuple[tuple[TargetId, ...], Laws]]:
+    ) -> Callable[[Counter[str]], tuple[tuple[TargetId, ...], Distributions]]:
         """Draft behind a way; what this returns waits for the whole chain and counts its losses.
 
         held: the draft's own ids, the way included.
@@ -166,7 +166,9 @@ class ExactTranslation:
         )
         return lambda _: self._join(way, law, drawing())
 
-    def _join(self, way: Way, law: Array | None, drawn: Drawn) -> tuple[tuple[TargetId, ...], Laws]:
+    def _join(
+        self, way: Way, law: Array | None, drawn: Drawn
+    ) -> tuple[tuple[TargetId, ...], Distributions]:
         """A way and the target ids drawn behind it, token for token of the intersection.
 
         Where no law binds the ids, their text is encoded as a whole, which is likelier.
@@ -174,7 +176,7 @@ class ExactTranslation:
         _, data, first = way
         ids = tuple(map(TargetId, drawn.ids))
         if law is not None:
-            return (*first, *ids), (law, *[None] * (len(first) - 1), *drawn.laws)
+            return (*first, *ids), (law, *[None] * (len(first) - 1), *drawn.distributions)
         tokens = self._pair.target.vocabulary.tokens
         ordinary = list(takewhile(bool, (tokens[i] for i in ids)))
         whole = self._boundary.encode(data + b"".join(ordinary))
@@ -208,7 +210,7 @@ class ExactTranslation:
 
     def _offer(
         self, ranked: Sequence[TargetId], probability: Mapping[TargetId, float]
-    ) -> tuple[list[Beside], Mapping[TargetId, float]]:
+    ) -> tuple[list[Alternative], Mapping[TargetId, float]]:
         """What may be proposed as the next token, and what is said of it if it leads the chain.
 
         Of an id that was drawn nothing is said: how often it is right is another question.

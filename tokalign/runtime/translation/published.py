@@ -27,7 +27,7 @@ from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-Beside: TypeAlias = tuple[TargetId, float]
+Alternative: TypeAlias = tuple[TargetId, float]
 """An id that may come in the place of another one, and how probable that is."""
 
 
@@ -35,15 +35,15 @@ class Translated(NamedTuple):
     """Target ids to propose, and what happened on the way (`docs/metrics.md` names the counts).
 
     probabilities: of the leading ids, as in `Guess`, as far as they are known.
-    beside: what may come in the place of the first id, with its probability, the likeliest first.
-    laws: as in `Proposal`.
+    alternatives: other ids for the place of the first one, the likeliest first.
+    distributions: as in `Proposal`.
     """
 
     ids: tuple[TargetId, ...]
     counts: Mapping[str, int] = MappingProxyType({})
     probabilities: tuple[float, ...] = ()
-    beside: tuple[Beside, ...] = ()
-    laws: tuple[Array | None, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    distributions: tuple[Array | None, ...] = ()
 
     @classmethod
     def of(cls, drawing: Waiting[Drawn]) -> Waiting[Translated]:
@@ -51,7 +51,7 @@ class Translated(NamedTuple):
 
         def translated() -> Translated:
             drawn = drawing()
-            return cls(tuple(map(TargetId, drawn.ids)), laws=tuple(drawn.laws))
+            return cls(tuple(map(TargetId, drawn.ids)), distributions=tuple(drawn.distributions))
 
         return translated
 

@@ -1,7 +1,8 @@
 """Reading tekken.json, the vocabulary file of Mistral's models since NeMo.
 
-It holds ranked tokens like tiktoken's, more of them than the model has, and the pre-tokenizer; the
-ids of the special tokens come first. Older files do not list those: the first of them are known.
+Like tiktoken's files it ranks tokens, and more of them than the model has; unlike them it holds the
+pre-tokenizer. The ids of the special tokens come first. Older files do not list their spellings,
+but the first three are known.
 Source: mistral_common/tokens/tokenizers/tekken.py (Apache-2.0).
 """
 
@@ -22,7 +23,7 @@ def is_tekken(document: Mapping[str, Any]) -> bool:
 
 
 def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
-    """Raises: KeyError, TypeError, ValueError for a document that is not a tekken file."""
+    """Read a tekken document; its tokens get the ids after those of the special tokens."""
     config = document["config"]
     special_count = int(config["default_num_special_tokens"])
     specials = {i: f"<SPECIAL_{i}>" for i in range(special_count)}
@@ -39,7 +40,7 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
         triples=every_triple(range(special_count, len(tokens)), tokens, literal),
         fallback=frozenset(),
         specials=specials,
-        roles=find_roles(specials, {"bos_token": "<s>", "eos_token": "</s>"}),
+        roles=find_roles(specials),
         by_characters=False,
         pattern=config["pattern"],
         ignore_merges=True,

@@ -1,0 +1,64 @@
+"""Without mlx, commands that run models say what to install; all others work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT_MLX = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Blocked(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mlx", "mlx_lm"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from tokalign.cli import main
+main()
+"""
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_MLX, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("Ala ma kota, a kot ma Alę.\n")
+    return path
+
+
+@pytest.mark.parametrize("command", ["decode", "calibrate", "replay", "bench"])
+def test_a_command_that_runs_models_says_what_to_install(command: str, text: Path) -> None:
+    """And says it before it looks for a model, which might be a long download."""
+    arguments = {
+        "decode": ("--target", "./no-such-model", "-p", "Ala"),
+        "calibrate": ("--target", "./no-such-model"),
+        "replay": ("--draft", "./no-such-model", "--target", "bielik", "--text", text),
+        "bench": ("--target", "./no-such-model"),
+    }
+    result = run(command, *arguments[command])
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.splitlines() == [
+        "tokalign: this command runs models with mlx, which is not installed; "
+        "install it with: pip install 'tokalign[mlx]'"
+    ]
+    assert run(command, "--help").returncode == 0
+
+
+def test_commands_that_only_read_texts_work(text: Path) -> None:
+    pair = ("--draft", "llama3.2", "--target", "bielik")
+    for arguments in (
+        ("check", *pair, "--text", text, "--json"),
+        ("emulate", "--method", "copy", "--target", "bielik", "--text", text, "--json"),
+    ):
+        result = run(*arguments)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith("{")

@@ -1,0 +1,240 @@
+"""Which table is opened, and that none is used that is damaged, incomplete or of another pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+from small_tokenizers import of_merges
+
+from tokalign.build.alignment.alignment_bundle import align, build_alignment
+from tokalign.build.corpus import Corpus
+from tokalign.build.dictionary.dictionary_bundle import (
+    BackoffOptions,
+    DictspecOptions,
+    build_dictionary,
+)
+from tokalign.cli import verify
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError
+from tokalign.shipped import TABLES, shipped
+from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
+from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tables.finding import table_folder
+from tokalign.tables.opening import open_alignment, open_dictionary
+
+TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
+DRAFT = of_merges(b"abc", [(b"b", b"c")])
+
+
+class Folders(NamedTuple):
+    """Where tables are looked for, in this order."""
+
+    beside: Path
+    named: Path
+    user: Path
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    found = Folders(tmp_path / "model", tmp_path / "named", tmp_path / "user" / "tables")
+    monkeypatch.setenv("TOKALIGN_TABLES", str(found.named))
+    monkeypatch.setattr(
+        "tokalign.tables.finding.user_data_path", lambda *_, **__: found.user.parent
+    )
+    return found
+
+
+def write_dictionary(path: Path, language: str | None, answer: int = 3) -> Path:
+    """A dictionary that expects `answer` after the id 1."""
+    table = DictSpecTable.from_entries({(1,): ((answer,), 1.0)}, 10)  # type: ignore[dict-item]
+    bundle = Bundle(
+        kind="dictionary",
+        fingerprints={"target": TARGET.fingerprint},
+        parameters={} if language is None else {"language": language},
+        sections=table.to_sections(),
+    )
+    write_bundle(path, bundle)
+    return path
+
+
+def answer_of(**given: Any) -> int | None:
+    """What the dictionary that is opened expects after the id 1; None where none is opened."""
+    table = open_dictionary(TARGET, **given)
+    return None if table is None else table.follow([1], 1).ids[0]  # type: ignore[list-item]
+
+
+def test_without_a_dictionary_there_is_none(folders: Folders) -> None:
+    assert answer_of() is None
+
+
+def test_the_first_folder_wins_within_a_language(folders: Folders) -> None:
+    for number, folder in reversed(list(enumerate(folders))):
+        write_dictionary(folder / "any" / "pl.dictionary.tok", "pl", answer=number)
+        assert answer_of(beside=folders.beside) == number
+        assert answer_of(beside=folders.beside, language="pl") == number
+
+
+def test_the_only_language_is_used_and_said(folders: Folders) -> None:
+    path = write_dictionary(folders.user / "uk.dictionary.tok", "uk")
+    notes: list[str] = []
+    assert answer_of(note=notes.append) == 3
+    assert notes == [f"dictionary -> {path}"]
+
+
+def test_of_several_languages_none_is_used_unless_one_is_chosen(folders: Folders) -> None:
+    """Also where they lie in different folders: precedence holds within a language only."""
+    write_dictionary(folders.named / "uk.dictionary.tok", "uk", answer=4)
+    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=5)
+    notes: list[str] = []
+    assert answer_of(note=notes.append) is None
+    assert len(notes) == 1
+    for said in ("pl, uk", "--language"):
+        assert said in notes[0]
+    assert answer_of(language="uk") == 4
+    assert answer_of(language="pl") == 5
+
+
+def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> None:
+    with pytest.raises(MissingAssetError, match=r"language: none; build one.*--language de"):
+        answer_of(language="de")
+    write_dictionary(folders.user / "pl.dictionary.tok", "pl")
+    write_dictionary(folders.user / "x.dictionary.tok", None)
+    with pytest.raises(MissingAssetError, match=r"language: pl, unnamed; .*--language de"):
+        answer_of(language="de")
+
+
+def test_a_named_file_is_used_whatever_its_language(folders: Folders, tmp_path: Path) -> None:
+    path = write_dictionary(tmp_path / "uk.dictionary.tok", "uk")
+    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=5)
+    for file in (path, str(path)):
+        assert answer_of(file=file) == 3
+        assert answer_of(file=file, language="uk") == 3
+    with pytest.raises(UsageError, match="language uk, not pl"):
+        answer_of(file=path, language="pl")
+
+
+def test_an_empty_variable_counts_as_unset(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert table_folder() == folders.named
+    monkeypatch.setenv("TOKALIGN_TABLES", "")
+    assert table_folder() == folders.user
+    here = write_dictionary(folders.user.parent / "here" / "pl.dictionary.tok", "pl")
+    monkeypatch.chdir(here.parent)  # where an empty path would point to
+    assert answer_of() is None
+
+
+def test_a_file_with_a_damaged_header_is_passed_over(folders: Folders) -> None:
+    bad = write_dictionary(folders.named / "a.dictionary.tok", "pl")
+    bad.write_bytes(bad.read_bytes()[:60])
+    write_dictionary(folders.named / "b.dictionary.tok", "pl", answer=6)
+    assert answer_of() == 6
+    with pytest.raises(BundleError, match="truncated"):
+        answer_of(file=bad)
+
+
+def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folders) -> None:
+    path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
+    assert open_dictionary(DRAFT) is None
+    with pytest.raises(FingerprintError, match="tokalign build --dictionary-only"):
+        open_dictionary(DRAFT, file=path)
+    write_bundle(folders.user / "d.alignment.tok", build_alignment(DRAFT, TARGET, []))
+    assert open_alignment(TARGET, DRAFT, otherwise=align).merge_sites is not None
+    notes: list[str] = []
+    assert open_alignment(DRAFT, TARGET, otherwise=align, note=notes.append).merge_sites is None
+    assert "computed now" in notes[0]
+    with pytest.raises(BundleError, match=r"give a \.alignment\.tok file"):
+        open_alignment(TARGET, DRAFT, otherwise=align, file=str(path))
+
+
+@pytest.mark.parametrize("name", [None, "pl.dictionary.tok"])
+def test_a_dictionary_with_a_damaged_byte_is_refused(folders: Folders, name: str | None) -> None:
+    """Named by the user, and found: before anything is looked up in it."""
+    path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=r"pl\.dictionary\.tok is damaged.*tokalign build"):
+        open_dictionary(TARGET, file=None if name is None else folders.user / name)
+
+
+DICTIONARIES = {"backoff": BackoffOptions(), "dictspec": DictspecOptions()}
+SHIPPED = ("pl.dictionary.tok", "llama3.2.alignment.tok", "qwen2.5.alignment.tok")
+
+
+def small_bundle(kind: str, folder: Path) -> Bundle:
+    if kind == "alignment":
+        return build_alignment(DRAFT, TARGET, ["abc"])
+    text = folder / "text.txt"
+    text.write_text("abc ab abc cab\n" * 9)
+    return build_dictionary(TARGET, Corpus([text]), DICTIONARIES[kind], language="pl")
+
+
+def assert_every_section_is_needed(
+    bundle: Bundle, path: Path, open_for_decoding: Callable[[], object]
+) -> None:
+    write_bundle(path, bundle)
+    assert run_verify(path).exit_code == 0
+    open_for_decoding()
+    assert len(bundle.sections) >= 4
+    for name in bundle.sections:
+        rest = {key: section for key, section in bundle.sections.items() if key != name}
+        write_bundle(path, replace(bundle, sections=rest))
+        result = run_verify(path)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert result.stderr.startswith(f"tokalign: {path}: the section {name} ")
+        assert result.stderr.endswith("rebuild the table with: tokalign build\n")
+        assert result.stderr.count("\n") == 1
+        with pytest.raises(BundleError, match=f"{name} .*is missing"):
+            open_for_decoding()
+
+
+def run_verify(path: Path) -> Result:
+    return CliRunner().invoke(verify.command, [str(path)])
+
+
+@pytest.mark.parametrize("kind", ["backoff", "dictspec", "alignment"])
+def test_a_table_that_lacks_any_one_section_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "small.tok"
+
+    def open_for_decoding() -> object:
+        if kind == "alignment":
+            return open_alignment(TARGET, DRAFT, otherwise=align, file=path)
+        return open_dictionary(TARGET, file=path)
+
+    assert_every_section_is_needed(small_bundle(kind, tmp_path), path, open_for_decoding)
+
+
+@pytest.mark.parametrize("file", SHIPPED)
+def test_a_shipped_table_that_lacks_any_one_section_is_refused(
+    tmp_path: Path, file: str, request: pytest.FixtureRequest
+) -> None:
+    path, target = tmp_path / file, request.getfixturevalue("bielik")
+    draft = {"llama3.2": "llama", "qwen2.5": "qwen"}.get(file.removesuffix(".alignment.tok"))
+
+    def open_for_decoding() -> object:
+        if draft is None:
+            return open_dictionary(target, file=path)
+        return open_alignment(target, request.getfixturevalue(draft), otherwise=align, file=path)
+
+    shipped_bundle = open_bundle(shipped(TABLES) / "bielik" / file)
+    assert_every_section_is_needed(shipped_bundle, path, open_for_decoding)
+
+
+def test_sections_of_two_alignments_are_not_mixed(tmp_path: Path) -> None:
+    larger = of_merges(b"abcde", [(b"a", b"b")])
+    one, other = (build_alignment(DRAFT, target, []) for target in (TARGET, larger))
+    rows = {"merge_sites.rows": other.sections["merge_sites.rows"]}
+    write_bundle(tmp_path / "a.tok", replace(one, sections={**one.sections, **rows}))
+    assert "rows of merge sites" in run_verify(tmp_path / "a.tok").stderr
+    with pytest.raises(BundleError, match=r"rows of merge sites for .* target tokens; rebuild"):
+        open_alignment(TARGET, DRAFT, otherwise=align, file=tmp_path / "a.tok")
+
+
+def test_every_shipped_table_is_tried() -> None:
+    found = {path.name for path in shipped(TABLES).rglob("*.tok")}
+    assert found == set(SHIPPED)

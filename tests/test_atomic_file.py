@@ -1,0 +1,101 @@
+"""A file holds its old content or its new one, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, write_file
+from tokalign.errors import UsageError
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])
+def test_the_content_is_kept_byte_for_byte(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "new" / "folder" / "a.txt"
+    write_file(path, content, parents=True)
+    write_file(path, content)
+    expected = content.encode() if isinstance(content, str) else content
+    assert path.read_bytes() == expected
+    assert list(path.parent.iterdir()) == [path]
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def refuse(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"), [(interrupt, KeyboardInterrupt), (refuse, UsageError)]
+)
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failure_at_any_step_keeps_the_old_file_and_leaves_nothing_else(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    failure: Callable[..., None],
+    raised: type[BaseException],
+) -> None:
+    path = tmp_path / "a.txt"
+    write_file(path, "old")
+    monkeypatch.setattr(os if step == "fsync" else Path, step, failure)
+    with pytest.raises(raised):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_body_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_file(path, "old")
+
+    def write_half() -> None:
+        with appearing(path) as temporary:
+            temporary.write_text("half of the")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from tokalign.atomic_file import appearing
+
+with appearing(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half of the")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_file(path, "old")
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert left.name.endswith(TEMPORARY_SUFFIX)
+
+
+def test_what_cannot_be_written_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none" / "a.txt", tmp_path / "file" / "a.txt", tmp_path):
+        with pytest.raises(UsageError) as caught:
+            write_file(path, "new", remedy="go elsewhere")
+        message = str(caught.value)
+        assert message.startswith(f"{path} cannot be written (")
+        assert message.endswith("; go elsewhere")
+        assert "\n" not in message
