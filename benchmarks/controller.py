@@ -25,7 +25,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
-from tokalign.runtime.draft_length.controller import MAX_DRAFT
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts

@@ -21,7 +21,8 @@ from tokalign.evaluate.recorded_proposals import (
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft_length.controller import MAX_DRAFT, DraftLengthController
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.decision import Decision, Situation, decide
+from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
 from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.plain_timing import PlainTiming
@@ -31,8 +31,7 @@ from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
-MAX_DRAFT = 16
-"""The most ids that are drafted in a round."""
+_NOTHING, _RUN_AHEAD = Proposal(), Proposal(run_ahead=True)
 
 
 class SteppedDrafter(Protocol):
@@ -105,7 +104,7 @@ class DraftLengthController:
             knowledge.budget.begin(limit + 1)
         knowledge.model_trials.count_round()
         self._offers.learn_from_unused(context)
-        proposal = Proposal()
+        proposal = _NOTHING
         if limit:
             most = min(limit, MAX_DRAFT, knowledge.costs.rows.reach - 1)
             proposal = self._carry_out(decide(self._situation(context, most)), context, most)
@@ -115,25 +114,25 @@ class DraftLengthController:
 
     def _situation(self, context: Context, limit: int) -> Situation:
         knowledge, under_way = self._knowledge, self._drafting.pass_under_way
-        costs, has_model = knowledge.costs, self._model is not None
         offer = self._offers.ask(context, limit, seldom=under_way)
+        model, trial_is_due = None, False
+        if self._model is not None:
+            model = knowledge.model.best(knowledge.costs, limit)
+            # In the round that reads the prompt the draft model would have to read it too.
+            not_first = self._last_verdict is not None
+            trial_is_due = not_first and knowledge.trial_is_due(model)
         if not under_way:
             self._plain_timing.refresh()
         return Situation(
             limit=limit,
-            plain=costs.plain,
+            plain=knowledge.costs.plain,
+            offer=offer,
             pass_under_way=under_way,
             budget_is_spent=knowledge.budget.is_spent,
             plain_rounds_due=self._plain_timing.rounds_due,
-            offer=offer,
             offers_pay=self._offers.pay,
-            model=knowledge.model.best(costs, limit) if has_model else None,
-            model_pays_later=has_model
-            and knowledge.model.best(costs, MAX_DRAFT).rate * costs.plain > 1.0,
-            # In the round that reads the prompt the draft model would have to read it too.
-            trial_is_due=has_model
-            and self._last_verdict is not None
-            and knowledge.model_may_be_tried(MAX_DRAFT),
+            model=model,
+            trial_is_due=trial_is_due,
             long_draft_is_due=knowledge.long_drafts.is_due,
         )
 
@@ -148,14 +147,14 @@ class DraftLengthController:
             offer = self._offers.at(context)
             return replace(offer, tree=offer.tree.head(decision.offered), run_ahead=False)
         self._plain_timing.count_plain()
-        return Proposal(run_ahead=decision.run_ahead)
+        return _RUN_AHEAD if decision.run_ahead else _NOTHING
 
     def _draft(self, model: SteppedDrafter, context: Context, passes: int, limit: int) -> Proposal:
-        drafts, began = self._knowledge.costs.drafts, self._clock()
+        began = self._clock()
         proposal = model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
-        if self._model_has_read and drafts is not None:
-            drafts.observe(passes, took)
+        if self._model_has_read:
+            self._knowledge.costs.observe_draft(passes, took)
         self._drafting.passes, self._drafting.tree = passes, proposal.tree
         tree = self._joined(proposal.tree, context, limit, took)
         if not tree.probabilities:
@@ -199,7 +198,7 @@ class DraftLengthController:
         expected, is_plain = costs.plain, False
         if proposal.tree or not (drafting.pass_under_way or drafting.runs_ahead):
             expected = costs.rows(verdict.rows) + drafting.seconds
-            costs.rows.observe(verdict.rows, max(seconds - drafting.seconds, 1e-9))
+            costs.observe_round(verdict.rows, max(seconds - drafting.seconds, 1e-9))
         elif drafting.pass_under_way and drafting.runs_ahead:
             costs.observe_plain(seconds)
             is_plain = True

@@ -10,6 +10,8 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 
+_NONE = Proposal()
+
 
 class FreeOffers:
     """Asks drafters that only look up, and keeps their last offer until it is verified.
@@ -21,7 +23,7 @@ class FreeOffers:
         self, free: Drafter | None, knowledge: Knowledge, clock: Callable[[], float]
     ) -> None:
         self._free, self._knowledge, self._clock = free, knowledge, clock
-        self._offer, self._position = Proposal(), 0
+        self._offer, self._position = _NONE, 0
         self._rounds_to_wait = 0
 
     @property
@@ -52,11 +54,11 @@ class FreeOffers:
 
     def at(self, context: Context) -> Proposal:
         """What was offered after this very context; an empty proposal if nothing was."""
-        return self._offer if self._position == len(context.ids) else Proposal()
+        return self._offer if self._position == len(context.ids) else _NONE
 
     def forget(self) -> None:
         """The offer has been verified, so everything is learned from it."""
-        self._offer = Proposal()
+        self._offer = _NONE
 
     def learn_from_unused(self, context: Context) -> None:
         """An offer that was not verified still tells whether its first id was right."""
