@@ -11,6 +11,7 @@ from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
@@ -30,7 +31,7 @@ class Piece:
     text: str
     source: str
     outcome: Outcome
-    logprobs: Any = None
+    logprobs: Array | None = None
 
     @property
     def from_draft(self) -> bool:
