@@ -1,4 +1,4 @@
-"""The Python API: mlx-lm's shapes, mlx-lm's output."""
+"""The Python API: mlx-lm's responses and mlx-lm's output."""
 
 from __future__ import annotations
 

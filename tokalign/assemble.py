@@ -98,7 +98,7 @@ def choose_dtype(asked: str | None, *, note: Note = no_note) -> str | None:
 
     chosen = asked or default_dtype()
     if chosen != asked:
-        note(f"weights in {chosen}: 16-bit formats are slow on this device; --dtype overrides")
+        note(f"weights in {chosen}, the default on this device; --dtype chooses another format")
     return chosen
 
 

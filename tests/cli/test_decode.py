@@ -1,4 +1,4 @@
-"""`tokalign decode`: the target's own output, statistics, and every refusal."""
+"""`tokalign decode`: the target's own output, its statistics, and every error."""
 
 from __future__ import annotations
 
@@ -175,12 +175,12 @@ def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "two", "1.5"])
-def test_a_number_of_draft_tokens_that_is_none_is_refused(given: str) -> None:
+def test_what_is_no_number_of_draft_tokens_is_refused(given: str) -> None:
     result = run("--target", "t", "-p", PROMPT, "--num-draft-tokens", given)
     assert isinstance(result.exception, UsageError)
 
 
-def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
+def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
     assert "tokens/s" in result.stderr
@@ -191,7 +191,7 @@ def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
 GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[4;35m", "\x1b[36m"
 
 
-def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
+def test_every_outcome_has_its_own_style(models: dict[str, str]) -> None:
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12", "--num-draft-tokens", "2"]
     same = run(*arguments, "--draft", models["target"], "--method", "draft", "--color")
     assert GREEN in same.stdout
@@ -203,7 +203,7 @@ def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
     assert same.stderr.count("rejected and corrected") == 1
 
 
-def test_colours_are_for_terminals_and_those_who_want_them(
+def test_colours_are_printed_on_terminals_or_on_request(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
@@ -218,7 +218,7 @@ def test_colours_are_for_terminals_and_those_who_want_them(
     assert "\x1b[" not in run(*arguments).output
 
 
-def test_the_trace_is_the_run(models: dict[str, str]) -> None:
+def test_the_saved_rounds_are_those_of_the_run(models: dict[str, str]) -> None:
     found = decode(models, "--draft", models["draft"], "--translation", "exact")
     run = SavedRun.from_json(found, name="run")
     assert [i for one in run.rounds for i in one.emitted] == found["token_ids"]

@@ -1,4 +1,4 @@
-"""The benchmark on the demo pair: fair order, equal outputs, going on where it was killed."""
+"""The benchmark on the demo pair: fair order, equal outputs, resuming a killed run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_every_condition_takes_every_place(bench: Bench) -> None:
     assert order == list(fair.schedule())
 
 
-def test_all_conditions_emit_the_same_ids_and_a_killed_run_goes_on(bench: Bench) -> None:
+@pytest.mark.slow
+def test_all_conditions_emit_the_same_ids_and_a_killed_run_is_resumed(bench: Bench) -> None:
     first = list(islice(bench.run(), 9))
     rest = list(bench.run(first))
     assert [(m.block, m.condition) for m in first + rest] == list(bench.schedule())
@@ -69,7 +70,7 @@ def test_all_conditions_emit_the_same_ids_and_a_killed_run_goes_on(bench: Bench)
     assert not list(bench.run(first + rest))
 
 
-def test_conditions_are_those_that_the_pair_has(bench: Bench) -> None:
+def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
     drafting, tokenizer = Drafting(), bench.decoder.target.tokenizer
 
     def names(*conditions: Condition) -> set[str]:

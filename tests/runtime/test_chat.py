@@ -108,6 +108,7 @@ def test_a_configuration_that_cannot_be_read_is_a_usage_error(tmp_path: Path) ->
         find_template(tmp_path)
 
 
+@pytest.mark.shared
 def test_a_raw_prompt_gets_bos_once_and_only_where_the_tokenizer_adds_it(
     bielik: Tokenizer[Any], shared_data: Path
 ) -> None:

@@ -12,6 +12,7 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
@@ -31,7 +32,7 @@ class Piece:
     text: str
     source: str
     outcome: Outcome
-    logprobs: Any = None
+    logprobs: Array | None = None
 
     @property
     def from_draft(self) -> bool:
