@@ -82,19 +82,19 @@ class Statistics:
 
     @property
     def tokens_per_round(self) -> float:
-        return _ratio(self.generation_tokens, self.rounds)
+        return ratio(self.generation_tokens, self.rounds)
 
     @property
     def accepted_per_round(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.rounds)
+        return ratio(self.num_accepted_draft_tokens, self.rounds)
 
     @property
     def proposed_per_round(self) -> float:
-        return _ratio(self.num_draft_tokens, self.rounds)
+        return ratio(self.num_draft_tokens, self.rounds)
 
     @property
     def draft_passes_per_round(self) -> float:
-        return _ratio(self.draft_passes, self.rounds)
+        return ratio(self.draft_passes, self.rounds)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -104,16 +104,16 @@ class Statistics:
     @property
     def mean_accepted_length(self) -> float:
         """Accepted tokens per round that had a proposal."""
-        return _ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
+        return ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
 
     @property
     def draft_acceptance_rate(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
+        return ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
 
     @property
     def coverage(self) -> float:
         """Share of rounds that had a proposal."""
-        return _ratio(self.num_spec_steps, self.rounds)
+        return ratio(self.num_spec_steps, self.rounds)
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -123,12 +123,12 @@ class Statistics:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        return _ratio(self.prompt_tokens, self._first_rounds[1])
+        return ratio(self.prompt_tokens, self._first_rounds[1])
 
     @property
     def tokens_per_second(self) -> float:
         """Output tokens per second behind the first round, which reads the prompt."""
-        return _ratio(*self._later_rounds)
+        return ratio(*self._later_rounds)
 
     @property
     def host_ms_per_round(self) -> dict[str, float]:
@@ -181,7 +181,8 @@ _SUMMARY = (
 _QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """Return part / whole, 0 where there is no whole."""
     return part / whole if whole else 0.0
 
 
