@@ -48,6 +48,16 @@ def keep_loaded() -> None:
     gc.freeze()
 
 
+def choose_dtype(asked: str | None, *, note: Callable[[str], None]) -> str | None:
+    """Return the number format to load weights in; `note` is told if the device decides it."""
+    from tokalign.runtime.mlx.weights import default_dtype
+
+    chosen = asked or default_dtype()
+    if chosen != asked:
+        note(f"weights in {chosen}: 16-bit formats are slow on this device; --dtype overrides")
+    return chosen
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedPair:
     """A decoder with everything that any method needs, of which it has no method yet.

@@ -36,6 +36,14 @@ def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[s
     return model, config
 
 
+def default_dtype() -> str | None:
+    """Return the number format to compute in if none is asked for; None is that of the weights.
+
+    On a CPU it is float32: 16-bit formats are several times slower there.
+    """
+    return "float32" if mx.default_device().type == mx.cpu else None
+
+
 def weights_fingerprint(model: Any) -> str:
     """What a pass costs depends on this: names, shapes and number formats of all weights."""
     weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
