@@ -105,8 +105,8 @@ figcaption { font-size: .9rem; font-weight: 600; }
 .t[data-note]:is(:hover, :focus) { outline: 1.5px solid var(--ink); }
 .t[data-note]:is(:hover, :focus)::after { content: attr(data-note); position: absolute;
   z-index: 1; left: 0; top: 1.75em; width: max-content; max-width: 22rem; padding: .3rem .6rem;
-  border-radius: 4px; background: var(--ink); color: var(--paper); font-size: .82rem; line-height: 1.4;
-  white-space: normal; pointer-events: none; }
+  border-radius: 4px; background: var(--ink); color: var(--paper); font-size: .82rem;
+  line-height: 1.4; white-space: normal; pointer-events: none; }
 @media (max-width: 60rem) { .t[data-note]:is(:hover, :focus)::after { position: fixed;
   left: 1rem; right: 1rem; top: auto; bottom: 1rem; width: auto; max-width: none; } }
 details { margin-top: 2.5rem; }
