@@ -1,4 +1,4 @@
-"""`tokalign bench`: measured, kept, gone on with, shown in every form, and every refusal."""
+"""`tokalign bench`: measured, kept, resumed, shown in every form, and every refusal."""
 
 from __future__ import annotations
 
@@ -45,18 +45,20 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
     assert [(row["name"], row["k"]) for row in found["overall"]] == [
         ("plain", None),
+        ("plain again", None),
         ("exact", 2),
         ("copy", 2),
     ]
     assert found["ids_that_differ"] == 0
     assert all(row["prompts"] == 3 for row in found["overall"])
+    assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
     assert_self_contained(kept.with_name("x.html").read_text("utf-8"))
     typed = f"tokalign bench --target {DEMO}/target --draft {DEMO}/draft"
     assert found["about"]["command"].startswith(typed)
     assert "--condition exact --condition copy" in found["about"]["command"]
     assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
-    assert [key for key in found["overall"][1] if f"`{key}`" not in documented] == []
+    assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
 
 
 def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
@@ -69,7 +71,8 @@ def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
         result = bench("--results", str(kept), "-o", form)
         assert result.exit_code == 0
         assert sign in result.stdout
-    assert json.loads(bench("--results", str(kept), "-o", "json").stdout)
+    as_json = json.loads(bench("--results", str(kept), "--json").stdout)
+    assert as_json["overall"] == json.loads(kept.with_name("x.json").read_text())["overall"]
 
 
 def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +90,8 @@ def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Bench, "run", counted)
     result = bench(*PAIR, *SHORT, "--results", str(results))
     assert result.exit_code == 0, result.output
-    assert "3 measurements are there already" in result.stderr
-    assert len(taken) == 9 - 3
+    assert "holds 3 measurements already" in result.stderr
+    assert len(taken) == 12 - 3
     ids = [m.token_ids for m in read_measurements(results)[1]]
     assert ids == [m.token_ids for m in read_measurements(kept)[1]]
 
@@ -134,8 +137,8 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path) -> None:
     cut = ["--windows", str(windows), "--window-tokens", "5", "--results", str(results)]
     assert bench(*PAIR, "-m", "4", "-k", "2", "--condition", "exact", *cut).exit_code == 0
     measured = read_measurements(results)[1]
-    assert [m.prompt_tokens for m in measured] == [5, 5]
-    assert measured[0].token_ids == measured[1].token_ids
+    assert [m.prompt_tokens for m in measured] == [5, 5, 5]
+    assert len({m.token_ids for m in measured}) == 1
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:

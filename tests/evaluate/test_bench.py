@@ -12,7 +12,7 @@ from places import DEMO
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench, conditions_of
 from tokalign.evaluate.comparison import compare
-from tokalign.evaluate.measurements import PLAIN, Condition
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -77,7 +77,7 @@ def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
         return {condition.name for condition in conditions}
 
     alone = conditions_of(drafting, lengths=[2], pair=None)
-    assert names(*alone) == {PLAIN, "copy", "prompt-lookup", "hybrid"}
+    assert names(*alone) == {PLAIN, CONTROL, "copy", "prompt-lookup", "hybrid"}
     same = conditions_of(drafting, lengths=[2, 4], pair=(tokenizer, tokenizer))
     assert names(*same) - names(*alone) == {"none"}
     assert names(*bench.conditions) - names(*alone) == {

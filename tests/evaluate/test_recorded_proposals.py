@@ -72,7 +72,7 @@ def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
     assert read_trace(tmp_path / "t.jsonl") == trace
     assert trace.tokens == 5
-    assert trace.longest == 3
+    assert trace.longest == 2, "two passes, whatever they brought"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.measurements import BASELINES, PLAIN, Block, Condition, Measurement
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
@@ -68,8 +68,9 @@ class Bench:
     def _drafting(self, condition: Condition) -> Drafting:
         """How a condition drafts: its name is a method, else a translation of the draft model."""
         drafting = self.decoder.drafting
-        if condition.name in METHODS:
-            drafting = replace(drafting, method=condition.name)
+        name = condition.name if condition.drafts else PLAIN
+        if name in METHODS:
+            drafting = replace(drafting, method=name)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
         if isinstance(condition.k, str):
@@ -120,7 +121,7 @@ def conditions_of(
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
 ) -> list[Condition]:
-    """All conditions that can be measured: plain decoding once, the others with each length.
+    """All conditions that can be measured: plain decoding and its control, the others by length.
 
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
     `none` is the only translation; else the others are measured. A dictionary is measured if there
@@ -132,4 +133,4 @@ def conditions_of(
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
     names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
-    return [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
+    return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

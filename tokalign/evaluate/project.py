@@ -15,7 +15,6 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import (
     WRONG,
     ProposalTrace,
-    RecordedProposal,
     TracedText,
 )
 from tokalign.evaluate.replay import ReplayVerifier
@@ -87,7 +86,7 @@ class RecordedDrafter:
         recorded = self._text.proposal(self._name, position)
         if recorded is None or not steps or not limit:
             return Proposal()
-        recorded = _at_most(recorded, steps)
+        recorded = recorded.at_most(steps)
         self._clock.now += recorded.passes * self._costs.draft_pass
         tree = recorded.tree.head(limit)
         ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
@@ -157,9 +156,7 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
 
 def expected_tokens(trace: ProposalTrace, length: int) -> float:
     """Tokens of a step at a fixed draft length, over all positions: UniSpec's tau."""
-    accepted = [
-        _at_most(recorded, length).accepted if length else 0 for recorded in trace.proposals
-    ]
+    accepted = [recorded.at_most(length).accepted if length else 0 for recorded in trace.proposals]
     return 1 + sum(accepted) / len(accepted) if accepted else 1.0
 
 
@@ -213,10 +210,3 @@ def _run(text: TracedText, drafter: Drafter, verifier: TimedReplay | DraftLength
 def _is_model(trace: ProposalTrace, name: str) -> bool:
     """Whether a drafter spends passes."""
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
-
-
-def _at_most(recorded: RecordedProposal, steps: int) -> RecordedProposal:
-    """What fewer passes, or a shorter proposal of a free source, would have been."""
-    if recorded.passes:
-        return recorded.after_passes(steps)
-    return replace(recorded, tree=recorded.tree.head(steps))

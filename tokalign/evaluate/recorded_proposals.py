@@ -94,6 +94,12 @@ class RecordedProposal:
         others = (i for i in range(chain, len(tree)) if tree.parents[i] < count)
         return replace(self, tree=tree.select([*range(count), *others]), passes=passes)
 
+    def at_most(self, length: int) -> RecordedProposal:
+        """The proposal of so many passes of a draft model, or the first so many ids of a source."""
+        if self.passes:
+            return self.after_passes(length)
+        return replace(self, tree=self.tree.head(length))
+
 
 @dataclass(slots=True, kw_only=True)
 class TracedText:
@@ -139,8 +145,8 @@ class ProposalTrace:
 
     @property
     def longest(self) -> int:
-        """The most ids that were proposed at once, or passes that were spent."""
-        return max((max(len(one.tree), one.passes) for one in self.proposals), default=0)
+        """The most passes of a draft model, or ids of a free source, that the trace tells of."""
+        return max((one.passes or len(one.tree) for one in self.proposals), default=0)
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""
