@@ -154,12 +154,6 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
     )
 
 
-def expected_tokens(trace: ProposalTrace, length: int) -> float:
-    """Tokens of a step at a fixed draft length, over all positions: UniSpec's tau."""
-    accepted = [recorded.at_most(length).accepted if length else 0 for recorded in trace.proposals]
-    return 1 + sum(accepted) / len(accepted) if accepted else 1.0
-
-
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     """A controller's knowledge where the curve was measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
