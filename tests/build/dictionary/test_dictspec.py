@@ -22,19 +22,22 @@ encoded_ngrams = st.lists(
         EncodedNgram,
         st.lists(st.integers(0, 2), min_size=1, max_size=14).map(tuple),
         order=st.integers(1, 3),
-        count=st.integers(1, 20),
+        occurrences=st.integers(1, 20),
     ),
     max_size=12,
 )
 
 
-def ngram(ids: Any, *, order: int, count: int) -> EncodedNgram:
-    return EncodedNgram(tuple(ids), order, count)
+def ngram(ids: Any, *, order: int, occurrences: int) -> EncodedNgram:
+    return EncodedNgram(tuple(ids), order, occurrences)
 
 
 def test_the_example_of_the_module() -> None:
     w, pol, sce, ske = range(4)
-    ngrams = [ngram((w, pol, sce), order=2, count=60), ngram((w, pol, ske), order=2, count=40)]
+    ngrams = [
+        ngram((w, pol, sce), order=2, occurrences=60),
+        ngram((w, pol, ske), order=2, occurrences=40),
+    ]
     found: Any = best_continuations(ngrams, p_min=0.2)
     assert found == {(w,): ((pol, sce), 0.6), (w, pol): ((sce,), 0.6)}
 
@@ -44,10 +47,10 @@ def test_the_probability_of_table_1_of_the_paper() -> None:
     prefix = (12, 47, 91, 103, 255)
     computer, communicator = (301, 404, 509), (610, 611, 612)
     ngrams = [
-        ngram((*prefix, *computer), order=2, count=12_400),
-        ngram((*prefix, *communicator), order=2, count=180),
-        ngram((*prefix, *computer, 7), order=3, count=900),
-        ngram((*prefix, *communicator, 8), order=3, count=800),
+        ngram((*prefix, *computer), order=2, occurrences=12_400),
+        ngram((*prefix, *communicator), order=2, occurrences=180),
+        ngram((*prefix, *computer, 7), order=3, occurrences=900),
+        ngram((*prefix, *communicator, 8), order=3, occurrences=800),
     ]
     rest, probability = best_continuations(ngrams, p_min=0.2)[prefix]  # type: ignore[index]
     assert rest == computer
@@ -55,13 +58,13 @@ def test_the_probability_of_table_1_of_the_paper() -> None:
 
 
 def test_ties_go_to_the_longer_rest() -> None:
-    ngrams = [ngram((1, 2), order=1, count=5), ngram((1, 2, 3, 4), order=2, count=1)]
+    ngrams = [ngram((1, 2), order=1, occurrences=5), ngram((1, 2, 3, 4), order=2, occurrences=1)]
     found: Any = best_continuations(ngrams, p_min=0.2)
     assert found[1,] == ((2, 3, 4), 1.0)
 
 
 def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
-    found: Any = best_continuations([ngram(range(12), order=3, count=1)], p_min=0.2)
+    found: Any = best_continuations([ngram(range(12), order=3, occurrences=1)], p_min=0.2)
     assert found[3, 4, 5, 6, 7, 8, 9, 10] == ((11,), 1.0)
     assert found[0,] == ((1, 2, 3, 4, 5, 6, 7, 8), 1.0)
     assert len(found) == 11
@@ -74,9 +77,9 @@ def test_every_prefix_keeps_its_most_probable_rest(
     """Against every cut of every n-gram, one by one."""
     rests: defaultdict[Ids, defaultdict[int, Counter[Ids]]]
     rests = defaultdict(lambda: defaultdict(Counter))
-    for ids, order, count in ngrams:
+    for ids, order, occurrences in ngrams:
         for cut in range(1, len(ids)):
-            rests[ids[:cut][-8:]][order][ids[cut:][:8]] += count
+            rests[ids[:cut][-8:]][order][ids[cut:][:8]] += occurrences
     found = best_continuations(ngrams, p_min=p_min)
     for prefix, by_order in rests.items():
         probabilities = {

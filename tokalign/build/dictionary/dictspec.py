@@ -34,11 +34,11 @@ _BATCH = 1 << 13
 
 
 class EncodedNgram(NamedTuple):
-    """A word n-gram as target ids. order: how many words it has. count: how often it occurs."""
+    """A word n-gram as target ids. order: how many words it has. occurrences: in the corpus."""
 
     ids: Ids
     order: int
-    count: int
+    occurrences: int
 
 
 def find_continuations(
@@ -102,9 +102,9 @@ def _best_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]
     """The most probable rest after the first `length` ids, and its probability."""
     of_order: defaultdict[int, int] = defaultdict(int)
     of_rest: defaultdict[tuple[int, Ids], int] = defaultdict(int)
-    for ids, order, count in ngrams:
-        of_order[order] += count
-        of_rest[order, ids[length : length + MAX_CONTINUATION]] += count
+    for ids, order, occurrences in ngrams:
+        of_order[order] += occurrences
+        of_rest[order, ids[length : length + MAX_CONTINUATION]] += occurrences
     probabilities = {
         (rest, order): count / of_order[order] for (order, rest), count in of_rest.items()
     }
