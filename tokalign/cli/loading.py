@@ -54,7 +54,7 @@ def choose_dtype(asked: str | None, *, note: Callable[[str], None]) -> str | Non
 
     chosen = asked or default_dtype()
     if chosen != asked:
-        note(f"weights in {chosen}: 16-bit formats are slow on this device; --dtype overrides")
+        note(f"weights are converted to {chosen}, the default on a CPU; --dtype chooses another")
     return chosen
 
 
