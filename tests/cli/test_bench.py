@@ -71,8 +71,8 @@ def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
         result = bench("--results", str(kept), "-o", form)
         assert result.exit_code == 0
         assert sign in result.stdout
-    as_json = json.loads(bench("--results", str(kept), "--json").stdout)
-    assert as_json["overall"] == json.loads(kept.with_name("x.json").read_text())["overall"]
+    as_json = [bench("--results", str(kept), *form).stdout for form in (["--json"], ["-o", "json"])]
+    assert len({json.dumps(json.loads(one)["overall"]) for one in as_json}) == 1
 
 
 def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +139,18 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path) -> None:
     measured = read_measurements(results)[1]
     assert [m.prompt_tokens for m in measured] == [5, 5, 5]
     assert len({m.token_ids for m in measured}) == 1
+
+
+@pytest.mark.parametrize(("default", "measured_in"), [("float32", "float32"), (None, "of the we")])
+def test_the_device_chooses_the_number_format(
+    default: str | None, measured_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.weights.default_dtype", lambda: default)
+    (tmp_path / "p.txt").write_text("Wisła\n")
+    given = ["--target", str(DEMO / "target"), "--prompts", str(tmp_path / "p.txt"), "-m", "2"]
+    result = bench(*given, "-k", "2", "--condition", "copy", "--json")
+    assert json.loads(result.stdout)["about"]["dtype"].startswith(measured_in)
+    assert result.stderr.count("converted to float32") == (default is not None)
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:
