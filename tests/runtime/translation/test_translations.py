@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -97,11 +98,15 @@ class Oracle:
         return Shortlist([], [], 0.0)
 
 
+@cache
+def tables_of(pair: Pair) -> Alignment:
+    return align(pair.draft.vocabulary, pair.target.vocabulary)
+
+
 def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> None:
     """Replay `text` with an oracle."""
     ids = pair.target.encode(text)
-    tables = align(pair.draft.vocabulary, pair.target.vocabulary)
-    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables)
+    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables_of(pair))
     drafter = NeuralDrafter(Oracle(pair.draft, text), translation, num_draft_tokens=3)  # type: ignore[arg-type]
     for event in replay(ids, drafter, prompt_tokens=2):
         statistics.observe(event)
@@ -117,7 +122,7 @@ def play(
         name,
         pair,
         Prompt(target=ids[:2]),
-        lambda: alignment or align(pair.draft.vocabulary, pair.target.vocabulary),
+        lambda: alignment or tables_of(pair),
     )
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
@@ -138,7 +143,7 @@ def onto_bielik(request: pytest.FixtureRequest, bielik: Tokenizer[Any]) -> Pair:
 def test_the_draft_reads_the_committed_bytes_at_every_round(
     onto_bielik: Pair, name: str, text: str
 ) -> None:
-    """The oracle asserts it; intersection's context is canonical as well."""
+    """The oracle asserts it. Of the published ones, intersection reads a canonical text as well."""
     accepted, rounds, _ = play(name, onto_bielik, text)
     assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
 
@@ -164,7 +169,7 @@ def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None
     text = "Najprawdopodobniej konstantynopolitańczykowianeczka wróciła."
     replay_with(onto_bielik, "intersection", text, statistics)
     pieces = onto_bielik.draft.bpe.encode(onto_bielik.draft.text_bytes(text))
-    table = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary).intersection
+    table = tables_of(onto_bielik).intersection
     assert any(table.target_of(i) is None for i in pieces)
     assert statistics.counts["unmapped"] > 0
 
@@ -180,7 +185,7 @@ def test_last_tokens_that_may_change_are_counted_with_what_became_of_them(
 
 def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> None:
     session = Oracle(onto_bielik.draft, SENTENCES[1])
-    table = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    table = tables_of(onto_bielik)
     ids = onto_bielik.target.encode(SENTENCES[1])
     translation = make_translation(
         "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
@@ -197,14 +202,14 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
 
 @pytest.mark.parametrize("name", ["naive", "context:5", "intersection", "exact"])
 def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> None:
-    """The oracle knows nothing more and ends its turn: the proposal does, in the target's way."""
+    """The oracle has nothing to add and ends its turn; the proposal does so in target ids."""
     text = "Tak."
     ids = onto_bielik.target.encode(text)
     translation = make_translation(
         name,
         onto_bielik,
         Prompt(target=ids),
-        lambda: align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary),
+        lambda: tables_of(onto_bielik),
     )
     session = Oracle(onto_bielik.draft, text)
     found = translation.begin(Context(ids), session, 1).finish()  # type: ignore[arg-type]
@@ -212,9 +217,9 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
 
 
 def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pair) -> None:
-    """With the shipped tables nearly every round proposes and nearly all of it is right.
+    """With the shipped tables nearly every round proposes something, and nearly all of it is right.
 
-    What is missing is unstable ends, and boundaries inside characters that the draft spells whole.
+    The rest are unstable last ids, and boundaries within characters that the draft spells whole.
     """
     tables = open_alignment(onto_bielik.target, onto_bielik.draft, otherwise=align)
     assert tables.merge_sites is not None
@@ -230,10 +235,10 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
 
 
 def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) -> None:
-    """What the gain controller and a hybrid choose by."""
+    """The gain controller and a hybrid rank by these probabilities."""
     text = SENTENCES[0]
     ids = onto_bielik.target.encode(text)
-    tables = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    tables = tables_of(onto_bielik)
     for steps in (1, 3):
         translation = make_translation("exact", onto_bielik, Prompt(target=ids[:2]), lambda: tables)
         session = Oracle(onto_bielik.draft, text)

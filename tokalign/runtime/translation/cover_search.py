@@ -88,14 +88,16 @@ class CandidateCovers:
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
     translated: the covers that gave `mass`, the likeliest first. doubtful: see `DoubtfulCover`.
 
-    Example (Llama 3 drafts for Bielik, the committed text ends with ` b` of "Dziękuję b", which is
-    one token for both):
-        back  token      adds     Bielik's ids
+    Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
+    token of both.
+        back  token      adds     in Bielik's tokens
         0     `ard`      `ard`    `ard`
         1     ` bardzo`  `ardzo`  `ard|zo`
-        1     ` bar`     `ar`     none: alone it gives the token ` bar`, so it is doubtful
-    The mass of `ard` is that of the first two covers together. ` bar` is no merge site, since with
-    a `d` after it Bielik keeps ` b` and goes on with `ard`.
+        1     ` bar`     `ar`     none: with ` b` it would be the token ` bar`
+        1     ` by`      `y`      none: with ` b` it would be the token ` by`
+    The mass of `ard` is the probability of the first two covers together. The last two are
+    doubtful. Only ` by` is a merge site: after ` b` Bielik never goes on with `y`, but the text
+    `ar` may still become `ard`.
     """
 
     # The loops are plain on purpose. After a model's pass the processor's caches are cold, and each
