@@ -18,9 +18,7 @@ from tokalign.cli.drafting_options import language_option
 from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
-from tokalign.cost.store import find_curve
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import Comparison, compare
 from tokalign.evaluate.measurements import (
     BASELINES,
     PLAIN,
@@ -30,8 +28,6 @@ from tokalign.evaluate.measurements import (
     model_fingerprint,
     read_measurements,
 )
-from tokalign.report import tables
-from tokalign.report.bench import bench_page
 from tokalign.runtime.methods import (
     DEFAULT_DRAFT_TOKENS,
     METHODS,
@@ -43,6 +39,7 @@ from tokalign.runtime.methods import (
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
     from tokalign.evaluate.bench import Bench
+    from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
 _PATH = click.Path(path_type=Path)
@@ -127,6 +124,8 @@ def command(**given: Any) -> None:
     for path in options.save:
         _form(path)
     found = _measured(options)
+    from tokalign.evaluate.comparison import compare
+
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
     for path in options.save:
@@ -181,6 +180,7 @@ def _measured(options: Options) -> _Found:
         limit=options.limit,
         repeats=options.repeats,
     )
+    from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.sampling import Sampling
 
@@ -297,6 +297,9 @@ def _form(path: Path) -> str:
 def _written(
     form: str, comparison: Comparison, about: Mapping[str, Any], curve: CostCurve | None
 ) -> str:
+    from tokalign.report import tables
+    from tokalign.report.bench import bench_page
+
     match form:
         case "html":
             return bench_page(comparison, about, curve=curve)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.tables.bundle import Bundle, encode_bundle
+
+if TYPE_CHECKING:
+    from tokalign.tables.bundle import Bundle
 
 LONGEST = {"backoff": 8, "dictspec": 3}
 """The highest order of each kind: ids of a context (backoff), words of an n-gram (dictspec)."""
@@ -130,6 +132,8 @@ def sweep(
 
     measure: returns the figures of `tokalign emulate` for each text.
     """
+    from tokalign.tables.bundle import encode_bundle
+
     for variant in missing:
         bundle = build(variant)
         results = [
