@@ -95,7 +95,8 @@ def ask(
 
 
 def clock(
-    absorbs: Callable[[bytes, int, bytes], bool], questions: list[tuple[bytes, int, bytes]]
+    absorbs: Callable[[bytes, TargetId, bytes], bool],
+    questions: list[tuple[bytes, TargetId, bytes]],
 ) -> tuple[float, float]:
     """p50 and p99 of the calls, in µs."""
     taken = []
@@ -107,15 +108,15 @@ def clock(
     return float(p50), float(p99)
 
 
-def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, int]]:
-    """The text since the last settled piece and the last token, behind every token."""
+def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, TargetId]]:
+    """The text since the last settled piece and the last token, after every token."""
     found, spelled = [], target.vocabulary.tokens
     for line in lines:
         encoder = IncrementalEncoder(target.bpe)
         for token in target.encode(line):
             encoder.push(spelled[token])
             left = b"".join([spelled[i] for i in encoder.ids[encoder.settled :]])
-            found.append((left, int(token)))
+            found.append((left, token))
     return found
 
 

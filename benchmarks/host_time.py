@@ -28,7 +28,7 @@ from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.published import Pair
-from tokalign.tables.absorption import share
+from tokalign.tables.absorption import shared_absorption
 
 
 class Recording(ModelSession):
@@ -89,7 +89,7 @@ class Recorded:
 
 def forget(pair: Pair) -> None:
     """Empty what the tokenizers have remembered, so that every word is new again."""
-    share.cache_clear()
+    shared_absorption.cache_clear()
     for bpe in (pair.target.bpe, pair.draft.bpe):
         for known in (bpe.encode_piece, bpe.derivation, bpe.left_spine, bpe.right_spine):
             known.cache_clear()
