@@ -98,6 +98,17 @@ def test_the_documented_example(bielik: Tokenizer[Any], bielik_sites: MergeSites
     assert bielik.bpe.order.spelled[first:end] == [b"etr", b"etric", b"etry"]
 
 
+def test_the_documented_merge_site(bielik: Tokenizer[Any], bielik_sites: MergeSites) -> None:
+    """The example of `MergeSites`, and what it says of the shortest sites."""
+    tokens = bielik.vocabulary.tokens
+    nie = bielik.vocabulary.id_of[b" nie"]
+    assert b"d" in bielik_sites.after(nie)
+    assert bielik_sites.absorbs(nie, b"d")
+    assert bielik_sites.absorbs(nie, b"dziela")
+    niedziela = [tokens[i] for i in bielik.encode("niedziela")]
+    assert niedziela == [b" n", b"ied", b"z", b"iel", b"a"]
+
+
 def test_what_is_absorbed_is_never_encoded(
     bielik: Tokenizer[Any], bielik_sites: MergeSites
 ) -> None:
