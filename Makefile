@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo bench test check format lint types clean
+.PHONY: demo bench test test-fast check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,8 +21,9 @@ demo: $(STAMP)
 		--method draft --num-draft-tokens 3 --ignore-chat-template --temp 0.7 --seed 5 \
 		--max-tokens 160 --color --prompt "Wisła jest"
 
-# Every way to draft against plain decoding on the demo pair: benchmarks/results/bench-demo.*, half
-# an hour on two cores. A killed run goes on; `make clean` begins anew.
+# Compares every way to draft with plain decoding on the demo pair and writes
+# benchmarks/results/bench-demo.*: half an hour on two cores. A killed run goes on where it stopped;
+# `make clean` starts anew.
 bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
@@ -34,6 +35,10 @@ bench: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+# All laws on small samples, under a minute on two cores.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -2,9 +2,10 @@
 
     python benchmarks/alignment.py --draft-model MODEL --target NAME --text FILE [-k 2] [--limit N]
 
-A reference text plays the target's output and a real draft model drafts; hardware plays no part.
-Below the published translations stands `exact`, without some of its parts and whole. The interval
-is over texts: 1,000 resamples of them, 95 %. Rows are what the target verifies in a round.
+Reference texts play the target's output and a draft model drafts, so the figures do not depend on
+the hardware. The published translations come first, then `exact` without some of its parts, then
+`exact` itself. The interval is a 95 % bootstrap over 1,000 resamples of the texts. "rows" counts
+the rows that the target would verify in a round.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from reference_texts import ReferenceTexts, reference_texts
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.runtime.events import Emitted
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.translation.base import Translation
 from tokalign.runtime.translation.cover_search import CoverSearch
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.published import Translation
 from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
@@ -33,14 +34,14 @@ PARTS = {
     "exact, 1 alternative": (CoverSearch(), 1),
     "exact": (CoverSearch(), 2),
 }
-"""How far to search, and how many alternatives to propose beside the chain."""
+"""The cover search of each row, and how many alternatives are proposed beside the chain."""
 
 HEADER = """\
 | translation | accepted/round | 95 % | acceptance | rows | empty | passes | host p50 ms | p99 |
 |---|---|---|---|---|---|---|---|---|"""
 
 
-def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
+def row(given: ReferenceTexts, session: DraftModelSession, name: str) -> str:
     """Replay every text with one translation."""
     statistics, per_text = Statistics(), []
     search, alternatives = PARTS.get(name, (None, 0))
@@ -49,13 +50,13 @@ def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
         rounds = accepted = 0
         for event in given.play(ids, session, translation, alternatives=alternatives):
             statistics.observe(event)
-            if isinstance(event, Emitted):
+            if isinstance(event, Round):
                 rounds, accepted = rounds + 1, accepted + event.accepted
         per_text.append((accepted, rounds))
     low, high = bootstrap(per_text)
     return (
         f"| {name} | {statistics.accepted_per_round:.3f} | {low:.3f}–{high:.3f} "
-        f"| {statistics.draft_acceptance_rate:.3f} | {1 + statistics.proposed_per_round:.2f} "
+        f"| {statistics.draft_acceptance_rate:.3f} | {statistics.rows_per_round:.2f} "
         f"| {statistics.empty_rounds / statistics.rounds:.1%} "
         f"| {statistics.draft_passes_per_round:.2f} "
         f"| {statistics.host_ms_per_round['p50']:.2f} "
@@ -64,6 +65,7 @@ def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
 
 
 def exact(given: ReferenceTexts, ids: Sequence[TargetId], search: CoverSearch) -> Translation:
+    """The translation `exact` of one text, with a given cover search."""
     text = given.prompt(ids).draft_text(given.pair)
     return ExactTranslation(given.pair, text, given.alignment, search)
 
@@ -81,7 +83,8 @@ def bootstrap(per_text: Sequence[tuple[int, int]], *, resamples: int = 1000) -> 
 @reference_texts(steps=2, limit=None)
 @click.option("--only", multiple=True, help="Rows to run; all by default.")
 def main(given: ReferenceTexts, *, only: tuple[str, ...]) -> None:
-    session = ModelSession(given.model.model)
+    """Print one row per translation."""
+    session = DraftModelSession(given.model.model)
     print(f"{given}\n\n{HEADER}")
     for name in only or (*PUBLISHED, *PARTS):
         print(row(given, session, name), flush=True)

@@ -29,7 +29,7 @@ from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import open_bundle, write_bundle
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 PAIRS = (
     ("llama3.2", "bielik"),
@@ -60,7 +60,8 @@ def main(*, pairs: tuple[tuple[str, str], ...], text: Path, top: int) -> None:
 
 def measure(draft: str, target: str, text: Path, top: int) -> tuple[str, list[tuple[str, int]]]:
     """One row of the table, and the target's most frequent sites."""
-    ours, theirs = resolve_tokenizer(draft).tokenizer, resolve_tokenizer(target).tokenizer
+    ours: Tokenizer[DraftId] = resolve_tokenizer(draft).tokenizer
+    theirs: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     wall, cpu = time.perf_counter(), time.process_time()
     bundle = build_pair(ours, theirs, Corpus([text]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -24,10 +24,11 @@ from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
-from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, read_trace
-from tokalign.runtime.draft_length.controller import MOST
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)
@@ -58,17 +59,21 @@ def benchmark(
         for curve in shipped_names():
             known = costs_under(read_curve(curve), trace, draft_pass=draft_pass)
             costs = Costs(rows=known.rows, draft_pass=known.draft_pass, host=host)
-            pace = partial(_blind_pace, costs) if blind else None
-            missed |= _row(name, trace, curve, costs, pace)
+            knowledge = partial(_blind_knowledge, costs) if blind else None
+            missed |= _row(name, trace, curve, costs, knowledge)
     sys.exit(missed)
 
 
 def _row(
-    name: str, trace: OfferTrace, curve: str, costs: Costs, pace: Callable[[], Pace] | None
+    name: str,
+    trace: ProposalTrace,
+    curve: str,
+    costs: Costs,
+    knowledge: Callable[[], Knowledge] | None,
 ) -> bool:
     """Print one row; whether a bar was missed."""
     lengths = [length for length in LENGTHS if length <= max(2, trace.longest)]
-    found = project(trace, costs, lengths=lengths, pace=pace)
+    found = project(trace, costs, lengths=lengths, knowledge=knowledge)
     best = found.fixed[found.best]
     missed = found.auto < 0.99 or found.auto < 0.97 * best
     click.echo(
@@ -78,21 +83,22 @@ def _row(
     return missed
 
 
-def _blind_pace(costs: Costs) -> Pace:
+def _blind_knowledge(costs: Costs) -> Knowledge:
     rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
-    return Pace(rows, PassTimes([0.1 * n for n in range(1, MOST + 1)], weight=0))
+    drafts = PassTimes([0.1 * n for n in range(1, MAX_DRAFT + 1)], weight=0)
+    return Knowledge(costs=LearnedCosts(rows, drafts))
 
 
-def _merged(paths: Sequence[Path]) -> OfferTrace:
-    """The offers of several traces at the same positions of the same texts."""
+def _merged(paths: Sequence[Path]) -> ProposalTrace:
+    """The proposals of several traces at the same positions of the same texts."""
     traces = [read_trace(path) for path in paths]
     texts = []
     for same in zip(*(trace.texts for trace in traces), strict=False):
         if len({(text.given, text.length) for text in same}) > 1:
             raise UsageError(f"{paths} are not of the same texts; record them again")
-        offers = {name: by for text in same for name, by in text.offers.items()}
-        texts.append(TracedText(given=same[0].given, length=same[0].length, offers=offers))
-    return OfferTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
+        found = {name: by for text in same for name, by in text.proposals.items()}
+        texts.append(TracedText(given=same[0].given, length=same[0].length, proposals=found))
+    return ProposalTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.cli.output import print_json
 from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MAX_ORDER = 9
@@ -123,7 +125,7 @@ def run(task: str) -> None:
 def _measure(
     way: str, corpus: Corpus, *, target: str, min_count: int, table: bool
 ) -> dict[str, Any]:
-    tokenizer = resolve_tokenizer(target).tokenizer
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     clock = _Clock()
     if way == "counter":
         with clock.step("counting"):

@@ -38,7 +38,7 @@ from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
 from tokalign.tables.opening import open_dictionary, read_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 _MODERN = ("openstax_pl", "poquad_wiki", "sejm10", "wikisource_pages")
@@ -68,7 +68,7 @@ def benchmark() -> None:
 @click.option("--alignment/--no-alignment", default=True, help="Also the pair's tables.")
 def cost(shared: Path, kind: str, alignment: bool) -> None:
     """Build the tables of llama3.2 x bielik from all of corpus/train; then use the dictionary."""
-    target = resolve_tokenizer("bielik").tokenizer
+    target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     corpus = Corpus(sorted((shared / "corpus" / "train").iterdir()))
     options = BackoffOptions() if kind == "backoff" else DictspecOptions()
     builders: dict[str, Builder] = {
@@ -77,7 +77,7 @@ def cost(shared: Path, kind: str, alignment: bool) -> None:
         )
     }
     if alignment:
-        draft = resolve_tokenizer("llama3.2").tokenizer
+        draft: Tokenizer[DraftId] = resolve_tokenizer("llama3.2").tokenizer
         builders["alignment"] = lambda corpus, stage: build_pair(draft, target, corpus, stage=stage)
     with tempfile.TemporaryDirectory() as folder:
         for name, build in builders.items():
@@ -104,7 +104,7 @@ def cost(shared: Path, kind: str, alignment: bool) -> None:
 @shared_option
 def saving(shared: Path) -> None:
     """Emulate both kinds on dev/wiki and dev/sejm, for two corpora."""
-    target = resolve_tokenizer("bielik").tokenizer
+    target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     texts = _dev_texts(target, shared)
     train = shared / "corpus" / "train"
     corpora = {
@@ -126,7 +126,7 @@ def saving(shared: Path) -> None:
 @shared_option
 def heldout(shared: Path) -> None:
     """Every 50th line of each corpus held out: what dictionaries of the rest save on it."""
-    target = resolve_tokenizer("bielik").tokenizer
+    target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     texts: Texts = {}
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -169,7 +169,7 @@ def _first_tokens(texts: list[list[TargetId]], tokens: int) -> list[list[TargetI
 @click.option("--p-min", "thresholds", type=float, multiple=True, help="Also with these p_min.")
 def shipped(shared: Path, file: Path, thresholds: tuple[float, ...]) -> None:
     """A table file on dev/wiki and dev/sejm, and its look-up times."""
-    target = resolve_tokenizer("bielik").tokenizer
+    target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     table = open_dictionary(target, file=file)
     assert table is not None
     texts = _dev_texts(target, shared)

@@ -1,19 +1,20 @@
-"""What `exact` costs the host per round: in the loop, and by itself.
+"""The host time of `exact` per round: in the decode loop, and without the model.
 
     python benchmarks/host_time.py --draft-model MODEL --target NAME --text FILE [-k 4] [--limit N]
 
-First a reference text plays the target's output and the draft model drafts, as in `alignment.py`:
-that is the figure of the decode loop, everything outside the passes, and the part of it that is
-translation, healing and masking. What the model answered is recorded and given again without it, at
-once (by itself), and after a wait in the place of each pass (cold caches, no computing). New words
-are met in all three. Figures are of all rounds of all texts.
+First reference texts play the target's output and the draft model drafts, as in `alignment.py`.
+That gives the host time of the decode loop, which is all time outside the passes, and the part of
+it that is translation, healing and masking. The model's answers are recorded and replayed twice
+without the model: at once (by itself), and with a wait in place of each pass (cold caches, no
+computing). The tokenizers' caches of words are emptied before each replay. Figures are over all
+rounds of all texts.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pickle import dumps, loads
 from time import perf_counter
@@ -22,41 +23,58 @@ from typing import Any
 import click
 from reference_texts import ReferenceTexts, reference_texts
 
-from tokalign.cli.loading import keep_loaded
-from tokalign.runtime.interfaces import Waiting
+from tokalign.assemble import keep_loaded
+from tokalign.runtime.interfaces import GreedyDraft, Pending, PendingShortlists, Shortlist
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.absorption import shared_absorption
+from tokalign.tokenizer.vocabulary import DraftId
 
 
-class Recording(ModelSession):
+@dataclass
+class Kept:
+    """A result that is added to `answers` when it is read."""
+
+    pending: Pending[Any]
+    answers: list[Any]
+
+    def read(self) -> Any:
+        self.answers.append(self.pending.read())
+        return self.answers[-1]
+
+
+@dataclass
+class KeptShortlists:
+    """Shortlists that are added to `answers` when they are read."""
+
+    pending: PendingShortlists
+    answers: list[Any]
+
+    def among(self, allowed: Any, count: int) -> Pending[list[Shortlist]]:
+        return Kept(self.pending.among(allowed, count), self.answers)
+
+
+class Recording(DraftModelSession):
     """A session whose answers are kept, in the order in which they are read."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.answers: list[Any] = []
 
-    def shortlist(self, *asked: Any) -> Waiting[Any]:
-        return self._kept(super().shortlist(*asked))
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
+        return KeptShortlists(super().start_shortlists(ids, back), self.answers)
 
-    def draft(self, *asked: Any) -> Waiting[Any]:
-        return self._kept(super().draft(*asked))
-
-    def _kept(self, waiting: Waiting[Any]) -> Waiting[Any]:
-        def wait() -> Any:
-            self.answers.append(waiting())
-            return self.answers[-1]
-
-        return wait
+    def draft(self, ids: Sequence[DraftId], steps: int, shared: Any = None) -> Pending[GreedyDraft]:
+        return Kept(super().draft(ids, steps, shared), self.answers)
 
 
 @dataclass
 class Recorded:
     """Gives recorded answers, each `wait` seconds after it was asked for.
 
-    As in a session, what the host does meanwhile takes no time of its own.
+    As in a session, the host's work during the wait takes no time of its own.
     """
 
     answers: deque[bytes]
@@ -64,42 +82,51 @@ class Recorded:
     passes: int = 0
     seconds: float = 0.0
 
-    def shortlist(self, _: Any, __: int, allowed: Callable[[], Any], *___: Any) -> Waiting[Any]:
-        return self._waiting(allowed)
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> RecordedAnswer:
+        return self._ask()
 
-    def draft(self, *_: Any) -> Waiting[Any]:
-        return self._waiting()
+    def draft(self, ids: Sequence[DraftId], steps: int) -> RecordedAnswer:
+        return self._ask()
 
-    def _waiting(self, *beside: Callable[[], Any]) -> Waiting[Any]:
+    def _ask(self) -> RecordedAnswer:
         self.passes += 1
-        asked = perf_counter()
-        for work in beside:
-            work()
+        return RecordedAnswer(self, perf_counter())
 
-        def wait() -> Any:
-            began = asked if self.wait else perf_counter()
-            if self.wait:
-                time.sleep(max(0.0, began + self.wait - perf_counter()))
-            answer = loads(self.answers.popleft())  # made anew, as what comes from a device
-            self.seconds += perf_counter() - began
-            return answer
 
-        return wait
+@dataclass
+class RecordedAnswer:
+    """One of them, asked for at a time."""
+
+    session: Recorded
+    asked: float
+
+    def among(self, allowed: Any, count: int) -> RecordedAnswer:
+        return self
+
+    def read(self) -> Any:
+        session = self.session
+        began = self.asked if session.wait else perf_counter()
+        if session.wait:
+            time.sleep(max(0.0, began + session.wait - perf_counter()))
+        answer = loads(session.answers.popleft())  # made anew, as what comes from a device
+        session.seconds += perf_counter() - began
+        return answer
 
 
 def forget(pair: Pair) -> None:
-    """Empty what the tokenizers have remembered, so that every word is new again."""
+    """Empty the caches of the tokenizers, so that every word is new again."""
     shared_absorption.cache_clear()
     for bpe in (pair.target.bpe, pair.draft.bpe):
-        for known in (bpe.encode_piece, bpe.derivation, bpe.left_spine, bpe.right_spine):
-            known.cache_clear()
+        valid = bpe.validity
+        for known in (bpe.encode_piece, valid.derivation, valid.left_spine, valid.right_spine):
+            known.cache_clear()  # type: ignore[union-attr]
 
 
 @click.command()
 @reference_texts(steps=4, limit=8)
 @click.option("--wait", default=10.0, show_default=True, help="Milliseconds.")
 def main(given: ReferenceTexts, *, wait: float) -> None:
-    """Three rows: in the loop, by itself, behind waits."""
+    """Print three rows: in the loop, by itself, after waits."""
 
     def row(name: str, session: Any) -> str:
         statistics = Statistics()
@@ -118,7 +145,7 @@ def main(given: ReferenceTexts, *, wait: float) -> None:
     print(f"{given}\n\n| | host ms, p50 | p99 | translation, p50 | p99 |\n|---|---|---|---|---|")
     keep_loaded()
     print(row("in the loop", recording), flush=True)
-    for name, seconds in (("by itself", 0.0), (f"behind waits of {wait:g} ms", wait / 1e3)):
+    for name, seconds in (("by itself", 0.0), (f"after waits of {wait:g} ms", wait / 1e3)):
         forget(given.pair)
         print(row(name, Recorded(deque(map(dumps, recording.answers)), seconds)), flush=True)
 

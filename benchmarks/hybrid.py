@@ -31,16 +31,16 @@ from tokalign.runtime.draft.cost_aware import Experience
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
-from tokalign.runtime.events import Proposed
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.opening import open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 SETS = {
     "wiki": ("wiki.jsonl", "text"),
@@ -67,15 +67,7 @@ class Recorded:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         answer = self.answers[len(context.ids)]
-        end = min(limit, answer.chain_length)
-        return replace(
-            answer,
-            ids=answer.ids[:end],
-            sources=answer.sources[:end],
-            probabilities=answer.probabilities[:end],
-            parents=(),
-            laws=(),
-        )
+        return replace(answer, tree=answer.tree.first_chain.head(limit), distributions=())
 
 
 def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
@@ -95,9 +87,9 @@ def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[fl
         drafter = make_drafter(drafting, Recorded(text.answers) if text.answers else None)
         for event in replay(text.ids, drafter, prompt_tokens=PROMPT_TOKENS):
             statistics.observe(event)
-            if isinstance(event, Proposed):
-                time += costs.verify(1 + len(event.proposal.ids))
-                time += costs.draft_pass * event.proposal.draft_passes
+            if isinstance(event, Round):
+                time += costs.verify(event.rows)
+                time += costs.draft_pass * event.draft_passes
     return statistics.tokens_per_round, statistics.generation_tokens / time
 
 
@@ -114,8 +106,8 @@ def recorder(
     if model is None:
         return Text
     location = resolve_model(model)
-    draft = LanguageModel.from_folder(location.folder, dtype="float32")
-    pair, session = Pair(target, draft.tokenizer), ModelSession(draft.model)
+    draft: LanguageModel[DraftId] = LanguageModel.from_folder(location.folder, dtype="float32")
+    pair, session = Pair(target, draft.tokenizer), DraftModelSession(draft.model)
     tables = cache(lambda: open_alignment(target, draft.tokenizer, otherwise=align))
 
     def ask(ids: Sequence[TargetId]) -> Text:
@@ -144,7 +136,7 @@ def main(
     limit: int | None,
     tokens: int | None,
 ) -> None:
-    tokenizer = resolve_tokenizer(target).tokenizer
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     drafting = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary))
     make_text = recorder(draft_model, tokenizer, steps)
     names = ["dictionary", "copy", *(["draft"] if draft_model else [])]

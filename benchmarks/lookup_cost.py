@@ -20,24 +20,27 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.draft.guess_tree import GuessTree
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.sources import Source, TableSource
+from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
+from tokalign.runtime.draft.vote_tree import VoteTree
 from tokalign.runtime.drafting import ASSUMED_COSTS
+from tokalign.runtime.rounds import Round
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 TIMED: tuple[tuple[type, str], ...] = (
     (SuffixAutomaton, "append"),
     (SuffixAutomaton, "longest_repeat"),
     (ContextCopy, "follow"),
     (ContextCopy, "guesses"),
-    (TableSource, "guesses"),
-    (GuessTree, "add"),
-    (GuessTree, "paths"),
-    (GuessTree, "learn"),
+    (DictionaryDrafter, "guesses"),
+    (VoteTree, "add"),
+    (VoteTree, "chains"),
+    (VoteTree, "learn"),
     (Hybrid, "propose"),
     (Trust, "calibrated"),
     (Trust, "learn"),
@@ -61,7 +64,7 @@ def timed(call: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--tokens", default=4000, show_default=True, help="All texts as one, up to here.")
 def main(target: str, text: Path, text_field: str, dictionary: Path | None, tokens: int) -> None:
-    tokenizer = resolve_tokenizer(target).tokenizer
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     texts = tokenizer.encode_batch(read_texts(text, field=text_field))
     ids = [token for one in texts for token in one][:tokens]
     table = open_dictionary(tokenizer, file=dictionary)
@@ -73,9 +76,9 @@ def main(target: str, text: Path, text_field: str, dictionary: Path | None, toke
         setattr(owner, name, timed(original, times))
         sources: list[Source] = [ContextCopy()]
         if table is not None:
-            sources.append(TableSource(DictionaryDrafter(table)))
+            sources.append(DictionaryDrafter(table))
         hybrid = Hybrid(sources, costs=lambda: ASSUMED_COSTS, max_tokens=16)
-        rounds = sum(1 for _ in replay(ids, hybrid)) / 2
+        rounds = sum(isinstance(event, Round) for event in replay(ids, hybrid))
         setattr(owner, name, original)
         times.sort()
         p50, p99 = times[len(times) // 2] / 1e3, times[len(times) * 99 // 100] / 1e3

@@ -1,17 +1,16 @@
-"""Every drafter and translation against the target's plain output, id for id, in float32.
+"""The output of every drafter and translation against plain decoding, id by id, in float32.
 
     python benchmarks/lossless.py [--target MODEL] [--draft MODEL] [--prompts FILE] [--temp 0.7]
 
-By default the shared tiny models and prompts (../shared/data beside the project). One row per
-condition: prompts whose ids differ from plain decoding (none may), tokens per round, acceptance,
-draft passes, host time per round in ms, and seconds, which say nothing on a CPU.
+By default it uses the shared tiny models and prompts (../shared/data beside the project). It prints
+one row per condition: prompts whose ids differ from plain decoding (none may), tokens per round,
+acceptance, draft passes, host time per round in ms, and seconds, which mean little on a CPU.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 
@@ -19,15 +18,14 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.assemble import DraftingOptions, load_decoder
 from tokalign.cli.texts import read_texts
-from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.opening import open_alignment, open_dictionary
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -72,32 +70,20 @@ class Row:
 class Bench:
     """A loaded pair; its sessions are used again from prompt to prompt."""
 
-    target: LanguageModel
-    draft: LanguageModel
-    target_session: ModelSession
-    draft_session: ModelSession
-    drafting: Drafting
+    decoder: Decoder
+    target_session: TargetModelSession
+    draft_session: DraftModelSession | None
     tokens: int
 
     @classmethod
     def load(cls, target: Path, draft: Path, *, draft_tokens: int, tokens: int) -> Bench:
-        ours = LanguageModel.from_folder(target, dtype="float32")
-        theirs = LanguageModel.from_folder(draft, dtype="float32")
-        drafting = Drafting(
-            num_draft_tokens=draft_tokens,
-            dictionary=open_dictionary(ours.tokenizer, beside=target),
-            alignment=cache(
-                lambda: open_alignment(
-                    ours.tokenizer, theirs.tokenizer, otherwise=align, beside=target
-                )
-            ),
-        )
+        """Load two models, with the tables that are found beside the target or computed."""
+        options = DraftingOptions(method="hybrid", num_draft_tokens=draft_tokens)
+        decoder = load_decoder(str(target), str(draft), options, dtype="float32")
         return cls(
-            target=ours,
-            draft=theirs,
-            target_session=ModelSession(ours.model),
-            draft_session=ModelSession(theirs.model),
-            drafting=drafting,
+            decoder=decoder,
+            target_session=decoder.open_target(),
+            draft_session=decoder.open_draft(),
             tokens=tokens,
         )
 
@@ -105,12 +91,8 @@ class Bench:
         self, prompt: str, sampling: Sampling, row: Row, *, method: str, translation: str = "none"
     ) -> list[int]:
         """The ids of one generation; its figures go to `row`."""
-        decoder = Decoder(
-            target=self.target,
-            draft=self.draft,
-            drafting=replace(self.drafting, method=method, translation=translation),
-            sampler=sampling,
-        )
+        drafting = replace(self.decoder.drafting, method=method, translation=translation)
+        decoder = replace(self.decoder, drafting=drafting, sampler=sampling)
         began = perf_counter()
         generation = Generation(
             decoder,
@@ -154,7 +136,7 @@ def benchmark(
     conditions = [
         condition
         for condition in CONDITIONS
-        if (bench.drafting.dictionary or condition[0] != "dictionary")
+        if (bench.decoder.drafting.dictionary or condition[0] != "dictionary")
         and (not only or " ".join(condition) in only)
     ]
     plain = Row("plain", Statistics())

@@ -27,11 +27,12 @@ from rich.progress import track
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-from tokalign.runtime.draft_length.known_costs import opening_pace
+from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.opening import open_alignment, open_dictionary
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 ROOT = Path(__file__).resolve().parent.parent
 Clock = Callable[[], float]
@@ -54,7 +55,7 @@ def _rate(times: list[float]) -> float:
     return (len(times) - 1) / (times[-1] - times[0])
 
 
-def _mlx_lm(target: LanguageModel, prompt: Prompt, tokens: int, clock: Clock) -> float:
+def _mlx_lm(target: LanguageModel[TargetId], prompt: Prompt, tokens: int, clock: Clock) -> float:
     ids = mx.array(list(prompt.target), dtype=mx.uint32)
     return _rate([clock() for _ in generate_step(ids, target.model, max_tokens=tokens)])
 
@@ -70,15 +71,15 @@ def _tokalign(
 
 def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]:
     """Plain, and `auto` of every method; none of them ends before the last token."""
-    ours = LanguageModel.from_folder(target)
+    ours: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     ours = replace(ours, stop_ids=frozenset())
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
     yield "plain", plain
     dictionary = open_dictionary(ours.tokenizer, beside=target)
-    free = Drafting(method="hybrid", dictionary=dictionary, pace=opening_pace(ours.model))
+    free = Drafting(method="hybrid", dictionary=dictionary, knowledge=opening_knowledge(ours.model))
     yield "auto, free sources", replace(plain, drafting=free)
     if draft is not None:
-        theirs = LanguageModel.from_folder(draft)
+        theirs: LanguageModel[DraftId] = LanguageModel.from_folder(draft)
         tables = cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align))
         for method in ("draft", "hybrid"):
             drafting = Drafting(
@@ -86,7 +87,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
                 translation="exact",
                 dictionary=dictionary,
                 alignment=tables,
-                pace=opening_pace(ours.model, theirs.model),
+                knowledge=opening_knowledge(ours.model, theirs.model),
             )
             yield f"auto, {method}", replace(plain, draft=theirs, drafting=drafting)
 

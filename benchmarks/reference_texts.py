@@ -1,6 +1,6 @@
-"""What the benchmarks share that replay reference texts: models, tables, texts, options.
+"""What the benchmarks that replay reference texts share: models, tables, texts and options.
 
-Not a command of its own.
+This is no command of its own.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Any
 
 import click
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.assemble import load_models, pair_tables
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Session
-from tokalign.runtime.translation.published import Pair, Translation
+from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.opening import open_alignment
-from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceTexts:
-    """Texts that play the target's output, and the draft model that guesses how they go on.
+    """Texts that play the target's output, and a draft model that proposes how they continue.
 
-    texts: in target ids. prompt_tokens: how many of each are given. steps: K.
+    texts: in target ids. prompt_tokens: how many ids of each are the prompt. steps: draft passes in
+    a round (K).
     """
 
     name: str
-    model: LanguageModel
+    model: LanguageModel[DraftId]
     pair: Pair
     alignment: Alignment
     texts: Sequence[Sequence[TargetId]]
@@ -46,6 +47,7 @@ class ReferenceTexts:
         return f"{self.name}, {len(self.texts)} texts, K = {self.steps}"
 
     def prompt(self, ids: Sequence[TargetId]) -> Prompt:
+        """The part of one text that is given."""
         return Prompt(target=ids[: self.prompt_tokens])
 
     def translation(self, name: str, ids: Sequence[TargetId]) -> Translation:
@@ -55,7 +57,7 @@ class ReferenceTexts:
     def play(
         self,
         ids: Sequence[TargetId],
-        session: Session,
+        session: DraftSession,
         translation: Translation,
         *,
         alternatives: int,
@@ -68,9 +70,9 @@ class ReferenceTexts:
 
 
 def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
-    """Options that say what to replay; the command gets it as its first argument.
+    """Options that say what to replay; the command gets a `ReferenceTexts` as its first argument.
 
-    steps, limit: K and how many texts, where nothing else is asked for.
+    steps, limit: the defaults of K and of the number of texts.
     """
     options = (
         click.option("--draft-model", required=True),
@@ -79,7 +81,9 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
         click.option("--field", default="text", show_default=True),
         click.option("-k", "--num-draft-tokens", default=steps, show_default=True),
         click.option("--prompt-tokens", default=12, show_default=True),
-        click.option("--tokens", default=200, show_default=True, help="At most so many of each."),
+        click.option(
+            "--tokens", default=200, show_default=True, help="Tokens of each text at most."
+        ),
         click.option("--limit", type=int, default=limit, show_default=True, help="Texts."),
     )
 
@@ -97,14 +101,14 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
             limit: int | None,
             **others: Any,
         ) -> None:
-            model = LanguageModel.from_folder(resolve_model(draft_model).folder, dtype="float32")
-            tokenizer = resolve_tokenizer(target).tokenizer
+            [model] = load_models([draft_model], dtype="float32")
+            tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
             texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
             found = ReferenceTexts(
                 name=text.name,
                 model=model,
                 pair=Pair(tokenizer, model.tokenizer),
-                alignment=open_alignment(tokenizer, model.tokenizer, otherwise=align),
+                alignment=pair_tables(tokenizer, model.tokenizer, beside=model.folder)(),
                 texts=[ids[:tokens] for ids in texts],
                 prompt_tokens=prompt_tokens,
                 steps=num_draft_tokens,

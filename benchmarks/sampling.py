@@ -1,16 +1,16 @@
-"""Sampled decoding: what a draft model gets accepted at a temperature, by how it guesses.
+"""Sampled decoding: how much of a draft model's proposals is accepted, by how its ids are chosen.
 
     python benchmarks/sampling.py [--data FOLDER] [--draft MODEL] [--temp 0.8] [--seeds 3]
 
 Three conditions for each translation, interleaved prompt by prompt and seed by seed:
 
-* `greedy`: the draft's likeliest ids against the target's draw, as sampler-match is published;
-* `match`: the draft draws with the noise that the target will draw with; the text is the same;
-* `residual`: the draft draws with its own, and is judged by both laws.
+* `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
+* `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
+* `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection.
 
-Per condition: rounds, accepted tokens per round, acceptance per proposed token, and the differences
-of accepted per round to `greedy` and to `match` with 95 % bootstrap intervals over (prompt, seed)
-pairs. Exit 1 if a `match` text differs from that of plain decoding.
+It prints for each condition the rounds, accepted tokens per round, acceptance per proposed token,
+and the differences of accepted tokens per round to `greedy` and to `match`, with 95 % bootstrap
+intervals over (prompt, seed) pairs. Exit 1 if a `match` text differs from that of plain decoding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +28,35 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.assemble import DraftingOptions, load_decoder
 from tokalign.cli.texts import read_texts
-from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
-from tokalign.tables.opening import open_alignment
+from tokalign.runtime.mlx.target_session import TargetModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = """\
-| translation | guesses | rounds | accepted/round | acceptance | against greedy | against match |
+| translation | drafts | rounds | accepted/round | acceptance | against greedy | against match |
 |---|---|---|---|---|---|---|"""
 _PATH = click.Path(path_type=Path, exists=True)
 
 
-class LikeliestGuesses(Sampling):
-    """Sampler-match whose drafts take what they find likeliest."""
+class LikeliestDrafts(Sampling):
+    """Sampler-match with drafts that take their likeliest ids."""
 
     __slots__ = ()
 
     @property
     def drafts(self) -> None:
+        """See `interfaces.Sampler`."""
         return None
 
 
-GUESSES: dict[str, tuple[type[Sampling], Any]] = {
-    "greedy": (LikeliestGuesses, "match"),
+CHOICES: dict[str, tuple[type[Sampling], Any]] = {
+    "greedy": (LikeliestDrafts, "match"),
     "match": (Sampling, "match"),
     "residual": (Sampling, "residual"),
 }
@@ -66,14 +66,13 @@ GUESSES: dict[str, tuple[type[Sampling], Any]] = {
 class Bench:
     """A loaded pair; its sessions are used again from prompt to prompt."""
 
-    target: LanguageModel
-    draft: LanguageModel
-    sessions: tuple[ModelSession, ModelSession]
+    decoder: Decoder
+    sessions: tuple[TargetModelSession, DraftModelSession | None]
     tokens: int
 
     def run(self, prompt: str, sampling: Sampling, drafting: Drafting) -> tuple[list[int], Any]:
         """Ids of one generation, and its counts: rounds, proposed, accepted."""
-        decoder = Decoder(target=self.target, draft=self.draft, drafting=drafting, sampler=sampling)
+        decoder = replace(self.decoder, drafting=drafting, sampler=sampling)
         generation = Generation(
             decoder,
             decoder.prompt(prompt),
@@ -89,7 +88,7 @@ class Bench:
 
 
 def interval(counts: NDArray[np.int64], base: NDArray[np.int64]) -> tuple[float, float]:
-    """95 % of the differences of accepted per round, generations drawn with replacement."""
+    """A 95 % bootstrap interval of the difference in accepted tokens per round."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(counts), (2000, len(counts)))
     ours, theirs = counts[drawn].sum(axis=1), base[drawn].sum(axis=1)
@@ -98,6 +97,7 @@ def interval(counts: NDArray[np.int64], base: NDArray[np.int64]) -> tuple[float,
 
 
 def rows(found: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
+    """One table row per condition."""
     for (translation, name), each in found.items():
         counts = np.array(each)
         rounds, proposed, accepted = counts.sum(axis=0)
@@ -140,14 +140,15 @@ def benchmark(
     seeds: int,
 ) -> None:
     """Decode every prompt under every condition; exit 1 if a matched text differs from plain."""
-    folder = data / "models" / "target-bielik-tiny"
-    target = LanguageModel.from_folder(folder, dtype="float32")
-    own = LanguageModel.from_folder(data / "models" / draft, dtype="float32")
-    tables = cache(
-        lambda: open_alignment(target.tokenizer, own.tokenizer, otherwise=align, beside=folder)
+    options = DraftingOptions(
+        method="draft", num_draft_tokens=num_draft_tokens, alternatives=alternatives
     )
-    sessions = ModelSession(target.model), ModelSession(own.model)
-    bench = Bench(target=target, draft=own, sessions=sessions, tokens=tokens)
+    models = data / "models"
+    decoder = load_decoder(
+        str(models / "target-bielik-tiny"), str(models / draft), options, dtype="float32"
+    )
+    sessions = decoder.open_target(), decoder.open_draft()
+    bench = Bench(decoder=decoder, sessions=sessions, tokens=tokens)
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     differing = 0
     texts = read_texts(data / "corpus" / "dev" / "prompts.txt", limit=limit)
@@ -156,14 +157,8 @@ def benchmark(
         how: dict[str, Any] = {"temperature": temp, "top_p": top_p, "seed": seed}
         plain, _ = bench.run(text, Sampling(**how), Drafting(method="plain"))
         for translation in ("intersection", "exact"):
-            drafting = Drafting(
-                method="draft",
-                translation=translation,
-                num_draft_tokens=num_draft_tokens,
-                alternatives=alternatives,
-                alignment=tables,
-            )
-            for name, (kind, acceptance) in GUESSES.items():
+            drafting = replace(decoder.drafting, translation=translation)
+            for name, (kind, acceptance) in CHOICES.items():
                 ids, counts = bench.run(text, kind(acceptance=acceptance, **how), drafting)
                 found[translation, name].append(counts)
                 differing += acceptance == "match" and ids != plain

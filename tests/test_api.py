@@ -1,7 +1,8 @@
-"""The Python API: mlx-lm's shapes, mlx-lm's output."""
+"""The Python API: mlx-lm's responses and mlx-lm's output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import tokalign
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.known_costs import shared_pace
+from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
 
@@ -71,13 +72,13 @@ def test_stream_generate_gives_mlx_lms_output(
 
 
 def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
-    pace = shared_pace(pair["model"], pair["draft_model"])
+    knowledge = shared_knowledge(pair["model"], pair["draft_model"])
     options = {k: v for k, v in pair.items() if k != "folder"}
     for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
         pass
-    assert pace.rounds + pace.rounds_ahead > 0
-    assert shared_pace(pair["model"], pair["draft_model"]) is pace
-    assert shared_pace(pair["model"]) is not pace
+    assert knowledge.budget.rounds > 0
+    assert shared_knowledge(pair["model"], pair["draft_model"]) is knowledge
+    assert shared_knowledge(pair["model"]) is not knowledge
 
 
 def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:
@@ -156,6 +157,35 @@ def test_a_dictionary_is_chosen_by_language(pair: dict[str, Any], tables: Path) 
         sources(language="de")
     with pytest.raises(MissingAssetError):
         sources()  # either of two languages might be meant
+
+
+def test_the_tokenizer_of_a_draft_model_has_to_be_given(pair: dict[str, Any]) -> None:
+    models = {key: pair[key] for key in ("model", "tokenizer", "draft_model")}
+    with pytest.raises(UsageError, match="draft_tokenizer=tokenizer"):
+        tokalign.stream_generate(prompt=PROMPT, **models)
+    models["draft_model"] = pair["model"]
+    shared = tokalign.stream_generate(
+        prompt=PROMPT, draft_tokenizer=pair["tokenizer"], max_tokens=8, **models
+    )
+    found = [r.token for r in shared]
+    assert found == plain(pair, 8)[: len(found)]
+
+
+def test_stop_ids_are_also_those_of_the_models_configuration(pair: dict[str, Any]) -> None:
+    """A path to a folder stops where mlx-lm's tokenizer of that folder stops."""
+    last = plain(pair, 4)[-1]
+    (pair["folder"] / "target" / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [last]})
+    )
+    try:
+        responses = tokalign.stream_generate(
+            pair["model"], pair["folder"] / "target", PROMPT, max_tokens=8, method="plain"
+        )
+        found = list(responses)
+    finally:
+        (pair["folder"] / "target" / "generation_config.json").unlink()
+    assert found[-1].token == last
+    assert found[-1].finish_reason == "stop"
 
 
 def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The Python API: mlx-lm's shapes over tokalign's event stream.
+"""The Python API: mlx-lm's functions and responses, for a draft model of any tokenizer.
 
 import mlx_lm, tokalign
 
@@ -14,43 +14,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tokalign.build.alignment.alignment_bundle import align
+from tokalign.assemble import DraftingOptions, assemble, no_note, pair_tables
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt, make_translation
+from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation, stop_ids
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_length.known_costs import shared_pace
-from tokalign.runtime.draft_length.pace import Pace
-from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.generate import Generation, Piece
-from tokalign.runtime.interfaces import Guesser, Sampler
+from tokalign.runtime.interfaces import DraftSampler, Sampler
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import (
+    AUTO,
     DEFAULT_ALTERNATIVES,
+    DEFAULT_DRAFT_TOKENS,
+    HYBRID_ORDER,
     check_draft_tokens,
     check_translation,
-    choose_method,
     choose_translation,
 )
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession
-from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import peak_memory, read_config
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.session_store import OutputStore, session_store
-from tokalign.runtime.translation.published import Pair, SharedIds, Translation
+from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.shared_ids import SharedIds
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tables.alignment import Alignment
-from tokalign.tables.opening import FilePath, open_alignment, open_dictionary
+from tokalign.tables.opening import FilePath, Note
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 AnyTokenizer = Any
 """A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""
@@ -58,8 +59,9 @@ AnyTokenizer = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResponse:
-    """mlx-lm's GenerationResponse, and `source`: which drafter the token is from, or "target".
+    """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
 
+    text: what can be printed now; the last response has all the rest.
     logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
     finish_reason: "stop" or "length" in the last response, else None.
     """
@@ -86,9 +88,11 @@ def stream_generate(
     draft_model: Any = None,
     draft_tokenizer: AnyTokenizer = None,
     draft_prompt: str | Sequence[int] | None = None,
-    method: str = "auto",
+    method: str = AUTO,
     translation: str | None = None,
     num_draft_tokens: int | None = None,
+    alternatives: int = DEFAULT_ALTERNATIVES,
+    order: Sequence[str] = HYBRID_ORDER,
     dictionary: FilePath | None = None,
     language: str | None = None,
     alignment: FilePath | None = None,
@@ -98,40 +102,69 @@ def stream_generate(
     stop: Sequence[str] = (),
     cache_options: CacheOptions | None = None,
     session: str | None = None,
+    note: Note = no_note,
 ) -> Iterator[GenerationResponse]:
-    """Generate text; drafting changes how fast, never what.
+    """Generate text, one response per token. Drafting changes the speed, never the output.
 
-    prompt: text, special tokens spelled out (apply the chat template first), or ids.
-    max_tokens: -1 for as many as the context holds.
-    draft_tokenizer: of the draft model; by default it has the target's.
-    draft_prompt: the draft's own rendering; by default it reads the target's prompt.
-    method, translation, dictionary, language, alignment: as options of `tokalign decode`.
-    num_draft_tokens: None to choose it in every round, zero included, by what drafting is expected
-    to gain; what is learned of these models serves later calls.
-    sampling: greedy by default. sampler: mlx-lm's kind, instead of `sampling`.
-    session: a name; outputs of one session are kept to copy from until `clear_session(name)`.
-    Raises: UsageError, IncompatibleError, MissingAssetError and their kinds.
+    model: the target, an mlx-lm model.
+    tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
+        tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
+    prompt: text after the chat template was applied (special tokens spelled out), or ids.
+    max_tokens: tokens to generate at most; -1 for as many as the context holds.
+    draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
+        dictionary, if one fits the tokenizer, and from the context.
+    draft_tokenizer: the draft model's, required with it; `tokenizer` again if they share one.
+    draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
+    method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
+        "draft", "hybrid", "hybrid-fixed".
+    translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
+        "exact". By default "none" if the tokenizers are equal, else "exact".
+    num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
+        included, by expected gain; what is learned about these models serves later calls.
+    alternatives: tokens that the draft model proposes besides its first one, in a tree.
+    order: the order in which "hybrid-fixed" asks its sources.
+    dictionary, alignment: table files to use; otherwise they are found by the tokenizers, and an
+        alignment that is not found is computed.
+    language: of the dictionary, such as "pl", where dictionaries of several languages fit.
+    sampling: temperature, filters and seed; greedy decoding by default.
+    sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
+    logits_processors: as in mlx-lm.
+    stop: texts before which the output ends.
+    cache_options: how the key-value caches are filled and quantized.
+    session: a name; the outputs of a session are kept, and later ones may be drafted from them,
+        until `clear_session(name)`.
+    note: told in one line each what was found and chosen, for example which dictionary is used.
+
+    Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
+    not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
     """
-    check_draft_tokens(num_draft_tokens)
-    target = _language_model(model, tokenizer)
-    own = tokenizer if draft_tokenizer is None else draft_tokenizer
-    draft = None if draft_model is None else _language_model(draft_model, own)
-    table = open_dictionary(target.tokenizer, file=dictionary, language=language)
+    target: LanguageModel[TargetId] = _language_model(model, tokenizer)
+    draft = None
+    if draft_model is not None:
+        if draft_tokenizer is None:
+            raise UsageError(
+                "draft_tokenizer is missing; pass the draft model's tokenizer, or "
+                "draft_tokenizer=tokenizer if the two models share one"
+            )
+        draft = _language_model(draft_model, draft_tokenizer)
     store = None if session is None else session_store(session, target.tokenizer.fingerprint)
-    decoder = Decoder(
-        target=target,
-        draft=draft,
-        drafting=Drafting(
-            method=choose_method(method, draft=draft is not None, dictionary=table is not None),
-            translation=_choose_translation(translation, target, draft),
+    decoder = assemble(
+        target,
+        draft,
+        DraftingOptions(
+            method=method,
+            translation=translation,
             num_draft_tokens=num_draft_tokens,
-            dictionary=table,
-            alignment=_alignment(target, draft, alignment),
-            outputs=None if store is None else store.text,
-            pace=_pace(method, num_draft_tokens, model, draft_model),
+            alternatives=alternatives,
+            order=order,
+            dictionary=dictionary,
+            language=language,
+            alignment=alignment,
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
-        cache=cache_options or CacheOptions(),
+        cache=cache_options,
+        outputs=None if store is None else store.text,
+        note=note,
     )
     rendered = Prompt(
         target=_encode(target, prompt),
@@ -144,7 +177,7 @@ def stream_generate(
 
 
 def _kept(generation: Generation, store: OutputStore) -> Iterator[GenerationResponse]:
-    """The responses; what was emitted is kept, also where the caller stops early."""
+    """The responses; what was emitted is kept even if the caller stops early."""
     try:
         yield from _responses(generation)
     finally:
@@ -152,7 +185,7 @@ def _kept(generation: Generation, store: OutputStore) -> Iterator[GenerationResp
 
 
 def _responses(generation: Generation) -> Iterator[GenerationResponse]:
-    """One response per token; the last one carries the finish reason and the rest of the text."""
+    """One response per token; the last one has the finish reason and the rest of the text."""
     held: Piece | None = None
     for number, piece in enumerate(generation):
         if held is not None:
@@ -189,7 +222,7 @@ def speculative_generate_step(
     model: Any,
     draft_model: Any,
     *,
-    num_draft_tokens: int = 2,
+    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS,
     max_tokens: int = 256,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
@@ -204,11 +237,14 @@ def speculative_generate_step(
 ) -> Iterator[tuple[int, Array, bool]]:
     """mlx-lm's function of this name, for any two tokenizers.
 
-    Without tokenizers both models speak the same ids, as in mlx-lm; with both of them,
-    `translation` puts the draft's into the target's. It knows no stop ids: the caller stops.
-    max_tokens: -1 for no bound. prompt_cache: the target's cache, then the draft's, for models that
-    share their ids; in the end both hold the prompt and what was yielded, but for the last token.
+    prompt, model, draft_model and the options that mlx-lm has too: as in mlx-lm. max_tokens: -1 for
+    no bound. It knows no stop ids: the caller stops.
+    tokenizer, draft_tokenizer: of the two models, as in `stream_generate`. Without them the models
+    share their ids, as in mlx-lm; with both, `translation` turns draft ids into target ids.
+    prompt_cache: the target's cache, then the draft's, for models that share their ids; at the end
+    both hold the prompt and what was yielded, except for the last token.
     Yields: (token, logprobs f[vocabulary], from_draft).
+    Raises: UsageError, IncompatibleError.
     """
     check_draft_tokens(num_draft_tokens)
     if prompt_cache is not None and tokenizer is not None:
@@ -223,13 +259,13 @@ def speculative_generate_step(
     caches = (
         (None, None) if prompt_cache is None else (prompt_cache[:layers], prompt_cache[layers:])
     )
-    target_session = ModelSession(model, options, cache=caches[0])
-    draft_session = ModelSession(draft_model, options, cache=caches[1])
+    target_session = TargetModelSession(model, options, cache=caches[0])
+    draft_session = DraftModelSession(draft_model, options, cache=caches[1])
     context = Context([TargetId(int(i)) for i in prompt])
     chooser = _sampler(None, sampler, logits_processors or ())
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.drafts),
+        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.draft_sampler),
         num_draft_tokens=num_draft_tokens,
         alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )
@@ -241,37 +277,56 @@ def speculative_generate_step(
     yielded = len(context.ids)
     try:
         for event in decode(context, drafter, verifier, limits=limits):
-            if isinstance(event, Emitted) and event.logprobs is not None:
-                for row, token in enumerate(event.ids):
+            if isinstance(event, Round) and event.logprobs is not None:
+                for row, token in enumerate(event.emitted):
                     yielded += 1
                     yield token, event.logprobs[row], row < event.accepted
     finally:
         if prompt_cache is not None:
             target_session.settle(context.ids[: yielded - 1])
-            draft_session.settle(context.ids[: yielded - 1])
+            shared_ids = cast("Sequence[DraftId]", context.ids)
+            draft_session.settle(shared_ids[: yielded - 1])
 
 
 # -- mlx-lm's objects as tokalign's ----------------------------------------------------------------
 
 
-def _language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel:
-    ours = as_tokenizer(tokenizer)
+def _language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
+    ours, folder = as_tokenizer(tokenizer), _folder_of(tokenizer)
     ends = frozenset(getattr(tokenizer, "eos_token_ids", ()))
-    return LanguageModel(model=model, tokenizer=ours, stop_ids=ours.vocabulary.roles.eos | ends)
+    config = {} if folder is None else read_config(folder)
+    return LanguageModel(
+        model=model, tokenizer=ours, folder=folder, stop_ids=stop_ids(ours, config) | ends
+    )
 
 
 def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer[Any]:
-    """A tokalign tokenizer from whatever names or wraps one. Raises: UsageError; see registry."""
+    """The tokalign tokenizer that an object is, wraps or names.
+
+    Raises: UsageError if it does not say which tokenizer it is; as `resolve_tokenizer`.
+    """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
-    named = isinstance(tokenizer, str | Path)
-    name = tokenizer if named else getattr(tokenizer, "name_or_path", None)
-    if not name:
+    name = _name_of(tokenizer)
+    if name is None:
         raise UsageError(
             f"cannot tell which tokenizer a {type(tokenizer).__name__} is; "
             "pass a path to the model's folder, or a tokalign Tokenizer"
         )
-    return _resolve(str(name))
+    return _resolve(name)
+
+
+def _name_of(tokenizer: AnyTokenizer) -> str | None:
+    """The path or repository that an object was loaded from."""
+    named = isinstance(tokenizer, str | Path)
+    return str(tokenizer if named else getattr(tokenizer, "name_or_path", "")) or None
+
+
+def _folder_of(tokenizer: AnyTokenizer) -> Path | None:
+    """The folder that a tokenizer was loaded from, if it is one on this machine."""
+    name = _name_of(tokenizer)
+    folder = None if name is None else Path(name).expanduser()
+    return folder if folder is not None and folder.is_dir() else None
 
 
 @lru_cache(maxsize=8)
@@ -279,10 +334,10 @@ def _resolve(name: str) -> Tokenizer[Any]:
     return resolve_tokenizer(name).tokenizer
 
 
-def _encode(model: LanguageModel, prompt: str | Sequence[int]) -> list[Any]:
+def _encode(model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
     if isinstance(prompt, str):
-        return encode_prompt(model.tokenizer, None, prompt)
-    return [int(i) for i in prompt]
+        return encode_prompt(model.tokenizer, prompt)
+    return cast("list[Id]", [int(i) for i in prompt])
 
 
 def _sampler(
@@ -296,48 +351,24 @@ def _sampler(
     return replace(sampling, processors=(*sampling.processors, *processors))
 
 
-def _choose_translation(
-    asked: str | None, target: LanguageModel, draft: LanguageModel | None
-) -> str:
-    if asked is not None:
-        check_translation(asked)
-    if draft is None:
-        return "none"
-    return choose_translation(asked, target.tokenizer, draft.tokenizer)
-
-
-def _pace(method: str, num_draft_tokens: int | None, model: Any, draft_model: Any) -> Pace | None:
-    if num_draft_tokens is not None or method == "plain":
-        return None
-    return shared_pace(model, draft_model)
-
-
-def _alignment(
-    target: LanguageModel, draft: LanguageModel | None, file: FilePath | None
-) -> Callable[[], Alignment]:
-    if draft is None:
-        return no_alignment
-    ours, own = target.tokenizer, draft.tokenizer
-    return cache(lambda: open_alignment(ours, own, otherwise=align, file=file))
-
-
 def _pass_ids(
     tokenizer: AnyTokenizer,
     draft_tokenizer: AnyTokenizer,
     translation: str | None,
     context: Context,
-    guesser: Guesser | None,
+    sampler: DraftSampler | None,
 ) -> Translation:
-    """The translation of `speculative_generate_step`: none without tokenizers."""
+    """The translation of `speculative_generate_step`; without tokenizers, ids are shared."""
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
-            raise UsageError("only one tokenizer is given; pass both, or none for a shared one")
-        return SharedIds(guesser)
+            raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
+        return SharedIds(sampler)
+    check_translation(translation)
     target, draft = as_tokenizer(tokenizer), as_tokenizer(draft_tokenizer)
     return make_translation(
         choose_translation(translation, target, draft),
         Pair(target, draft),
         Prompt(target=context.ids[:]),
-        cache(lambda: open_alignment(target, draft, otherwise=align)),
-        guesser,
+        pair_tables(target, draft, beside=_folder_of(tokenizer)),
+        sampler,
     )

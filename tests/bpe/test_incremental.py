@@ -20,7 +20,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 
 @given(parts=st.lists(byte_strings, max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pushing_parts_equals_encoding_the_whole(
     tokenizer: Tokenizer[Any], parts: list[bytes]
 ) -> None:
@@ -33,9 +33,31 @@ def test_pushing_parts_equals_encoding_the_whole(
     assert encoder.ids == tokenizer.bpe.encode(encoder.text)
 
 
+def test_the_worked_examples(bielik: Tokenizer[Any]) -> None:
+    """Those at the heads of `incremental.py` and `stable_prefix.py`."""
+    encoder = IncrementalEncoder(bielik.bpe)
+
+    def tokens() -> list[bytes]:
+        return [bielik.vocabulary.tokens[i] for i in encoder.ids]
+
+    encoder.push(b" War")
+    assert tokens() == [b" War"]
+    encoder.push(b"szawa")
+    assert tokens() == [b" Wars", b"z", b"awa"]
+    encoder = IncrementalEncoder(bielik.bpe)
+    encoder.push(" poniedziałek".encode())
+    first = [b" pon", b"ied", "ział".encode()]
+    assert tokens() == [*first, b"ek"]
+    assert encoder.stable == 3
+    for end, more in (("ek", ["eks"]), ("k", ["e", "ke"])):
+        encoder = IncrementalEncoder(bielik.bpe)
+        encoder.push(" poniedziałek".removesuffix(end).encode() + more[-1].encode())
+        assert tokens() == [*first, *(token.encode() for token in more)]
+
+
 @pytest.mark.parametrize("broken", [b"", b"\xc5", b"\xe2\x82"])
 def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken: bytes) -> None:
-    """Above all those by which the end of the text becomes a part of a longer token."""
+    """Most of the continuations make the end of the text a part of a longer token."""
     bpe, draw, changed = tokenizer.bpe, Random(21), 0
     within = 0
     for sentence in SENTENCES:
@@ -54,8 +76,8 @@ def test_stable_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broken
     assert within > 20 or broken
 
 
-def continuations(bpe: BytePairEncoding, text: bytes, draw: Random) -> Iterator[bytes]:
-    """What tokens have behind each short end of `text`, alone and with more; and anything else."""
+def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iterator[bytes]:
+    """What completes a short end of `text` to a token, alone and with more; and other bytes."""
     for size in range(min(len(text), 10)):
         first, last = bpe.order.extending(text[len(text) - size :])
         if first < last:
@@ -100,7 +122,7 @@ def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -
 
 @example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
 @given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_truncating_equals_never_having_pushed(
     tokenizer: Tokenizer[Any], data: bytes, more: bytes, cut: int
 ) -> None:

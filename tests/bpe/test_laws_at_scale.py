@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import zstandard
+from canonical import is_canonical_piece, ordinary_tokens
 from places import ROOT, shared_folder
 
-from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.incremental import IncrementalEncoder
-from tokalign.tokenizer.spec import byte_alphabet
+from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 PAIRS = 100_000
@@ -96,20 +96,19 @@ def test_a_pair_is_canonical_iff_the_library_leaves_it(
     subject: Tokenizer[Any], pieces: Counter[bytes]
 ) -> None:
     bpe, encode, outcomes = subject.bpe, library(subject), Counter[bool]()
-    for left, right in pairs(bpe, pieces):
+    for left, right in pairs(subject, pieces):
         encoded = encode(bpe.tokens[left] + bpe.tokens[right])
         if encoded is not None:
             expected = encoded == (left, right)
-            assert bpe.is_canonical_piece((left, right)) == expected
+            assert is_canonical_piece(bpe, (left, right)) == expected
             outcomes[expected] += 1
     assert outcomes.total() >= PAIRS
     assert min(outcomes[True], outcomes[False]) > PAIRS / 5, outcomes
 
 
-def pairs(bpe: BytePairEncoding, pieces: Counter[bytes]) -> Iterator[tuple[int, int]]:
+def pairs(subject: Tokenizer[Any], pieces: Counter[bytes]) -> Iterator[tuple[int, int]]:
     """A quarter at random, a quarter neighbours in text, half cut elsewhere."""
-    draw = Random(17)
-    tokens = [i for i in bpe.order.ids if bpe.reachable(i)]
+    bpe, draw, tokens = subject.bpe, Random(17), ordinary_tokens(subject.bpe)
     for _ in range(PAIRS // 4 + 1000):
         yield draw.choice(tokens), draw.choice(tokens)
     words = [ids for piece in pieces if len(ids := bpe.encode_piece(piece)) > 1]
@@ -134,13 +133,13 @@ def test_a_million_tokens_of_text_are_canonical_and_what_is_cut_elsewhere_is_not
     for piece, count in pieces.items():
         ids = bpe.encode_piece(piece)
         assert ids == encode(piece)
-        assert bpe.is_canonical_piece(ids)
+        assert is_canonical_piece(bpe, ids)
         tokens += count * len(ids)
         cut = draw.randint(1, len(piece))
         other = bpe.encode_piece(piece[:cut]) + (
             bpe.encode_piece(piece[cut:]) if piece[cut:] else ()
         )
-        assert bpe.is_canonical_piece(other) == (other == ids)
+        assert is_canonical_piece(bpe, other) == (other == ids)
         refused += other != ids
     assert tokens >= TOKENS
     assert refused > len(pieces) / 5

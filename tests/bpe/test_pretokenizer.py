@@ -1,4 +1,4 @@
-"""Cutting text into pieces: the short way is the way of the expression."""
+"""Cutting text into pieces: the fast path agrees with the regular expression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.bpe.pretokenizer import RegexSplitter, as_bytes, as_text
-from tokalign.tokenizer.files import GPT2_PATTERN
+from tokalign.tokenizer.formats.tokenizer_json import GPT2_PATTERN
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 mostly_words = st.text(st.sampled_from("aAłŻé 'sºĀ" + "1.\n\xa0\x1c\u0301жß"), max_size=12)
@@ -37,7 +37,7 @@ def test_words_are_cut_as_the_expression_cuts_them(
 
 
 @given(pieces=st.lists(mostly_words.filter(bool).map(str.encode), min_size=1, max_size=5))
-def test_only_white_space_behind_white_space_unsettles_more_than_the_last_piece(
+def test_only_white_space_after_white_space_unsettles_more_than_the_last_piece(
     splitters: list[RegexSplitter], pieces: list[bytes]
 ) -> None:
     count = len(pieces) - 1

@@ -42,6 +42,6 @@ def test_extended_of_a_real_vocabulary(tokenizer: Tokenizer[Any]) -> None:
 
 @given(st.text(alphabet=" aż\n", max_size=20))
 @settings(max_examples=300)
-def test_words_are_cut_behind_anything_but_spaces(text: str) -> None:
+def test_words_are_cut_after_anything_but_spaces(text: str) -> None:
     data = text.encode()
     assert WordSplitter().split(data) == regex.findall(rb" *[^ ]+| +", data)

@@ -14,10 +14,16 @@ from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.project import command as project
 from tokalign.cost.curve import read_curve
 from tokalign.errors import UsageError
-from tokalign.evaluate.recorded_proposals import Offer, OfferTrace, TracedText, write_trace
-from tokalign.evaluate.unispec import unispec_size
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
+    TracedText,
+    write_trace,
+)
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft_length.known_costs import opening_pace
+from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
+from tokalign.tables.token_tree import TokenTree
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +65,14 @@ def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], s
 def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], store: Path) -> None:
     target = LanguageModel.from_folder(Path(models["target"])).model
     assumed: list[str] = []
-    before = opening_pace(target, note=assumed.append)
+    before = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
-    assert not before.rows.is_calibrated
+    assert not before.costs.rows.is_calibrated
     run_calibrate(models)
-    after = opening_pace(target, note=assumed.append)
+    after = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
-    assert after.rows.is_calibrated
-    assert 0 < after.rows(1) < 1
+    assert after.costs.rows.is_calibrated
+    assert 0 < after.costs.rows(1) < 1
 
 
 def test_a_curve_can_be_written_elsewhere_and_projected(
@@ -75,15 +81,16 @@ def test_a_curve_can_be_written_elsewhere_and_projected(
     curve, trace = tmp_path / "mine.json", tmp_path / "t.jsonl"
     assert run_calibrate(models, "--output", str(curve)).exit_code == 0
     assert read_curve(str(curve)).rows_at(0)[0] > 0
-    offer = {at: Offer(sources=("draft",) * 4, path=(0, 1), passes=4) for at in range(5, 90)}
-    text = TracedText(given=5, length=100, offers={"draft": offer})
-    write_trace(OfferTrace(texts=(text,), every_position=True), trace)
+    chain = TokenTree.chain([WRONG] * 4, "draft")
+    recorded = {at: RecordedProposal.of(chain, (0, 1), passes=4) for at in range(5, 90)}
+    text = TracedText(given=5, length=100, proposals={"draft": recorded})
+    write_trace(ProposalTrace(texts=(text,), every_position=True), trace)
     arguments = ["--trace", str(trace), "--cost", str(curve), "--cost", "flat", "--json"]
     result = CliRunner().invoke(project, arguments, catch_exceptions=False)
     found = json.loads(result.stdout)
     assert found["tokens"] == 95
     flat = found["curves"]["flat"]
-    assert flat["best_length"] == 2  # every pass behind the second one is for nothing
+    assert flat["best_length"] == 2  # every pass after the second one is for nothing
     assert flat["fixed"]["2"] == pytest.approx(2.2, rel=0.05)
     assert flat["auto"] > 1.5
     shown = CliRunner().invoke(project, arguments[:-1], catch_exceptions=False)
@@ -98,13 +105,11 @@ def test_an_unknown_curve_or_trace_is_refused(tmp_path: Path) -> None:
         assert isinstance(result.exception, UsageError)
 
 
-def test_unispec_finds_the_summit_of_smooth_costs() -> None:
-    """tau = 1 + 2.4 (1 - 0.6^g), every row 10 %: the smooth optimum is near the true one."""
-    tokens = {g: 1 + 1.5 * (1 - 0.6**g) for g in range(9)}
-    smooth = {g: 1 + 0.1 * g for g in range(9)}
-    best = max(smooth, key=lambda g: tokens[g] / smooth[g])
-    found = unispec_size(smooth, tokens)
-    assert abs(found.length - best) <= 1
-    assert found.speedup == pytest.approx(tokens[best] / smooth[best], rel=0.03)
-    nowhere = unispec_size({g: 1 + 2.0 * g for g in range(9)}, tokens)
-    assert nowhere.length == 0
+def test_lengths_that_the_trace_cannot_tell_of_are_left_out(tmp_path: Path) -> None:
+    """Three passes brought six ids: nothing is known of a fourth pass."""
+    chain = TokenTree.chain([WRONG] * 6, "draft")
+    recorded = {at: RecordedProposal.of(chain, (0, 1), passes=3) for at in range(5, 40)}
+    text = TracedText(given=5, length=60, proposals={"draft": recorded})
+    write_trace(ProposalTrace(texts=(text,), every_position=True), tmp_path / "t")
+    result = CliRunner().invoke(project, ["--trace", str(tmp_path / "t"), "--cost", "m2", "--json"])
+    assert list(json.loads(result.stdout)["curves"]["m2"]["fixed"]) == ["0", "1", "2", "3"]

@@ -13,8 +13,11 @@ from saved_runs import run_of
 from tokalign.cli.report import command
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Round
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
-ROUND = Round(limit=3, proposed=(1,), sources=("draft",), accepted=1, emitted=(1, 2))
+IDS = (TargetId(1), TargetId(2))
+ROUND = Round(limit=3, tree=TokenTree.chain(IDS[:1], "draft"), path=(0,), emitted=IDS)
 RUN = json.dumps(run_of([ROUND], {1: b" Ala", 2: b" ma"}).to_json())
 
 

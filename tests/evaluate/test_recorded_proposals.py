@@ -1,7 +1,8 @@
-"""A trace keeps what was offered, and answers for what was not asked."""
+"""A trace keeps what was proposed, and answers for positions where nobody was asked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,60 +11,68 @@ from hypothesis import strategies as st
 
 from tokalign.errors import UsageError
 from tokalign.evaluate.recorded_proposals import (
-    Offer,
-    OfferTrace,
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
     TracedText,
     read_trace,
     trace_of_run,
     write_trace,
 )
 from tokalign.runtime.rounds import Round, SavedRun
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+def chain(
+    count: int, accepted: int, *, source: str = "d", passes: int = 0, likely: Sequence[float] = ()
+) -> RecordedProposal:
+    tree = TokenTree.chain([WRONG] * count, source, likely)
+    return RecordedProposal.of(tree, range(accepted), passes=passes)
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> Offer:
-    sources = tuple(draw(st.lists(st.sampled_from(["draft", "copy"]), max_size=6)))
-    accepted = draw(st.integers(0, len(sources)))
-    count = len(sources)
-    known = draw(st.booleans())
-    return Offer(
-        sources=sources,
-        path=tuple(range(accepted)),
-        parents=tuple(draw(st.integers(-1, i - 1)) for i in range(count))
-        if draw(st.booleans())
-        else (),
-        probabilities=tuple(draw(st.floats(0, 1).map(lambda p: round(p, 4))) for _ in sources)
-        if known
-        else (),
+def proposals(draw: st.DrawFn) -> RecordedProposal:
+    """A tree and some path from a root of it."""
+    count = draw(st.integers(0, 6))
+    chance = st.floats(0, 1).map(lambda p: round(p, 4))
+    tree = TokenTree(
+        (WRONG,) * count,
+        tuple(draw(st.integers(-1, i - 1)) for i in range(count)),
+        tuple(draw(st.sampled_from(["draft", "copy"])) for _ in range(count)),
+        tuple(draw(chance) for _ in range(count)) if draw(st.booleans()) else (),
+    )
+    return RecordedProposal.of(
+        tree,
+        tree.path_to(draw(st.integers(-1, count - 1))),
         passes=draw(st.integers(0, 8)),
         host=draw(st.sampled_from([0.0, 0.000125])),
     )
 
 
 @given(
-    st.lists(st.dictionaries(st.integers(5, 40), offers(), max_size=4), min_size=1, max_size=3),
+    st.lists(st.dictionaries(st.integers(5, 40), proposals(), max_size=4), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_lines_keep_everything(texts: list[dict[int, Offer]], every: bool) -> None:
-    trace = OfferTrace(
+def test_lines_keep_everything(texts: list[dict[int, RecordedProposal]], every: bool) -> None:
+    trace = ProposalTrace(
         texts=tuple(
-            TracedText(given=5, length=60, offers={"it": by} if by else {}) for by in texts
+            TracedText(given=5, length=60, proposals={"it": by} if by else {}) for by in texts
         ),
         every_position=every,
         notes={"translation": "exact"},
     )
-    assert OfferTrace.from_lines(trace.lines(), name="it") == trace
+    assert ProposalTrace.from_lines(trace.lines(), name="it") == trace
 
 
 def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
-    offer = Offer(sources=("draft",) * 3, path=(0,), passes=2)
-    text = TracedText(given=4, length=9, offers={"draft": {4: offer}})
-    trace = OfferTrace(texts=(text,), every_position=True)
+    text = TracedText(given=4, length=9, proposals={"draft": {4: chain(3, 1, passes=2)}})
+    trace = ProposalTrace(texts=(text,), every_position=True)
     write_trace(trace, tmp_path / "t.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
     assert read_trace(tmp_path / "t.jsonl") == trace
     assert trace.tokens == 5
-    assert trace.longest == 3
+    assert trace.longest == 2, "two passes, whatever they brought"
 
 
 @pytest.mark.parametrize(
@@ -86,41 +95,43 @@ def test_what_is_no_trace_is_one_line(broken: str, tmp_path: Path) -> None:
     assert "\n" not in str(found.value)
 
 
-def test_between_rounds_the_rest_of_the_last_offer_stands() -> None:
-    offer = Offer(sources=("a", "b", "c"), path=(0, 1), probabilities=(0.9, 0.8, 0.7))
-    text = TracedText(given=2, length=20, offers={"it": {4: offer}})
-    assert text.offer("it", 3) is None
-    assert text.offer("it", 4) == offer
-    rest = text.offer("it", 5)
-    assert rest == Offer(sources=("b", "c"), path=(0,), probabilities=(0.8, 0.7))
-    assert text.offer("it", 7) is None  # the third id was wrong
+def test_between_rounds_the_rest_of_the_last_proposal_stands_in() -> None:
+    whole = chain(3, 2, likely=(0.9, 0.8, 0.7))
+    text = TracedText(given=2, length=20, proposals={"it": {4: whole}})
+    assert text.proposal("it", 3) is None
+    assert text.proposal("it", 4) == whole
+    assert text.proposal("it", 5) == chain(2, 1, likely=(0.8, 0.7))
+    assert text.proposal("it", 7) is None  # the third id was wrong
 
 
 def test_fewer_passes_bring_fewer_ids() -> None:
-    offer = Offer(sources=("d",) * 9, path=tuple(range(5)), passes=8)
-    assert offer.head(8) is offer
-    assert offer.head(4) == Offer(sources=("d",) * 4, path=(0, 1, 2, 3), passes=4)
-    assert offer.head(1).accepted == 1
+    whole = chain(9, 5, passes=8)
+    assert whole.after_passes(8) is whole
+    assert whole.after_passes(4) == chain(4, 4, passes=4)
+    assert whole.after_passes(1).accepted == 1
 
 
-def test_what_stands_beside_the_chain_stays_with_its_parent() -> None:
-    """A chain of three, and what else might come first."""
-    tree = Offer(sources=("d",) * 4, parents=(-1, 0, 1, -1), path=(3,), passes=3)
-    short = tree.head(1)
-    assert short.parents == (-1, -1)
-    assert short.path == (1,)
-    assert tree.first(2).path == ()
+def test_alternatives_to_the_chain_stay_with_their_parent() -> None:
+    """A chain of three, and another id that might come first."""
+    tree = TokenTree((WRONG,) * 4, (-1, 0, 1, -1), ("d",) * 4)
+    short = RecordedProposal.of(tree, (3,), passes=3).after_passes(1)
+    assert short.tree.parents == (-1, -1)
+    assert short.path == [1]
+
+
+def test_no_path_through_the_tree_is_refused() -> None:
+    with pytest.raises(ValueError, match="no path"):
+        RecordedProposal.of(TokenTree.chain([WRONG] * 3, "d"), (0, 2))
 
 
 def test_a_run_is_a_trace_of_where_its_rounds_began() -> None:
     def one(proposed: int, accepted: int) -> Round:
-        ids = tuple(range(proposed))
+        ids = tuple(map(TargetId, range(proposed)))
         return Round(
             limit=9,
-            proposed=ids,
-            sources=("draft",) * proposed,
-            accepted=accepted,
-            emitted=(*ids[:accepted], 99),
+            tree=TokenTree.chain(ids, "draft"),
+            path=tuple(range(accepted)),
+            emitted=(*ids[:accepted], TargetId(99)),
             draft_passes=2,
         )
 
@@ -134,5 +145,5 @@ def test_a_run_is_a_trace_of_where_its_rounds_began() -> None:
     assert not trace.every_position
     text = trace.texts[0]
     assert (text.given, text.length) == (7, 7 + 3 + 1 + 2)
-    assert sorted(text.offers["draft"]) == [7, 10, 11]
-    assert text.offers["draft"][11].accepted == 1
+    assert sorted(text.proposals["draft"]) == [7, 10, 11]
+    assert text.proposals["draft"][11].accepted == 1

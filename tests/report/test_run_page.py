@@ -6,22 +6,25 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
 
 from tokalign.report.run import run_page
 from tokalign.report.tokens import shown_tokens
-from tokalign.runtime.events import Emitted, Proposed
-from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Outcome, Round, SavedRun
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+def ids(*numbers: int) -> tuple[TargetId, ...]:
+    return tuple(map(TargetId, numbers))
+
+
 def plain_round(*emitted: int) -> Round:
-    return Round(limit=1, proposed=(), sources=(), accepted=0, emitted=emitted)
+    return Round(limit=1, tree=EMPTY_TREE, path=(), emitted=tuple(map(TargetId, emitted)))
 
 
 def run_of_bytes(pieces: list[bytes]) -> SavedRun:
@@ -73,11 +76,13 @@ def test_text_is_only_text(data: bytes) -> None:
 tokens = {i: f" t{i}".encode() for i in range(35)}
 
 
+@settings(max_examples=20)
 @given(st.lists(rounds(), max_size=8))
 def test_every_token_appears_once_in_order(log: list[Round]) -> None:
     run = run_of(log, tokens)
-    document = Document(run_page(run))
-    assert_self_contained(run_page(run))
+    page = run_page(run)
+    document = Document(page)
+    assert_self_contained(page)
     shown = [a for a in document.of_class("t") if "data-note" in a]
     expected = [one.outcome(i) for one in log for i in range(len(one.emitted))]
     assert [(a["class"] or "").split()[1] for a in shown] == [str(o) for o in expected]
@@ -89,22 +94,11 @@ def statistics_of(log: list[Round]) -> Statistics:
     """The same rounds through the fold that `decode` prints."""
     found = Statistics()
     for one in log:
-        ids = tuple(map(TargetId, one.proposed))
-        found.observe(Proposed(Proposal(ids=ids, sources=one.sources), one.limit, 0.0))
-        sources = [one.sources[i] for i in one.path]
-        own = len(one.emitted) - one.accepted
-        found.observe(
-            Emitted(
-                ids=tuple(map(TargetId, one.emitted)),
-                sources=(*sources, *["target"] * own),
-                accepted=one.accepted,
-                seconds=0.0,
-                model_seconds=0.0,
-            )
-        )
+        found.observe(one)
     return found
 
 
+@settings(max_examples=20)
 @given(st.lists(rounds(), min_size=1, max_size=8))
 def test_totals_are_the_statistics(log: list[Round]) -> None:
     found, pieces = statistics_of(log), Document(run_page(run_of(log, tokens))).pieces
@@ -124,30 +118,18 @@ def test_totals_are_the_statistics(log: list[Round]) -> None:
 
 
 def test_branches_of_a_tree_are_told_apart() -> None:
-    tree = Round(
-        limit=4,
-        proposed=(1, 2, 3, 4),
-        parents=(-1, 0, -1, 2),
-        sources=("draft",) * 4,
-        accepted=1,
-        emitted=(3, 5),
-    )
-    document = Document(run_page(run_of([tree], tokens)))
+    tree = TokenTree(ids(1, 2, 3, 4), (-1, 0, -1, 2), ("draft",) * 4)
+    one = Round(limit=4, tree=tree, path=(2,), emitted=ids(3, 5))
+    document = Document(run_page(run_of([one], tokens)))
     assert "“ t1” “ t2” | “ t3” “ t4”" in document.pieces
     assert document.of_class("t")[5]["data-note"] == "instead of “ t4” from draft · round 1"
 
 
 def test_what_was_rejected_is_said_where_it_was_corrected() -> None:
-    one = Round(
-        limit=3,
-        proposed=(1, 2),
-        sources=("draft", "dictionary"),
-        probabilities=(0.75,),
-        accepted=1,
-        emitted=(1, 3),
-    )
+    tree = TokenTree(ids(1, 2), (-1, 0), ("draft", "dictionary"), (0.75, 0.5))
+    one = Round(limit=3, tree=tree, path=(0,), emitted=ids(1, 3))
     notes = [a["data-note"] for a in Document(run_page(run_of([one], tokens))).of_class("t")[4:]]
     assert notes == [
         "accepted, from draft (p = 0.75) · round 1",
-        "instead of “ t2” from dictionary · round 1",
+        "instead of “ t2” from dictionary (p = 0.50) · round 1",
     ]

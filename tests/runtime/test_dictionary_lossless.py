@@ -1,4 +1,4 @@
-"""With a dictionary of either kind, alone or in a hybrid, the output is the target's own."""
+"""With either kind of dictionary, alone or in a hybrid, the output is the target's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from places import DEMO
 
 from tokalign.build.counting.token_ngrams import TokenNgrams
 from tokalign.build.dictionary.backoff import make_table
-from tokalign.build.dictionary.dictspec import best_continuations
+from tokalign.build.dictionary.dictspec import EncodedNgram, best_continuations
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
@@ -18,6 +18,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tokenizer.vocabulary import TargetId
 
 TARGET_FOLDER = DEMO / "target"
 PROMPT, TOKENS = "Wczoraj rano", 36
@@ -39,17 +40,17 @@ def generate(target: LanguageModel, sampling: Sampling, **how: Any) -> tuple[lis
 
 
 def tables(text: list[int], size: int) -> dict[str, Dictionary]:
-    """Of the text itself, every other stretch of it spoilt: some guesses are right, some wrong."""
+    """Tables of the text with every fourth stretch changed, so that some proposals are wrong."""
     spoilt = [token if i % 12 < 9 else (token + 1) % size for i, token in enumerate(text)]
     orders, lines = [], [spoilt[i : i + 12] for i in range(0, len(spoilt), 6)]
     for n in range(1, 5):
         windows = [tuple(line[i : i + n]) for line in lines for i in range(len(line) - n + 1)] * 9
         ids, counts = np.unique(np.array(windows, dtype=np.uint16), axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
-    sequences: Any = [(tuple(line), 1) for line in lines]
+    ngrams = [EncodedNgram(tuple(map(TargetId, line)), 1, 1) for line in lines]
     return {
         "backoff": make_table(grow_tree(orders), vocabulary_size=size, max_bytes=50_000),
-        "dictspec": DictSpecTable.from_entries(best_continuations(sequences, p_min=0.2), size),
+        "dictspec": DictSpecTable.from_entries(best_continuations(ngrams, p_min=0.2), size),
     }
 
 

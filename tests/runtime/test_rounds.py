@@ -12,6 +12,8 @@ from saved_runs import rounds
 
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 @given(st.lists(rounds(), max_size=6))
@@ -22,20 +24,22 @@ def test_what_is_saved_is_read_back(log: list[Round]) -> None:
         rounds=tuple(log), token_bytes=tokens, special_tokens=specials, figures={"text": "ż"}
     )
     assert SavedRun.from_json(json.loads(json.dumps(run.to_json())), name="x") == run
-    assert {*tokens, *specials} == {i for one in log for i in one.proposed + one.emitted}
+    assert {*tokens, *specials} == {i for one in log for i in one.tree.ids + one.emitted}
 
 
 def test_an_accepted_path_through_a_tree() -> None:
-    """1 or 7 first; behind the 1 a 2 or an 8, behind the 8 a 9."""
-    tree = {"limit": 9, "proposed": (1, 2, 7, 8, 9), "parents": (-1, 0, -1, 0, 3)}
-    one = Round(**tree, sources=("a", "a", "b", "b", "b"), accepted=2, emitted=(1, 8, 5))
-    assert one.path == [0, 3]
-    assert [one.proposed[i] for i in one.rejected] == [9]
+    """First 1 or 7; after the 1 comes 2 or 8, after the 8 comes 9."""
+    tree = TokenTree(ids(1, 2, 7, 8, 9), (-1, 0, -1, 0, 3), ("a", "a", "b", "b", "b"))
+    one = Round(limit=9, tree=tree, path=(0, 3), emitted=ids(1, 8, 5))
+    assert one.accepted == 2
+    assert one.sources == ("a", "b", "target")
+    assert [tree.ids[i] for i in one.rejected] == [9]
     assert one.outcome(2) is Outcome.CORRECTED
-    whole = Round(**tree, sources=("a",) * 5, accepted=3, emitted=(1, 8, 9, 5))
+    assert Round.from_json(one.to_json()) == one
+    whole = Round(limit=9, tree=tree, path=(0, 3, 4), emitted=ids(1, 8, 9, 5))
     assert whole.outcome(3) is Outcome.BONUS
-    none = Round(**tree, sources=("a",) * 5, accepted=0, emitted=(5,))
-    assert [none.proposed[i] for i in none.rejected] == [1, 7]
+    none = Round(limit=9, tree=tree, path=(), emitted=ids(5))
+    assert [tree.ids[i] for i in none.rejected] == [1, 7]
 
 
 @given(rounds())
@@ -44,11 +48,15 @@ def test_outcomes_add_up(one: Round) -> None:
     assert found[Outcome.ACCEPTED] == one.accepted
     own = len(one.emitted) - one.accepted
     assert found[Outcome.CORRECTED] + found[Outcome.BONUS] + found[Outcome.UNDRAFTED] == own
-    assert not found[Outcome.UNDRAFTED] or not one.proposed
-    assert not found[Outcome.CORRECTED] or one.accepted < len(one.proposed)
+    assert not found[Outcome.UNDRAFTED] or not one.tree
+    assert not found[Outcome.CORRECTED] or one.accepted < len(one.tree)
 
 
-GOOD = Round(limit=3, proposed=(1,), sources=("draft",), accepted=0, emitted=(2,)).to_json()
+def ids(*numbers: int) -> tuple[TargetId, ...]:
+    return tuple(map(TargetId, numbers))
+
+
+GOOD = Round(limit=3, tree=TokenTree.chain(ids(1), "draft"), path=(), emitted=ids(2)).to_json()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Earlier outputs: copied from inside their session only, forgotten on request."""
+"""Earlier outputs: copied inside their session only, and dropped on request."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_an_earlier_output_is_copied_to_its_end() -> None:
     store.add(ids(5, 6, 1, 2))
     drafter = Hybrid([SessionCopy(store.text)])
     proposal = drafter.propose(Context(ids(9, 5, 6)), 8)
-    assert proposal.ids[:2] == (1, 2)
-    assert SEPARATOR not in proposal.ids
-    assert set(proposal.sources) == {"session"}
-    assert Hybrid([SessionCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).ids == ()
+    assert proposal.tree.ids[:2] == (1, 2)
+    assert SEPARATOR not in proposal.tree.ids
+    assert set(proposal.tree.sources) == {"session"}
+    assert Hybrid([SessionCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
 
 
 def test_the_newer_outputs_are_kept() -> None:
@@ -53,7 +53,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_session_is_off_by_default_scoped_and_clearable(target: dict[str, Any]) -> None:
     def tokens_and_sources(**more: Any) -> tuple[list[int], set[str]]:
-        # A length that is fixed: on a busy machine the gain controller may draft nothing.
+        # With a fixed length: on a busy machine the gain controller may draft nothing.
         how = {"max_tokens": 24, "num_draft_tokens": 4, **target, **more}
         responses = list(tokalign.stream_generate(prompt="Zażółć", **how))
         return [r.token for r in responses], {r.source for r in responses}
@@ -73,7 +73,7 @@ def test_a_session_is_off_by_default_scoped_and_clearable(target: dict[str, Any]
     tokalign.clear_session()
 
 
-def test_an_output_that_is_broken_off_is_kept_as_far_as_it_came(target: dict[str, Any]) -> None:
+def test_an_interrupted_output_is_kept_as_far_as_it_came(target: dict[str, Any]) -> None:
     tokalign.clear_session()
     responses = tokalign.stream_generate(prompt="Zażółć", max_tokens=24, session="c", **target)
     shown = [next(responses).token for _ in range(3)]

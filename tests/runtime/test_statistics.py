@@ -1,14 +1,13 @@
-"""Statistics by hand: three rounds whose figures can be counted on paper."""
+"""Statistics of three rounds, compared with a count by hand."""
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 
-from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.events import Finished, Started
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -16,37 +15,30 @@ def ids(count: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, range(count)))
 
 
-def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> list[Event]:
-    """A round of 10 ms: 4 in the drafter (3 in its model), 6 in the verifier (5 in its)."""
-    sources = (source,) * proposed
-    proposal = Proposal(
-        ids=ids(proposed),
-        sources=sources,
+def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> Round:
+    """A round of 10 ms, 8 of them in passes of the models."""
+    return Round(
+        limit=limit,
+        tree=TokenTree.chain(ids(proposed), source),
+        path=tuple(range(accepted)),
+        emitted=ids(accepted + 1),
+        rows=1 + proposed,
         draft_passes=2,
         counts={"healed": 1},
-        model_seconds=0.003,
+        seconds=0.010,
+        model_seconds=0.008,
         translation_seconds=0.0007,
     )
-    return [
-        Proposed(proposal, limit, 0.004),
-        Emitted(
-            ids=ids(accepted + 1),
-            sources=(*sources[:accepted], "target"),
-            accepted=accepted,
-            seconds=0.006,
-            model_seconds=0.005,
-        ),
-    ]
 
 
-def fold(*rounds: list[Event]) -> Statistics:
+def fold(*rounds: Round) -> Statistics:
     statistics = Statistics()
-    for event in [Started(50), *chain(*rounds), Finished("length")]:
+    for event in [Started(50), *rounds, Finished("length")]:
         statistics.observe(event)
     return statistics
 
 
-def test_three_rounds_on_paper() -> None:
+def test_three_rounds_match_a_count_by_hand() -> None:
     found = fold(round_of(2, 0), round_of(3, 3, source="dictionary"), round_of(0, 0)).summary()
     assert found["rounds"] == 3
     assert found["generation_tokens"] == 1 + 4 + 1
@@ -57,6 +49,7 @@ def test_three_rounds_on_paper() -> None:
     assert found["mean_acceptance_length"] == 2.5
     assert found["draft_acceptance_rate"] == 0.6
     assert found["acceptance_histogram"] == [1, 0, 0, 1]
+    assert found["rows_per_round"] == (3 + 4 + 1) / 3
     assert found["accepted_per_round"] == 1
     assert found["empty_rounds"] == 1
     assert found["draft_passes_per_round"] == 2
@@ -69,7 +62,7 @@ def test_three_rounds_on_paper() -> None:
     assert found["finish_reason"] == "length"
 
 
-def test_rates_leave_the_first_round_to_the_prompt() -> None:
+def test_rates_of_output_leave_out_the_first_round() -> None:
     found = fold(round_of(2, 0), round_of(2, 2), round_of(2, 0)).summary()
     assert found["prompt_tokens_per_second"] == pytest.approx(50 / 0.010)
     assert found["tokens_per_second"] == pytest.approx(4 / 0.020)
@@ -77,11 +70,11 @@ def test_rates_leave_the_first_round_to_the_prompt() -> None:
     assert found["translation_ms_per_round"] == {"p50": 0.7, "p99": 0.7}
 
 
-def test_a_round_that_was_asked_for_nothing_is_not_empty() -> None:
+def test_a_round_with_a_limit_of_zero_is_not_counted_as_empty() -> None:
     assert fold(round_of(0, 0, limit=0)).empty_rounds == 0
 
 
-def test_nothing_has_happened_yet() -> None:
+def test_all_figures_are_zero_before_the_first_round() -> None:
     found = Statistics().summary()
     assert found["tokens_per_second"] == found["tokens_per_round"] == 0
     assert found["acceptance_histogram"] == []

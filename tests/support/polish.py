@@ -1,4 +1,4 @@
-"""Text for the tests: original Polish, and hypothesis strategies for everything that goes wrong."""
+"""Texts for the tests: Polish sentences, and hypothesis strategies for awkward input."""
 
 from __future__ import annotations
 

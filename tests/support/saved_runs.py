@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tokalign.runtime.rounds import Round, SavedRun
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
-ids = st.integers(0, 40)
+ids = st.integers(0, 40).map(TargetId)
 
 
 @st.composite
@@ -15,13 +17,18 @@ def rounds(draw: st.DrawFn) -> Round:
     proposed = draw(st.lists(ids, max_size=5))
     accepted = draw(st.integers(0, len(proposed)))
     own = draw(st.lists(ids, min_size=0 if accepted else 1, max_size=1))
+    tree = TokenTree(
+        tuple(proposed),
+        tuple(range(-1, len(proposed) - 1)),
+        tuple(draw(st.sampled_from(["draft", "dictionary"])) for _ in proposed),
+        tuple(0.5 for _ in proposed),
+    )
     return Round(
         limit=draw(st.integers(0, 9)),
-        proposed=tuple(proposed),
-        sources=tuple(draw(st.sampled_from(["draft", "dictionary"])) for _ in proposed),
-        probabilities=tuple(0.5 for _ in proposed),
-        accepted=accepted,
+        tree=tree,
+        path=tuple(range(accepted)),
         emitted=(*proposed[:accepted], *own),
+        rows=1 + len(proposed),
         draft_passes=len(proposed),
         seconds=0.25,
         model_seconds=0.125,
@@ -30,7 +37,7 @@ def rounds(draw: st.DrawFn) -> Round:
 
 def run_of(log: list[Round], tokens: dict[int, bytes]) -> SavedRun:
     """A saved run; ids without bytes are special tokens."""
-    seen = {i for one in log for i in one.proposed + one.emitted}
+    seen = {i for one in log for i in one.tree.ids + one.emitted}
     return SavedRun(
         rounds=tuple(log),
         token_bytes={i: tokens[i] for i in seen if i in tokens},

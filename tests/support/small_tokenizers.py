@@ -1,4 +1,4 @@
-"""Tokenizers that take milliseconds: trained here on a few sentences, or of random merges."""
+"""Tokenizers that are made in milliseconds: trained on a few sentences, or of given merges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_tokenizer(folder: Path, *, vocabulary_size: int) -> Path:
 
 
 def of_merges(letters: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> OurTokenizer[Any]:
-    """A tokenizer of these letters and merges, first rank first; the whole text is one piece."""
+    """A tokenizer of these letters and merges, first rank first; a whole text is one piece."""
     ranked = list(pairs)
     made = sorted({left + right for left, right in ranked}, key=lambda token: (len(token), token))
     tokens = [*(bytes([letter]) for letter in letters), *made]
@@ -49,9 +49,9 @@ def of_merges(letters: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> OurTokeni
 
 
 def random_merges(draw: Random) -> OurTokenizer[Any]:
-    """Merges in any order, also before those that make their halves.
+    """A tokenizer whose merges come in any order, even before those that make their halves.
 
-    Two times in three every way to make a token is a merge, as in SentencePiece.
+    In two of three cases every way to make a token is a merge, as in SentencePiece.
     """
     letters = b"abc"[: draw.randint(1, 3)]
     tokens = [bytes([letter]) for letter in letters]

@@ -23,7 +23,7 @@ def goes_on(bpe: BytePairEncoding, ids: list[int], rest: bytes) -> bool:
         spelled = bpe.tokens[token]
         longer = [*ids, token]
         meets = spelled.startswith(rest) or rest.startswith(spelled)
-        if meets and bpe.merge(bpe.base_symbols(text + spelled)).ids == longer:
+        if meets and bpe.merge(text + spelled).ids == longer:
             left = rest[len(spelled) :]
             if not left or goes_on(bpe, longer, left):
                 return True
@@ -37,7 +37,7 @@ def test_absorbed_iff_no_sequence_of_tokens_goes_on_like_that(seed: int) -> None
         bpe = random_merges(draw).bpe
         absorption = Absorption(bpe)
         letters = sorted(token for token in bpe.tokens if len(token) == 1)
-        for last in filter(bpe.reachable, bpe.order.ids):
+        for last in filter(bpe.validity.reachable, bpe.order.ids):
             for size in (1, 2, 3):
                 for letter in product(letters, repeat=size):
                     data = b"".join(letter)
@@ -53,13 +53,13 @@ def witness(absorption: Absorption, bpe: BytePairEncoding, last: int, data: byte
         return list(bpe.encode_piece(data))
     first, end = bpe.order.starting_with(data)
     for token in bpe.order.ids[first:end]:
-        if bpe.may_follow(last, token) and bpe.reachable(token):
+        if bpe.validity.may_follow(last, token) and bpe.validity.reachable(token):
             return [token]
     for size in range(1, len(data)):
         at = bpe.order.find(data[:size])
         if at is not None:
             token, rest = bpe.order.ids[at], data[size:]
-            allowed = bpe.reachable(token) and bpe.may_follow(last, token)
+            allowed = bpe.validity.reachable(token) and bpe.validity.may_follow(last, token)
             if allowed and not absorption.within_piece(token, rest):
                 return [token, *witness(absorption, bpe, token, rest)]
     raise AssertionError(f"nothing follows {bpe.tokens[last]!r} with {data!r}")
@@ -83,7 +83,7 @@ def crowded(bpe: BytePairEncoding, data: bytes) -> bool:
 def test_what_is_not_absorbed_within_a_piece_has_a_witness(tokenizer: Tokenizer[Any]) -> None:
     bpe, draw = tokenizer.bpe, Random(8)
     absorption = Absorption(bpe)
-    words = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.reachable(i)]
+    words = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.validity.reachable(i)]
     words = [i for i in words if i not in bpe.fallback]
     absorbed = 0
     for _ in range(1500):
@@ -99,7 +99,7 @@ def test_what_is_not_absorbed_within_a_piece_has_a_witness(tokenizer: Tokenizer[
             ids = [last, *witness(absorption, bpe, last, data)]
             text = b"".join([bpe.tokens[i] for i in ids])
             assert text.startswith(bpe.tokens[last] + data)
-            assert bpe.merge(bpe.base_symbols(text)).ids == ids
+            assert bpe.merge(text).ids == ids
     assert 100 < absorbed < 1400
 
 

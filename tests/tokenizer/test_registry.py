@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from fake_hub import serve_hub, write_snapshot
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.tokenizer.registry import aliases, resolve_model, resolve_tokenizer
+from tokalign.tokenizer.aliases import aliases
+from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 
 TINY = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]},
@@ -24,11 +24,13 @@ TINY = {
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty Hub cache and no network."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No network, and an empty Hub cache, whose folder this is."""
+    cache = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_OFFLINE", True)
+    return cache
 
 
 def test_every_alias_is_complete() -> None:
@@ -47,7 +49,7 @@ def test_every_alias_is_complete() -> None:
         assert alias.licence
 
 
-def test_an_installed_vocabulary_is_found_offline(offline: None) -> None:
+def test_an_installed_vocabulary_is_found_offline(offline: Path) -> None:
     found = resolve_tokenizer("bielik")
     assert "mistral-common" in found.description
     assert "Apache-2.0" in found.description
@@ -63,88 +65,172 @@ def test_a_local_path_comes_first(tmp_path: Path) -> None:
         assert found.slug == tmp_path.name.lower()
 
 
-def test_offline_and_nowhere_names_three_ways(offline: None) -> None:
+def test_offline_and_nowhere_names_three_ways(offline: Path) -> None:
     with pytest.raises(MissingAssetError) as caught:
         resolve_tokenizer("bielik-1.5b")
     assert caught.value.exit_code == 4
-    for way in ("Hub cache", "tokenizer.json", "local path"):
+    for way in ("once online", "tokenizer.json", "local path"):
         assert way in str(caught.value)
     with pytest.raises(MissingAssetError, match="hf download"):
         resolve_model("bielik")
 
 
-def test_an_unknown_alias_is_a_usage_error_with_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="did you mean bielik"):
-        resolve_tokenizer("bielk")
-    assert UsageError("").exit_code == 2
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bielk", "bielik"),
+        ("bielik-11b", "bielik"),
+        ("llama", "llama3.2"),
+        ("qwen25", "qwen2.5"),
+        ("llama3.1", None),
+    ],
+)
+def test_an_unknown_alias_is_a_usage_error_with_a_suggestion(name: str, meant: str | None) -> None:
+    """A suggestion never has other digits: bielik-1.5b is not the model of 11B."""
+    with pytest.raises(UsageError) as caught:
+        resolve_tokenizer(name)
+    assert ("did you mean" in str(caught.value)) == (meant is not None)
+    assert meant is None or f"did you mean {meant}?" in str(caught.value)
+    assert caught.value.exit_code == 2
 
 
 def test_a_path_that_does_not_exist_is_a_missing_asset() -> None:
     with pytest.raises(MissingAssetError, match="does not exist"):
         resolve_tokenizer("./nowhere/model")
-    with pytest.raises(MissingAssetError, match="holds no config"):
+    with pytest.raises(MissingAssetError, match=r"lacks config\.json"):
         resolve_model(str(Path(__file__).parent))
 
 
-@pytest.fixture
-def hub() -> Iterator[str]:
-    """A local server that speaks as much of the Hub's protocol as downloading a file needs."""
-    files = {"tokenizer.json": json.dumps(TINY).encode(), "tokenizer_config.json": b"{}"}
-    commit = "0" * 40
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self._answer(body=False)
-
-        def do_GET(self) -> None:
-            self._answer(body=True)
-
-        def _answer(self, *, body: bool) -> None:
-            if "/tree/" in self.path:
-                data = json.dumps(
-                    [
-                        {"type": "file", "path": name, "size": len(content), "oid": "0"}
-                        for name, content in files.items()
-                    ]
-                ).encode()
-            elif self.path.startswith("/api/models/someone/tiny"):
-                data = json.dumps({"id": "someone/tiny", "sha": commit}).encode()
-            else:
-                name = self.path.rsplit("/", 1)[-1]
-                if "someone/tiny" not in self.path or name not in files:
-                    self.send_error(404)
-                    return
-                data = files[name]
-            self.send_response(200)
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("ETag", f'"{len(data)}-{self.path.rsplit("/", 1)[-1]}"')
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            if body:
-                self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+FIRST, SECOND = (f"model-0000{part}-of-00002.safetensors" for part in (1, 2))
+INDEX = {"weight_map": {"embedding": FIRST, "head": SECOND}}
+WHOLE: Mapping[str, bytes] = {
+    "config.json": b"{}",
+    "tokenizer.json": json.dumps(TINY).encode(),
+    "tokenizer_config.json": b"{}",
+    "model.safetensors.index.json": json.dumps(INDEX).encode(),
+    FIRST: b"first",
+    SECOND: b"second",
+}
+"""A model's files; those of the repository someone/model on the Hub."""
 
 
-def test_a_hub_repository_is_downloaded_once_and_then_cached(hub: str, tmp_path: Path) -> None:
-    program = (
-        "from tokalign.tokenizer.registry import resolve_tokenizer as r; "
-        "print(r('someone/tiny').description)"
-    )
+def without(*names: str) -> dict[str, bytes]:
+    return {name: data for name, data in WHOLE.items() if name not in names}
 
-    def resolve(**settings: str) -> str:
-        # A process of its own: the Hub's library reads its settings when it is imported.
-        environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_ENDPOINT": hub} | settings
+
+HALF_DOWNLOADED = [
+    (without(SECOND), SECOND),
+    (without(SECOND, "model.safetensors.index.json"), SECOND),
+    (without("config.json"), "config.json"),
+    (without("tokenizer.json"), "tokenizer.json"),
+    ({"config.json": b"{}", "tokenizer.json": b"{}"}, "model.safetensors"),
+    (without(SECOND) | {"model.safetensors.index.json": b"{"}, SECOND),
+]
+"""Files that an interrupted download left, and the first that is missing."""
+
+
+@pytest.mark.parametrize(("files", "lacks"), HALF_DOWNLOADED)
+def test_offline_a_half_downloaded_model_is_refused_with_what_it_lacks(
+    offline: Path, files: dict[str, bytes], lacks: str
+) -> None:
+    write_snapshot(offline, "someone/model", files)
+    with pytest.raises(MissingAssetError) as caught:
+        resolve_model("someone/model")
+    assert f"someone/model in the Hub cache lacks {lacks}" in str(caught.value)
+    assert "hf download someone/model" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        WHOLE,
+        without("model.safetensors.index.json"),
+        {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"all"},
+        {**without(FIRST, SECOND), "model.safetensors": b"all"},
+    ],
+    ids=["parts", "no index", "one file", "index of another model"],
+)
+def test_a_complete_model_is_found_offline(offline: Path, files: dict[str, bytes]) -> None:
+    folder = write_snapshot(offline, "someone/model", files)
+    assert resolve_model("someone/model").folder == folder
+    assert resolve_model(str(folder)).folder == folder
+
+
+def test_a_local_folder_with_a_part_of_the_weights_is_refused(tmp_path: Path) -> None:
+    for name, data in without(SECOND).items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(MissingAssetError, match=f"lacks {SECOND}"):
+        resolve_model(str(tmp_path))
+
+
+def test_offline_a_snapshot_without_its_tokenizer_is_refused(offline: Path) -> None:
+    write_snapshot(offline, "someone/tiny", {"tokenizer_config.json": b"{}"})
+    with pytest.raises(MissingAssetError, match=r"someone/tiny in the Hub cache lacks tokenizer\."):
+        resolve_tokenizer("someone/tiny")
+
+
+def test_a_snapshot_in_part_does_not_hide_an_installed_vocabulary(offline: Path) -> None:
+    write_snapshot(offline, aliases()["bielik"].mlx, {"tokenizer_config.json": b"{}"})
+    assert "mistral-common" in resolve_tokenizer("bielik").description
+
+
+class Resolver:
+    """Resolves names in processes of their own: the Hub's library reads its settings at import."""
+
+    def __init__(self, hub: str, cache: Path) -> None:
+        self._settings = {"HF_HUB_CACHE": str(cache), "HF_ENDPOINT": hub}
+
+    def __call__(self, kind: str, name: str, **settings: str) -> str:
+        """The description of what was found, or the error."""
+        program = (
+            "from tokalign.errors import TokalignError\n"
+            "from tokalign.tokenizer import registry\n"
+            f"try: print(registry.{kind}({name!r}).description)\n"
+            "except TokalignError as error: print(error)"
+        )
         run = [sys.executable, "-c", program]
+        environment = os.environ | self._settings | settings
         return subprocess.run(
             run, env=environment, capture_output=True, text=True, check=True
         ).stdout
 
-    assert "someone/tiny on the Hub" in resolve()
-    assert "someone/tiny in the Hub cache" in resolve(HF_HUB_OFFLINE="1")
+
+@pytest.fixture
+def resolve(tmp_path: Path) -> Iterator[Resolver]:
+    """A Hub with one repository, and the cache in `tmp_path`."""
+    with serve_hub({"someone/model": WHOLE}) as address:
+        yield Resolver(address, tmp_path)
+
+
+def test_a_hub_repository_is_downloaded_once_and_then_cached(resolve: Resolver) -> None:
+    assert "someone/model on the Hub" in resolve("resolve_tokenizer", "someone/model")
+    again = resolve("resolve_tokenizer", "someone/model", HF_HUB_OFFLINE="1")
+    assert "someone/model in the Hub cache" in again
+
+
+def test_a_half_downloaded_model_is_completed_from_the_hub(
+    resolve: Resolver, tmp_path: Path
+) -> None:
+    folder = write_snapshot(tmp_path, "someone/model", without(SECOND))
+    assert f"someone/model in {folder}" in resolve("resolve_model", "someone/model")
+    assert (folder / SECOND).read_bytes() == b"second"
+    again = resolve("resolve_model", "someone/model", HF_HUB_OFFLINE="1")
+    assert f"someone/model in {folder}" in again
+
+
+def test_the_weights_are_downloaded_after_the_tokenizer_was(
+    resolve: Resolver, tmp_path: Path
+) -> None:
+    """What the tokenizer left in the cache is a snapshot, but not a model."""
+    resolve("resolve_tokenizer", "someone/model")
+    offline = resolve("resolve_model", "someone/model", HF_HUB_OFFLINE="1")
+    assert "lacks config.json" in offline
+    assert "the Hub is out of reach" in offline
+    assert "-> someone/model in" in resolve("resolve_model", "someone/model")
+
+
+def test_a_repository_that_the_hub_does_not_have_is_said_so(resolve: Resolver) -> None:
+    for name in ("someone/else", "not a/name"):
+        answer = resolve("resolve_tokenizer", name)
+        assert "the Hub has no public repository of this name" in answer
+        assert "hf download" not in answer

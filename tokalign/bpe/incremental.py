@@ -1,38 +1,41 @@
-"""Encoding a text that grows and shrinks: always canonical, never encoded twice.
+"""Encoding a text that grows and shrinks, without encoding all of it again.
 
-Law: after any pushes and truncations, `ids` equals the encoding of the whole text at once; and the
-first `stable` ids stay what they are, whatever bytes are pushed next.
+After any pushes and truncations `ids` equals the encoding of the whole text, and the first `stable`
+ids stay what they are, whatever bytes are pushed next.
+
+Example (Bielik): push `b" War"`, then `b"szawa"`. The ids are those of `▁War`, and then those of
+`▁Wars`, `z`, `awa`: what `▁Warszawa` is as a whole, not `▁War` with `sz`, `awa` after it.
 """
 
 from __future__ import annotations
 
+from typing import Generic
+
 from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.merges import Id
 from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.bpe.stable_prefix import count_stable
 
 
-class IncrementalEncoder:
-    """The canonical encoding of the bytes pushed so far, kept up to date.
+class IncrementalEncoder(Generic[Id]):
+    """The canonical encoding of the bytes pushed so far, kept up to date."""
 
-    Example: push `b" kom"`, then `b"puter"`: the ids of ` komputer`, not of ` kom` and `puter`.
-    """
-
-    def __init__(self, bpe: BytePairEncoding) -> None:
+    def __init__(self, bpe: BytePairEncoding[Id]) -> None:
         self._bpe = bpe
         self._text = bytearray()
-        self._ids: list[int] = []
+        self._ids: list[Id] = []
         self._pieces: list[bytes] = []
         self._starts: list[tuple[int, int]] = []  # (byte offset, id index) of each piece
         self._settled = 0  # how many leading pieces no later byte can change
 
     @property
     def text(self) -> bytes:
-        """Everything pushed and not truncated."""
+        """All bytes that were pushed and not truncated."""
         return bytes(self._text)
 
     @property
-    def ids(self) -> list[int]:
-        """The canonical encoding of `text`. Read only; valid until the next push or truncation."""
+    def ids(self) -> list[Id]:
+        """The canonical encoding of `text`. Read-only; valid until the next push or truncation."""
         return self._ids
 
     @property
@@ -44,14 +47,16 @@ class IncrementalEncoder:
     def stable(self) -> int:
         """How many leading ids can no longer change, whatever is pushed.
 
-        Those of settled pieces, and of the piece at the end those that no longer piece would merge
-        into others. Cost: 1 µs for a piece seen before, else 50 µs.
+        These are the ids of settled pieces, and those of the last piece that stay whatever it grows
+        to (`stable_prefix.py`). Cost: 1 µs for a piece seen before, else 50 µs.
         """
         piece = self._growing_piece()
         return self.settled + (count_stable(self._bpe, piece) if piece else 0)
 
     def _growing_piece(self) -> bytes:
-        """The last piece without its incomplete character, if it can only become longer."""
+        """The last piece without its incomplete character; empty if it may change otherwise than by
+        becoming longer.
+        """
         if self._settled >= len(self._starts):
             return b""
         complete = len(self._text) - incomplete_tail(self._text)
@@ -60,7 +65,7 @@ class IncrementalEncoder:
         return piece if splitter.only_grows(piece) and len(splitter.split(piece)) == 1 else b""
 
     def push(self, data: bytes) -> None:
-        """Append bytes. Cost: splitting and encoding them and the piece they continue."""
+        """Append bytes. Cost: splitting and encoding them and the piece that they continue."""
         self._text += data
         self._reencode()
 
@@ -72,7 +77,7 @@ class IncrementalEncoder:
             self._pieces.pop()
         if self._starts:
             self._pieces[-1] = bytes(self._text[self._starts[-1][0] :])
-        # A piece may have settled only because of bytes that are now gone.
+        # A piece may have been settled only because of bytes that are now gone.
         self._settled = min(
             self._settled, self._bpe.splitter.settled(self._pieces, len(self._pieces))
         )
@@ -89,7 +94,7 @@ class IncrementalEncoder:
             ids += encode(piece)
             offset += len(piece)
         count = len(pieces)
-        if count and self._text[-1] >= 0x80:  # a piece within an incomplete character does not stay
+        if count and self._text[-1] >= 0x80:  # pieces of an incomplete character are not settled
             complete = len(self._text) - incomplete_tail(self._text)
             while count and starts[count - 1][0] >= complete:
                 count -= 1

@@ -1,7 +1,8 @@
-"""Cutting text into the pieces that BPE works on, and knowing which cuts can still move.
+"""Cutting text into the pieces that BPE works on, and telling which cuts can still move.
 
-Pieces are bytes. Where characters matter, bytes are decoded with `surrogateescape`: one that is not
-part of valid UTF-8 becomes a lone surrogate, neither letter, digit nor space to any pre-tokenizer.
+Pieces are bytes. Where characters matter, bytes are decoded with `surrogateescape`: a byte that is
+not part of valid UTF-8 becomes a lone surrogate, which no pre-tokenizer takes for a letter, a digit
+or a space.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def as_bytes(text: str) -> bytes:
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:
-    """How many bytes at the end of `data` (0-3) may still become a character.
+    """How many bytes at the end of `data` (0 to 3) are an incomplete character.
 
-    Example: `b"za\\xc5"` -> 1, because 0xC5 opens a two-byte character (`ż` is 0xC5 0xBC).
+    Example: `b"za\\xc5"` -> 1, because 0xC5 begins a two-byte character (`ż` is 0xC5 0xBC).
     """
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
@@ -39,21 +40,21 @@ def incomplete_tail(data: bytes | bytearray) -> int:
 
 
 class Splitter(Protocol):
-    """Cuts text into pieces. Every piece is non-empty and the pieces concatenate to the text."""
+    """Cuts text into the pieces that BPE works on."""
 
-    def split(self, text: bytes) -> list[bytes]: ...
+    def split(self, text: bytes) -> list[bytes]:
+        """Cut `text` into pieces. None is empty, and joined they are the text."""
+        ...
 
     def settled(self, pieces: list[bytes], count: int) -> int:
-        """How many leading pieces of a text, its first `count` pieces, stay whatever follows."""
+        """How many of the first `count` pieces of a text stay what they are, whatever follows."""
         ...
 
     def only_grows(self, piece: bytes) -> bool:
-        """Whether `piece`, at the end of a text, stays the beginning of a piece in any case."""
-        ...
+        """Whether `piece`, the last of a text, will be the beginning of a piece whatever follows.
 
-    @property
-    def name(self) -> str:
-        """What the fingerprint records of this splitter."""
+        A splitter may answer no where that is not worth knowing.
+        """
         ...
 
 
@@ -61,7 +62,7 @@ class Splitter(Protocol):
 class RegexSplitter:
     """The pre-tokenizer of a byte-level tokenizer: the matches of one regular expression.
 
-    A match is decided by its own characters and one more, except that `\\s+(?!\\S)` and
+    A match depends on its own characters and one more, except that `\\s+(?!\\S)` and
     `\\s*[\\r\\n]+` look to the end of a run of white space. So the last piece may still change, and
     with it the pieces of white space directly before it.
     """
@@ -70,22 +71,20 @@ class RegexSplitter:
 
     @cached_property
     def _find(self) -> regex.Pattern[str]:
-        # A character no alternative matches is a piece of its own, as "Isolated" splitting has it.
+        # A character that no alternative matches is a piece of its own, as with the `tokenizers`
+        # library's "isolated" splitting.
         return regex.compile(f"{self.pattern}|.", regex.DOTALL)
-
-    @property
-    def name(self) -> str:
-        return f"regex:{self.pattern}"
 
     @cached_property
     def _takes_words(self) -> bool:
-        """Whether letters go together with the space before them, in front of all other rules."""
+        """Whether the first alternatives put letters together with the space before them."""
         return self.pattern.startswith(_WORDS_FIRST)
 
     def split(self, text: bytes) -> list[bytes]:
+        """See `Splitter.split`."""
         spelled = text.decode("utf-8", "surrogateescape")
         if self._takes_words and _LETTERS_AND_SPACE.issuperset(spelled):
-            # Most of what is drafted and decoded; the expression takes four times as long.
+            # Most text that is drafted and decoded. The expression takes four times as long.
             first, *words = text.split(b" ")
             if all(words):
                 pieces = [b" " + word for word in words]
@@ -93,30 +92,34 @@ class RegexSplitter:
         return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
 
     def settled(self, pieces: list[bytes], count: int) -> int:
+        """See `Splitter.settled`."""
         count -= 1
         while count > 0 and _is_space(pieces[count]) and _last_is_space(pieces[count - 1]):
             count -= 1
         return max(count, 0)
 
     def only_grows(self, piece: bytes) -> bool:
-        # Behind a letter a piece ends or goes on; runs of white space give back their last one.
+        """See `Splitter.only_grows`: yes after a letter, no after white space.
+
+        A run of white space loses its last character to a word that follows.
+        """
         return as_text(piece)[-1:].isalpha()
 
 
 @dataclass(frozen=True)
 class WordSplitter:
-    """SentencePiece without a space inside any piece: a run of spaces with the word behind it.
+    """SentencePiece vocabularies without inner spaces: a run of spaces with the word after it.
 
-    Exact, not a heuristic: no token holds a space after another character, so no merge can cross
-    the cut. `has_inner_space` says whether a vocabulary allows it.
+    SentencePiece itself does not split, but the result is the same: no token holds a space after
+    another character (`has_inner_space`), so no merge crosses the cut.
     """
 
-    name: str = "words"
-
     def split(self, text: bytes) -> list[bytes]:
-        if text.rfind(b" ") < 1:  # a single word, which is what encoding a corpus mostly asks about
+        """See `Splitter.split`."""
+        if text.rfind(b" ") < 1:  # one word: nearly every call when a corpus is encoded
             return [text] if text else []
-        # A regular expression does it too, but behind a model's pass that took 350 µs instead of 9.
+        # A regular expression could do this, but right after a pass of the model it took 350 µs
+        # instead of 9.
         first, *words = text.split(b" ")
         pieces, spaces = [first] if first else [], b""
         for word in words:
@@ -127,41 +130,44 @@ class WordSplitter:
         return [*pieces, spaces] if spaces else pieces
 
     def settled(self, pieces: list[bytes], count: int) -> int:
+        """See `Splitter.settled`."""
         return max(count - 1, 0)
 
     def only_grows(self, piece: bytes) -> bool:
+        """See `Splitter.only_grows`."""
         return True
 
 
 @dataclass(frozen=True)
 class NoSplitter:
-    """The whole text as one piece."""
-
-    name: str = "none"
+    """The whole text is one piece."""
 
     def split(self, text: bytes) -> list[bytes]:
+        """See `Splitter.split`."""
         return [text] if text else []
 
     def settled(self, pieces: list[bytes], count: int) -> int:
+        """See `Splitter.settled`."""
         return 0
 
     def only_grows(self, piece: bytes) -> bool:
-        return False  # it does, but to look into a whole text at every push takes too long
+        """No, although it does: examining a whole text at every push would take too long."""
+        return False
 
 
 _WORDS_FIRST = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|",
 )
-"""How the expressions of Llama 3 and Qwen2.5, and of GPT-2, begin."""
+"""The beginnings of two expressions: that of Llama 3 and Qwen2.5, and that of GPT-2."""
 
 _LETTERS_AND_SPACE = frozenset(c for c in map(chr, range(0x250)) if c.isalpha() or c == " ")
-"""Latin ones: what is a letter there has been one in every version of Unicode."""
+"""Latin letters only, because all versions of Unicode agree on which of these are letters."""
 
 
 def _is_space(piece: bytes) -> bool:
     word = piece.lstrip(b" ")
-    if word and 0x20 < word[0] < 0x7F:  # nearly always, and cheaper than to decode it
+    if word and 0x20 < word[0] < 0x7F:  # nearly always so, and cheaper than decoding
         return False
     return as_text(piece).isspace()
 

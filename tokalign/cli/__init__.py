@@ -1,6 +1,6 @@
-"""The command line. One file per subcommand: parse, make one library call, print.
+"""The command line. Each subcommand has a module: it parses, makes one library call and prints.
 
-Subcommands are imported only when they run, so that `tokalign --help` is instant.
+A subcommand is imported only when it runs, so that `tokalign --help` loads almost nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ _COMMANDS = {
     "bench": "Measure every way to draft against plain decoding.",
     "build": "Build the tables of a (draft, target) pair and a language.",
     "calibrate": "Measure what passes cost on this machine.",
-    "check": "Will this pair work well? Tokenizers only, no weights.",
+    "check": "Predict from the tokenizers alone how well a pair will work.",
     "decode": "Generate text, faster, with exactly the target's own output.",
-    "emulate": "Measure any drafting without a model on a text, as DictSpec's emulator does.",
+    "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
     "inspect": "Show what is in a table file.",
-    "project": "What recorded drafts would be worth under any cost curve.",
-    "replay": "Measure a draft model on a reference text that plays the target.",
+    "project": "Estimate the speed-up of recorded drafts under any cost curve.",
+    "replay": "Measure a draft model on texts that play the target's output.",
     "report": "Show how each token of a run came about, as a page.",
-    "sweep": "Try dictionaries of many kinds and sizes on texts.",
+    "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     "verify": "Check a table file byte for byte.",
 }
 
+_CLOSE = 0.75
+"""How similar (`difflib`) an option has to be to a mistyped one to be suggested for it."""
+
 
 class _LazyGroup(click.Group):
-    """A group that knows its commands' names and imports only the one that runs."""
+    """A group that knows its commands by name and imports only the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -52,8 +55,20 @@ def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""
 
 
+def _drop_far_suggestions(error: click.NoSuchOption) -> None:
+    """Keep the suggestions that are probably meant; click also makes ones that mislead."""
+    from difflib import SequenceMatcher
+
+    if error.possibilities:
+        error.possibilities[:] = [
+            name
+            for name in error.possibilities
+            if SequenceMatcher(None, error.option_name, name).ratio() >= _CLOSE
+        ]
+
+
 def main() -> None:
-    """Run the command line; turn deliberate errors into one line and the right exit code.
+    """Run the command line; turn deliberate errors into one line and an exit code.
 
     Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset,
     130 interrupt.
@@ -63,6 +78,8 @@ def main() -> None:
     try:
         status = group.main(standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            _drop_far_suggestions(error)
         error.show()
         status = error.exit_code
     except TokalignError as error:

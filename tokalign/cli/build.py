@@ -187,9 +187,10 @@ def _plan(
     from tokalign.build.dictionary.dictionary_bundle import build_dictionary
     from tokalign.build.pipeline import build_pair
     from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    ours = resolve_tokenizer(target)
+    ours: Resolved[TargetId] = resolve_tokenizer(target)
     note(ours.description, quiet=quiet)
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
@@ -199,7 +200,7 @@ def _plan(
             ours.tokenizer, corpus, options, language=language, stage=stage
         )
     if draft is not None:
-        theirs = resolve_tokenizer(draft)
+        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
         note(theirs.description, quiet=quiet)
         builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage

@@ -39,9 +39,11 @@ def command(
     from tokalign.build.alignment.coverage import measure_coverage
     from tokalign.build.corpus import Corpus
     from tokalign.cost.store import find_curve_of_tokenizers
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    ours, theirs = resolve_tokenizer(draft), resolve_tokenizer(target)
+    ours: Resolved[DraftId] = resolve_tokenizer(draft)
+    theirs: Resolved[TargetId] = resolve_tokenizer(target)
     path = text or shipped(CORPUS)
     for line in (ours.description, theirs.description, f"text: {path.name}"):
         note(line, quiet=quiet)

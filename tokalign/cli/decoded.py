@@ -1,4 +1,4 @@
-"""What `tokalign decode` shows: tokens by how they came about, and the figures of a run."""
+"""What `tokalign decode` prints: tokens coloured by outcome, and the statistics of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokalign.cli.output import table
 from tokalign.runtime.rounds import Outcome
 
 _RESET = "\x1b[0m"
-_STYLES = {  # underlined too, so that green and magenta are not told apart by colour alone
+_STYLES = {  # magenta is underlined too, for readers who cannot tell it from green
     Outcome.ACCEPTED: "\x1b[32m",
     Outcome.CORRECTED: "\x1b[4;35m",
     Outcome.BONUS: "\x1b[36m",
@@ -24,7 +24,7 @@ _LEGEND = {
 
 
 def legend() -> str:
-    """Every outcome in its own style."""
+    """The names of all outcomes, each in its style."""
     return ", ".join(styled(text, outcome) for outcome, text in _LEGEND.items())
 
 
@@ -35,7 +35,7 @@ def styled(text: str, outcome: Outcome) -> str:
 
 
 def as_text(summary: Mapping[str, Any]) -> str:
-    """What a person wants to know."""
+    """The statistics as a table; `summary` as of `Generation.summary`."""
     sources = [
         f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
         for source, counts in summary["per_source"].items()

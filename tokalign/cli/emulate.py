@@ -1,34 +1,34 @@
-"""`tokalign emulate`: what drafting without a model saves on a text."""
+"""`tokalign emulate`: measure drafting without a model on texts that play the target's output."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from tokalign.cli.drafting_options import order_option
+from tokalign.cli.drafting_options import language_option, order_option
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
-from tokalign.runtime.methods import (
-    LOOKUP_METHODS,
-    TABLE_METHODS,
-    choose_method,
-    read_order,
-)
+from tokalign.runtime.methods import LOOKUP_METHODS, read_order
 
 
 @click.command("emulate")
 @click.option(
-    "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", show_default=True
+    "--method",
+    type=click.Choice(LOOKUP_METHODS),
+    default="dictionary",
+    show_default=True,
+    help="How to draft.",
 )
 @click.option(
     "--dictionary",
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A .dictionary.tok file; by default one is looked for.",
+    help="A .dictionary.tok file; else one is found.",
 )
-@click.option("--language", metavar="CODE", help="Of the dictionary, where several fit.")
+@language_option
 @order_option
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
@@ -38,28 +38,28 @@ from tokalign.runtime.methods import (
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="Most tokens proposed in a step.",
+    help="Tokens proposed in a step at most.",
 )
 @click.option(
     "--row-cost",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Of each verified row beyond the first, in passes: what copy and hybrid weigh gain by.",
+    help="Cost of each verified row beyond the first, in passes; copy and hybrid weigh it.",
 )
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Target tokens of each text that are given.",
+    help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
 @click.option(
     "--trace",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Also ask at every position, and record it for `tokalign project`.",
+    help="Also draft at every position and record that for `tokalign project`.",
 )
 @json_option
 @quiet_option
@@ -80,36 +80,33 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Play reference texts as the target's output (DictSpec's emulator, for every source).
+    """Measure drafting on reference texts that play the target's output, as in DictSpec's emulator.
 
-    A step is one pass of the target. speedup counts tokens per step, as if verifying cost nothing;
-    speedup = 1 + coverage x mean_accepted_length, exactly.
+    A step is one pass of the target. The speedup is tokens per step, as if verifying rows cost
+    nothing; it equals 1 + coverage x mean_accepted_length.
     """
+    from tokalign.assemble import DraftingOptions, choose_drafting
     from tokalign.cost.expected_gain import Costs
     from tokalign.evaluate.emulate import emulate, figures, trace_of
     from tokalign.evaluate.recorded_proposals import write_trace
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.tables.opening import open_dictionary
-    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import TargetId
 
-    resolved = resolve_tokenizer(target)
-    note(resolved.description, quiet=quiet)
-    dictionary = None
-    if method in TABLE_METHODS:
-        dictionary = open_dictionary(
-            resolved.tokenizer,
-            file=file,
-            language=language,
-            note=lambda line: note(line, quiet=quiet),
-        )
-    costs = Costs(rows=(1.0, 1.0 + row_cost))
-    drafting = Drafting(
-        method=choose_method(method, draft=False, dictionary=dictionary is not None),
+    def tell(line: str) -> None:
+        note(line, quiet=quiet)
+
+    options = DraftingOptions(
+        method=method,
         num_draft_tokens=max_draft,
         order=read_order(order),
-        dictionary=dictionary,
-        costs=lambda: costs,
+        dictionary=file,
+        language=language,
     )
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(resolved.description)
+    drafting = choose_drafting(resolved.tokenizer, None, options, note=tell)
+    costs = Costs(rows=(1.0, 1.0 + row_cost))
+    drafting = replace(drafting, costs=lambda: costs)
     texts = read_texts(text_file, field=field, limit=limit)
     encoded = resolved.tokenizer.encode_batch(texts)
     with progress(len(texts), "emulating", quiet=quiet) as advance:

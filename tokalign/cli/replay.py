@@ -1,4 +1,4 @@
-"""`tokalign replay`: how much of a draft model's guesses a reference text would accept."""
+"""`tokalign replay`: measure how much of a draft model's proposals reference texts accept."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.drafting_options import alternatives_option
-from tokalign.cli.loading import keep_loaded, pair_tables
+from tokalign.cli.drafting_options import alternatives_option, dtype_option
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
-from tokalign.runtime.methods import (
-    check_draft_tokens,
-    check_translation,
-    choose_translation,
-)
 
 if TYPE_CHECKING:
+    from tokalign.assemble import DraftingOptions
+    from tokalign.runtime.draft.neural import NeuralDrafter
     from tokalign.runtime.statistics import Statistics
+    from tokalign.tables.opening import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
@@ -39,13 +36,18 @@ _KEYS = (
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
 @field_option
-@click.option("--translation", metavar="NAME", help="none, naive, context:P, intersection, exact.")
+@click.option(
+    "--translation",
+    metavar="NAME",
+    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
+    "Default: none for one tokenizer, exact for two.",
+)
 @click.option(
     "--num-draft-tokens",
     type=int,
     default=2,
     show_default=True,
-    help="Draft passes in a round.",
+    help="Passes of the draft model in a round.",
 )
 @alternatives_option
 @click.option(
@@ -53,16 +55,21 @@ _KEYS = (
     type=click.IntRange(min=1),
     default=12,
     show_default=True,
-    help="Target tokens of each text that are given.",
+    help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
-@click.option("--alignment", metavar="FILE", type=click.Path(path_type=Path), help="The table.")
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@click.option(
+    "--alignment",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="An .alignment.tok file; else one is found.",
+)
+@dtype_option
 @click.option(
     "--trace",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Also draft at every position, and record it for `tokalign project`.",
+    help="Also draft at every position and record that for `tokalign project`.",
 )
 @json_option
 @quiet_option
@@ -83,23 +90,29 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Have a draft model guess how reference texts go on; hardware plays no part in the figures."""
-    check_draft_tokens(num_draft_tokens)
+    """Let a draft model propose how reference texts continue, and count what the texts accept.
 
-    if translation is not None:
-        check_translation(translation)
+    The figures do not depend on the hardware, except for times.
+    """
+    from tokalign.assemble import DraftingOptions
+
+    options = DraftingOptions(
+        method="draft",
+        translation=translation,
+        num_draft_tokens=num_draft_tokens,
+        alternatives=alternatives,
+        alignment=alignment,
+    )
     texts = read_texts(text_file, field=field, limit=limit)
     statistics, chosen = _replay(
         draft,
         target,
         texts,
-        translation=translation,
-        steps=num_draft_tokens,
-        alternatives=alternatives,
+        options,
         prompt_tokens=prompt_tokens,
-        alignment=alignment,
         dtype=dtype,
         trace=trace,
+        tell=lambda line: note(line, quiet=quiet),
         quiet=quiet,
     )
     figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
@@ -123,50 +136,36 @@ def _replay(
     draft: str,
     target: str,
     texts: list[str],
+    options: DraftingOptions,
     *,
-    translation: str | None,
-    steps: int,
-    alternatives: int,
     prompt_tokens: int,
-    alignment: Path | None,
     dtype: str | None,
     trace: Path | None,
+    tell: Note,
     quiet: bool,
 ) -> tuple[Statistics, str]:
-    """Replay every text; the statistics of all, and which translation it was."""
+    """Replay every text; returns the statistics of all and the translation that was chosen."""
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
     from tokalign.evaluate.record import record
-    from tokalign.evaluate.recorded_proposals import OfferTrace, TracedText, write_trace
+    from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
     from tokalign.evaluate.replay import replay
-    from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
-    from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.mlx.session import ModelSession
+    from tokalign.runtime.decoder import Prompt, make_model_drafter
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translation.published import Pair
-    from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+    from tokalign.runtime.translation.base import Pair
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
-    location, resolved = resolve_model(draft), resolve_tokenizer(target)
-    note(location.description, quiet=quiet)
-    note(resolved.description, quiet=quiet)
-    model = LanguageModel.from_folder(location.folder, dtype=dtype)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(resolved.description)
+    [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
-    chosen = choose_translation(translation, pair.target, pair.draft)
-    tables = pair_tables(
-        pair.target,
-        pair.draft,
-        beside=location.folder,
-        file=alignment,
-        note=lambda line: note(line, quiet=quiet),
-    )
-    session, statistics = ModelSession(model.model), Statistics()
+    drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
+    session, statistics = DraftModelSession(model.model), Statistics()
     recorded: list[TracedText] = []
     keep_loaded()
 
     def drafter(ids: list[TargetId]) -> NeuralDrafter:
-        prompt = Prompt(target=ids[:prompt_tokens])
-        translation = make_translation(chosen, pair, prompt, tables)
-        return NeuralDrafter(
-            session, translation, num_draft_tokens=steps, alternatives=alternatives
-        )
+        return make_model_drafter(drafting, pair, Prompt(target=ids[:prompt_tokens]), session)
 
     with progress(len(texts), "replaying", quiet=quiet) as advance:
         for ids in pair.target.encode_batch(texts):
@@ -177,6 +176,10 @@ def _replay(
                 recorded.append(record(ids, asked, prompt_tokens=prompt_tokens))
             advance(1)
     if trace is not None:
-        notes = {"translation": chosen, "num_draft_tokens": steps, "texts": len(texts)}
-        write_trace(OfferTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
-    return statistics, chosen
+        notes = {
+            "translation": drafting.translation,
+            "num_draft_tokens": options.num_draft_tokens,
+            "texts": len(texts),
+        }
+        write_trace(ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
+    return statistics, drafting.translation

@@ -1,4 +1,4 @@
-"""Prompts times conditions on one loaded pair, in an order that treats all conditions alike."""
+"""Decode every prompt under every condition with one loaded pair, in a fair order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.measurements import BASELINES, PLAIN, Block, Condition, Measurement
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 12
@@ -23,9 +24,10 @@ _WARM_UP_TOKENS = 12
 class Bench:
     """A loaded pair and the prompts to decode with it.
 
-    decoder: models, tables and sampling; method and draft length are those of each condition.
-    prompts: by the blocks in which conditions are compared. pace: what the gain controller begins
-    with, where k is `auto`; each such condition learns for itself, from prompt to prompt.
+    decoder: models, tables and sampling; each condition sets its own method and draft length.
+    prompts: by the blocks in which conditions are compared.
+    knowledge: gives what the draft length controller starts with where k is `auto`; each such
+        condition learns for itself, from prompt to prompt.
     """
 
     decoder: Decoder
@@ -33,12 +35,12 @@ class Bench:
     conditions: Sequence[Condition]
     max_tokens: int
     seed: int = 0
-    pace: Callable[[], Pace] | None = None
+    knowledge: Callable[[], Knowledge] | None = None
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
-        """Block by block every condition once, in an order turned by one from block to block.
+        """Every condition once per block, in an order that is rotated by one from block to block.
 
-        So a machine that slows down, or another program, hits all conditions alike.
+        So a machine that slows down, or another program, affects all conditions alike.
         """
         order = list(self.conditions)
         Random(self.seed).shuffle(order)
@@ -48,9 +50,9 @@ class Bench:
                 yield block, condition
 
     def run(self, done: Iterable[Measurement] = ()) -> Iterator[Measurement]:
-        """Measure what is not `done` yet; every condition is tried out on a few tokens before.
+        """Measure what is not `done` yet, after a warm-up of a few tokens for every condition.
 
-        Raises: IncompatibleError for a translation that the pair bars; as `Decoder.run`.
+        Raises: IncompatibleError if the pair rules out a translation; as `Decoder.run`.
         """
         finished = {(m.block, m.condition) for m in done}
         pending = [pair for pair in self.schedule() if pair not in finished]
@@ -64,22 +66,23 @@ class Bench:
             yield _measurement(found, block, condition)
 
     def _drafting(self, condition: Condition) -> Drafting:
-        """What a condition stands for: a method, else a translation of the draft model."""
+        """How a condition drafts: its name is a method, else a translation of the draft model."""
         drafting = self.decoder.drafting
-        if condition.name in METHODS:
-            drafting = replace(drafting, method=condition.name)
+        name = condition.name if condition.drafts else PLAIN
+        if name in METHODS:
+            drafting = replace(drafting, method=name)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
         if isinstance(condition.k, str):
-            assert self.pace is not None, "auto needs a pace"
-            return replace(drafting, num_draft_tokens=None, pace=self.pace())
-        return replace(drafting, num_draft_tokens=condition.k, pace=None)
+            assert self.knowledge is not None, "auto needs opening knowledge"
+            return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge())
+        return replace(drafting, num_draft_tokens=condition.k, knowledge=None)
 
     def _generate(
         self,
         block: Block,
         drafting: Drafting,
-        sessions: tuple[ModelSession, ModelSession | None],
+        sessions: tuple[TargetModelSession, DraftModelSession | None],
         max_tokens: int,
     ) -> Generation:
         generation = Generation(
@@ -118,10 +121,11 @@ def conditions_of(
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
 ) -> list[Condition]:
-    """All conditions that can be measured: plain decoding once, the others with each length.
+    """All conditions that can be measured: plain decoding and its control, the others by length.
 
-    pair: tokenizers of target and draft, None without a draft model. The translations are for two
-    tokenizers, `none` is for one. The dictionary is for those who have one.
+    pair: the tokenizers of target and draft, None without a draft model. If both are the same,
+    `none` is the only translation; else the others are measured. A dictionary is measured if there
+    is one.
     """
     translations: Sequence[str] = ()
     if pair is not None:
@@ -129,4 +133,4 @@ def conditions_of(
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
     names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
-    return [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
+    return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

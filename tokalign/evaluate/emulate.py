@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tokalign.evaluate.record import record
-from tokalign.evaluate.recorded_proposals import OfferTrace
+from tokalign.evaluate.recorded_proposals import ProposalTrace
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.statistics import Statistics
@@ -34,14 +34,14 @@ def emulate(
 
 def trace_of(
     drafting: Drafting, texts: Iterable[Sequence[TargetId]], *, prompt_tokens: int = 0
-) -> OfferTrace:
-    """What the method offers at every position of the texts, for `tokalign project`."""
+) -> ProposalTrace:
+    """What the method proposes at every position of the texts, for `tokalign project`."""
     recorded = [
         record(ids, {drafting.method: make_drafter(drafting, None)}, prompt_tokens=prompt_tokens)
         for ids in texts
     ]
     notes = {"method": drafting.method, "texts": len(recorded)}
-    return OfferTrace(texts=tuple(recorded), every_position=True, notes=notes)
+    return ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes)
 
 
 def figures(statistics: Statistics) -> dict[str, float]:
@@ -51,7 +51,7 @@ def figures(statistics: Statistics) -> dict[str, float]:
         "coverage": statistics.coverage,
         "mean_accepted_length": statistics.mean_accepted_length,
         "draft_acceptance_rate": statistics.draft_acceptance_rate,
-        "rows_per_step": 1 + statistics.proposed_per_round,
+        "rows_per_step": statistics.rows_per_round,
         "tokens": statistics.generation_tokens,
         "steps": statistics.rounds,
         "host_ms_per_step": statistics.host_ms_per_round["p50"],

@@ -1,30 +1,35 @@
-"""What recorded offers would be worth under any cost curve: the decode loop on a clock of its own.
+"""What recorded proposals would be worth under any cost curve: the loop on a clock of its own.
 
-A trace plays both the drafters and the target; passes cost what the curve says, and nothing else
-takes time. The loop and the gain controller are those that decode, so what is measured here of
-decisions holds there; what a machine does besides (heat, other programs) is not in it.
+A trace plays both the drafters and the target. Passes cost what the curve says, and nothing else
+takes time. The loop and the draft length controller are the ones that decode, so their decisions
+are the real ones; what a machine does besides (heat, other programs) is not in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.recorded_proposals import Offer, OfferTrace, TracedText
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    TracedText,
+)
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.controller import MOST, GainController
+from tokalign.runtime.draft.fixed_order import FirstOf
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
-
-WRONG = TargetId(-1)
 
 ASSUMED_DRAFT = 0.1
 """A pass of a draft model of a tenth of the target's bytes, where passes are bound by memory."""
@@ -46,7 +51,7 @@ class Projection:
         return max(self.fixed, key=self.fixed.__getitem__)
 
 
-class _Clock:
+class SimulatedClock:
     """Time that passes only when it is told to."""
 
     def __init__(self) -> None:
@@ -56,14 +61,19 @@ class _Clock:
         return self.now
 
 
-class _Offers:
+class RecordedDrafter:
     """A drafter whose proposals were recorded; the id at index i of a text is i.
 
-    fixed: how many passes to take, or ids to offer; None leaves it to the controller.
+    fixed: how many passes to take, or ids to propose; None leaves it to the controller.
     """
 
     def __init__(
-        self, name: str, text: TracedText, costs: Costs, clock: _Clock, fixed: int | None = None
+        self,
+        name: str,
+        text: TracedText,
+        costs: Costs,
+        clock: SimulatedClock,
+        fixed: int | None = None,
     ) -> None:
         self._name, self._text, self._costs, self._clock = name, text, costs, clock
         self._fixed = fixed
@@ -73,65 +83,59 @@ class _Offers:
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         position = len(context.ids)
-        offer = self._text.offer(self._name, position)
-        if offer is None or not steps or not limit:
+        recorded = self._text.proposal(self._name, position)
+        if recorded is None or not steps or not limit:
             return Proposal()
-        offer = _at_most(offer, steps)
-        self._clock.now += offer.passes * self._costs.draft_pass
-        ids = [WRONG] * len(offer.sources)
-        for depth, index in enumerate(offer.path):
-            ids[index] = TargetId(position + depth)
-        return Proposal(
-            ids=tuple(ids[:limit]),
-            sources=offer.sources[:limit],
-            parents=offer.parents[:limit],
-            probabilities=offer.probabilities[:limit],
-            draft_passes=offer.passes,
-        )
+        recorded = recorded.at_most(steps)
+        self._clock.now += recorded.passes * self._costs.draft_pass
+        tree = recorded.tree.head(limit)
+        ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
+        return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
 
 
-class _TimedReplay:
+class TimedReplay:
     """The target: accepts what came in the text, and takes the time the curve says."""
 
-    def __init__(self, length: int, costs: Costs, clock: _Clock) -> None:
+    def __init__(self, length: int, costs: Costs, clock: SimulatedClock) -> None:
         self._replay = ReplayVerifier([TargetId(i) for i in range(length)])
         self._costs, self._clock = costs, clock
         self._ahead = False
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        rows, continues = len(proposal.ids) + 1, self._ahead and not proposal.ids
+        verdict = self._replay.verify(context, proposal)
+        continues = self._ahead and not proposal.tree
         if self._ahead and not continues:
             self._clock.now += self._costs.verify(1)  # a pass that was begun for nothing
-        self._clock.now += self._costs.verify(rows)
+        self._clock.now += self._costs.verify(verdict.rows)
         if not (continues and proposal.run_ahead):
             self._clock.now += self._costs.host
         self._ahead = proposal.run_ahead
-        return self._replay.verify(context, proposal)
+        return verdict
 
 
 def project(
-    trace: OfferTrace,
+    trace: ProposalTrace,
     costs: Costs,
     *,
-    pace: Callable[[], Pace] | None = None,
+    knowledge: Callable[[], Knowledge] | None = None,
     lengths: Sequence[int] | None = None,
 ) -> Projection:
-    """Replay a trace under `costs`: every fixed length, and the gain controller.
+    """Replay a trace under `costs`: every fixed length, and the draft length controller.
 
-    pace: what the controller knows in the beginning; the costs themselves by default. lengths: up
-    to the longest recorded by default.
+    knowledge: what the controller begins with; the costs themselves by default. lengths: all up to
+    the longest recorded by default.
     """
     if lengths is None:
         lengths = range(1, min(16, trace.longest) + 1)
     plain = trace.tokens * costs.verify(1)
-    make_pace = pace or (lambda: known_pace(costs, trace))
+    make_knowledge = knowledge or (lambda: knowledge_of(costs, trace))
     return Projection(
         fixed={0: 1.0} | {k: plain / _fixed_time(trace, costs, k) for k in lengths if k},
-        auto=plain / _auto_time(trace, costs, make_pace()),
+        auto=plain / _auto_time(trace, costs, make_knowledge()),
     )
 
 
-def costs_under(curve: CostCurve, trace: OfferTrace, *, draft_pass: float | None) -> Costs:
+def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | None) -> Costs:
     """What a curve says of the contexts of a trace, in plain passes.
 
     draft_pass: of the draft model, in plain passes; None for what the curve says, `ASSUMED_DRAFT`
@@ -150,78 +154,53 @@ def costs_under(curve: CostCurve, trace: OfferTrace, *, draft_pass: float | None
     )
 
 
-def expected_tokens(trace: OfferTrace, length: int) -> float:
-    """Tokens of a step at a fixed draft length, over all positions: UniSpec's tau."""
-    accepted = [
-        _at_most(offer, length).accepted if length else 0
-        for text in trace.texts
-        for by in text.offers.values()
-        for offer in by.values()
-    ]
-    return 1 + sum(accepted) / len(accepted) if accepted else 1.0
-
-
-def known_pace(costs: Costs, trace: OfferTrace) -> Pace:
+def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
     """A controller's knowledge where the curve was measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
-    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MOST + 1)]
-    return Pace(
-        PassTimes([t + costs.host for t in costs.rows], weight=4),
-        PassTimes(drafts, weight=4) if with_model else None,
-        host=costs.host,
+    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
+    return Knowledge(
+        costs=LearnedCosts(
+            PassTimes([t + costs.host for t in costs.rows], weight=4),
+            PassTimes(drafts, weight=4) if with_model else None,
+            host=costs.host,
+        )
     )
 
 
-def _fixed_time(trace: OfferTrace, costs: Costs, length: int) -> float:
+def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
     """Time of decoding all texts at a fixed length; free sources are asked before a model."""
-    clock = _Clock()
+    clock = SimulatedClock()
     order = sorted(trace.drafters, key=lambda name: _is_model(trace, name))
     for text in trace.texts:
-        offers = [_Offers(name, text, costs, clock, length) for name in order]
-        _run(text, _First(offers), _TimedReplay(text.length, costs, clock))
+        drafters = [RecordedDrafter(name, text, costs, clock, length) for name in order]
+        _run(text, FirstOf(drafters), TimedReplay(text.length, costs, clock))
     return clock.now
 
 
-def _auto_time(trace: OfferTrace, costs: Costs, pace: Pace) -> float:
-    clock = _Clock()
+def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
+    clock = SimulatedClock()
     models = [name for name in trace.drafters if _is_model(trace, name)]
     for text in trace.texts:
-        offers = {name: _Offers(name, text, costs, clock) for name in trace.drafters}
-        free = [offers[name] for name in trace.drafters if name not in models]
-        controller = GainController(
-            pace,
-            _TimedReplay(text.length, costs, clock),
-            free=_First(free) if free else None,
-            model=offers[models[0]] if models else None,
+        drafters = {name: RecordedDrafter(name, text, costs, clock) for name in trace.drafters}
+        free = [drafters[name] for name in trace.drafters if name not in models]
+        controller = DraftLengthController(
+            knowledge,
+            TimedReplay(text.length, costs, clock),
+            free=FirstOf(free) if free else None,
+            model=drafters[models[0]] if models else None,
             clock=clock,
         )
         _run(text, controller, controller)
     return clock.now
 
 
-class _First:
-    """The first drafter's proposal that is not empty."""
-
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self._drafters = drafters
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        proposals = (drafter.propose(context, limit) for drafter in self._drafters)
-        return next((proposal for proposal in proposals if proposal.ids), Proposal())
-
-
-def _run(text: TracedText, drafter: Drafter, verifier: _TimedReplay | GainController) -> None:
+def _run(text: TracedText, drafter: Drafter, verifier: TimedReplay | DraftLengthController) -> None:
     context = Context([TargetId(i) for i in range(text.given)])
     limits = Limits(max_tokens=text.length - text.given)
     for _ in decode(context, drafter, verifier, limits=limits):
         pass
 
 
-def _is_model(trace: OfferTrace, name: str) -> bool:
+def _is_model(trace: ProposalTrace, name: str) -> bool:
     """Whether a drafter spends passes."""
-    return any(offer.passes for text in trace.texts for offer in text.offers[name].values())
-
-
-def _at_most(offer: Offer, steps: int) -> Offer:
-    """What fewer passes, or a shorter offer of a free source, had been."""
-    return offer.head(steps) if offer.passes else offer.first(steps)
+    return any(one.passes for text in trace.texts for one in text.proposals[name].values())

@@ -1,17 +1,17 @@
-"""Recording what drafters offer at every position of a text, for `tokalign project`."""
+"""Record what drafters propose at every position of a text, for `tokalign project`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
-from tokalign.evaluate.recorded_proposals import Offer, TracedText
+from tokalign.evaluate.recorded_proposals import RecordedProposal, TracedText
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter
 from tokalign.tokenizer.vocabulary import TargetId
 
 ENOUGH = 64
-"""More ids than any drafter offers."""
+"""More ids than any drafter proposes."""
 
 
 def record(
@@ -21,7 +21,7 @@ def record(
     prompt_tokens: int,
     limit: int = ENOUGH,
 ) -> TracedText:
-    """Ask every drafter at every position of a text behind its first `prompt_tokens` ids.
+    """Ask every drafter at every position of a text after its first `prompt_tokens` ids.
 
     limit: ids asked for; a trace of the longest draft wanted tells of all shorter ones.
     """
@@ -31,22 +31,22 @@ def record(
         room = min(limit, len(reference) - position - 1)  # the target adds one id of its own
         for name, drafter in drafters.items():
             if room:
-                offer = _asked(drafter, context, room, reference[position:])
-                text.offers.setdefault(name, {})[position] = offer
+                found = _ask(drafter, context, room, reference[position:])
+                text.proposals.setdefault(name, {})[position] = found
         context.extend(reference[position : position + 1])
     return text
 
 
-def _asked(drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]) -> Offer:
+def _ask(
+    drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]
+) -> RecordedProposal:
     began = perf_counter()
     proposal = drafter.propose(context, limit)
     seconds = perf_counter() - began
-    known = len(proposal.probabilities) == len(proposal.ids)
-    return Offer(
-        sources=proposal.sources,
-        path=tuple(proposal.path_of(following[: len(proposal.ids)])),
-        parents=proposal.parents,
-        probabilities=proposal.probabilities if known else (),
+    tree = proposal.tree
+    return RecordedProposal.of(
+        tree,
+        tree.path_of(following[: len(tree)]),
         passes=proposal.draft_passes,
         host=max(0.0, seconds - proposal.model_seconds),
     )

@@ -1,15 +1,15 @@
-"""What drafters offered at the positions of texts, and how much of it came: a trace.
+"""What drafters proposed at the positions of texts, and how much of it was right: a trace.
 
 A trace tells, without any text, what any draft length would have brought: `tokalign project`
-replays it under any cost curve. It is exact if every drafter was asked at every position, with the
-longest draft wanted (`replay --trace`, `emulate --trace`). A generation (`decode --trace`) is asked
-only where its own rounds began; in between, what was left of the last offer stands in.
+replays it under any cost curve. It is exact if every drafter was asked at every position, for the
+longest draft wanted (`replay --trace`, `emulate --trace`). A generation (`decode --trace`) asks
+only where its rounds begin; in between, the rest of the last proposal stands in.
 
 Format: JSON lines. First {"format", "version", "every_position", "notes"}; then for each text
-{"given", "length"} (ids given as its prompt, ids in all), followed by its offers {"at", "by",
+{"given", "length"} (ids given as its prompt, ids in all), followed by its proposals {"at", "by",
 "sources", "probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree.
-`sources` is one name where all ids are from one; `path` the indices of the ids that came; `host`
-seconds outside model passes.
+`sources` is one name where all ids are from one; `offered` counts the ids; `path` holds the indices
+of those that were right; `host` is seconds outside model passes.
 """
 
 from __future__ import annotations
@@ -23,99 +23,104 @@ from typing import Any, Self
 from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import SavedRun
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 FORMAT, VERSION = "tokalign-trace", 1
 
+WRONG = TargetId(-1)
+"""Stands for every id that the text does not go on with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A proposal and what became of it.
+class RecordedProposal:
+    """A proposal and how much of it was right.
 
-    sources: one per offered id. parents, probabilities: as in a `Proposal`. path: which of the ids
-    the text goes on with, by index, whether they were verified or not.
+    tree: its ids are not the target's. An id that the text goes on with is its place in the text,
+    counted from where the proposal stood; every other one is `WRONG`.
+    passes: of a draft model. host: seconds outside model passes.
     """
 
-    sources: tuple[str, ...]
-    path: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    probabilities: tuple[float, ...] = ()
+    tree: TokenTree
     passes: int = 0
     host: float = 0.0
 
-    def __post_init__(self) -> None:
-        count = len(self.sources)
-        if any(not 0 <= index < count for index in self.path):
-            raise ValueError(f"ids {list(self.path)} of {count} are accepted")
-        if any(given and len(given) != count for given in (self.parents, self.probabilities)):
-            raise ValueError("a parent or a probability is missing")
+    @classmethod
+    def of(
+        cls, tree: TokenTree, path: Sequence[int], *, passes: int = 0, host: float = 0.0
+    ) -> Self:
+        """Record a proposal of which the text goes on with the ids at the indices `path`.
+
+        Raises: ValueError if that is no path of the tree.
+        """
+        ids = [WRONG] * len(tree)
+        for depth, index in enumerate(path):
+            ids[index] = TargetId(depth)
+        found = cls(tree=replace(tree, ids=tuple(ids)), passes=passes, host=host)
+        if found.path != list(path):
+            raise ValueError(f"{list(path)} is no path through {len(tree)} ids")
+        return found
+
+    @property
+    def path(self) -> list[int]:
+        """Indices of the ids that the text goes on with, whether they were verified or not."""
+        return self.tree.path_of(range(len(self.tree)))
 
     @property
     def accepted(self) -> int:
         """How many ids the text goes on with."""
         return len(self.path)
 
-    @property
-    def chain_length(self) -> int:
-        """How many leading ids stand each behind the one before it."""
-        return next((i for i, p in enumerate(self.parents) if p != i - 1), len(self.sources))
-
-    def behind(self, taken: int) -> Offer | None:
-        """What is left of a chain behind its first `taken` ids; None if they were not all right."""
-        if self.path[:taken] != tuple(range(taken)):
+    def rest_after(self, taken: int) -> RecordedProposal | None:
+        """The rest of the first chain after `taken` ids; None if these were not all right."""
+        tree = self.tree
+        if self.path[:taken] != list(range(taken)):
             return None
-        return self._picked(range(taken, self.chain_length))
+        rest = tree.select(range(taken, tree.chain_length))
+        ids = tuple(WRONG if i == WRONG else TargetId(i - taken) for i in rest.ids)
+        return replace(self, tree=replace(rest, ids=ids))
 
-    def head(self, steps: int) -> Offer:
-        """What the first `steps` passes of a draft model had brought, ids spread evenly over them.
+    def after_passes(self, passes: int) -> RecordedProposal:
+        """The proposal that fewer passes of a draft model would have made.
 
-        How many ids a pass brings depends on both tokenizers and is not recorded, so between
-        different tokenizers this is right on average only. What a tree has beside its first chain
-        is taken to come from the first pass.
+        How many ids a pass brings depends on both tokenizers and is not recorded: they are spread
+        evenly over the passes, so between two tokenizers this is right on average only.
+        Alternatives to the first chain count as made by the first pass.
         """
-        if steps >= self.passes:
+        if passes >= self.passes:
             return self
-        chain = self.chain_length
-        count = max(1, round(chain * steps / self.passes)) if chain else 0
-        beside = range(chain, len(self.sources))
-        kept = [*range(count), *(i for i in beside if self.parents[i] < count)]
-        return replace(self._picked(kept), passes=steps)
+        tree, chain = self.tree, self.tree.chain_length
+        count = max(1, round(chain * passes / self.passes)) if chain else 0
+        others = (i for i in range(chain, len(tree)) if tree.parents[i] < count)
+        return replace(self, tree=tree.select([*range(count), *others]), passes=passes)
 
-    def first(self, count: int) -> Offer:
-        """Its first `count` ids, at what all of it has cost."""
-        return self._picked(range(min(count, len(self.sources))))
-
-    def _picked(self, kept: Sequence[int]) -> Offer:
-        """The ids at some indices; those that stood behind none of them stand first."""
-        place = {index: at for at, index in enumerate(kept)}
-        return replace(
-            self,
-            sources=tuple(self.sources[index] for index in kept),
-            path=tuple(place[index] for index in self.path if index in place),
-            parents=tuple(place.get(self.parents[i], -1) for i in kept) if self.parents else (),
-            probabilities=tuple(self.probabilities[i] for i in kept) if self.probabilities else (),
-        )
+    def at_most(self, length: int) -> RecordedProposal:
+        """The proposal of so many passes of a draft model, or the first so many ids of a source."""
+        if self.passes:
+            return self.after_passes(length)
+        return replace(self, tree=self.tree.head(length))
 
 
 @dataclass(slots=True, kw_only=True)
 class TracedText:
-    """One text: `given` ids of prompt, `length` ids in all; offers by drafter and position."""
+    """One text: `given` ids of prompt, `length` ids in all; proposals by drafter and position."""
 
     given: int
     length: int
-    offers: dict[str, dict[int, Offer]] = field(default_factory=dict)
+    proposals: dict[str, dict[int, RecordedProposal]] = field(default_factory=dict)
 
-    def offer(self, drafter: str, position: int) -> Offer | None:
-        """What `drafter` offered at a position, or what was left there of its last offer."""
-        recorded = self.offers.get(drafter, {})
+    def proposal(self, drafter: str, position: int) -> RecordedProposal | None:
+        """What `drafter` proposed at a position, or what was left there of its last proposal."""
+        recorded = self.proposals.get(drafter, {})
         if position in recorded:
             return recorded[position]
         earlier = max((at for at in recorded if position - 64 < at < position), default=None)
-        return None if earlier is None else recorded[earlier].behind(position - earlier)
+        return None if earlier is None else recorded[earlier].rest_after(position - earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferTrace:
-    """Offers at the positions of some texts. notes: what was recorded, for people."""
+class ProposalTrace:
+    """Proposals at the positions of some texts. notes: what was recorded, for people."""
 
     texts: tuple[TracedText, ...]
     every_position: bool
@@ -123,8 +128,8 @@ class OfferTrace:
 
     @property
     def drafters(self) -> list[str]:
-        """Who was asked."""
-        return sorted({name for text in self.texts for name in text.offers})
+        """Names of the drafters that were asked."""
+        return sorted({name for text in self.texts for name in text.proposals})
 
     @property
     def tokens(self) -> int:
@@ -132,12 +137,16 @@ class OfferTrace:
         return sum(text.length - text.given for text in self.texts)
 
     @property
+    def proposals(self) -> Iterator[RecordedProposal]:
+        """Every proposal of every drafter."""
+        for text in self.texts:
+            for recorded in text.proposals.values():
+                yield from recorded.values()
+
+    @property
     def longest(self) -> int:
-        """The most ids that were offered at once, or passes that were spent."""
-        offers = (
-            offer for text in self.texts for by in text.offers.values() for offer in by.values()
-        )
-        return max((max(len(offer.sources), offer.passes) for offer in offers), default=0)
+        """The most passes of a draft model, or ids of a free source, that the trace tells of."""
+        return max((one.passes or len(one.tree) for one in self.proposals), default=0)
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""
@@ -152,9 +161,9 @@ class OfferTrace:
         )
         for text in self.texts:
             yield json.dumps({"given": text.given, "length": text.length})
-            for drafter, by in text.offers.items():
-                for at, offer in sorted(by.items()):
-                    yield json.dumps({"at": at, "by": drafter, **_offer_to_json(offer)})
+            for drafter, recorded in text.proposals.items():
+                for at, one in sorted(recorded.items()):
+                    yield json.dumps({"at": at, "by": drafter, **_to_json(one)})
 
     @classmethod
     def from_lines(cls, lines: Iterable[str], *, name: str) -> Self:
@@ -169,8 +178,8 @@ class OfferTrace:
                 elif "given" in saved:
                     texts.append(TracedText(given=saved["given"], length=saved["length"]))
                 else:
-                    by = texts[-1].offers.setdefault(saved["by"], {})
-                    by[int(saved["at"])] = _offer_from_json(saved)
+                    recorded = texts[-1].proposals.setdefault(saved["by"], {})
+                    recorded[int(saved["at"])] = _from_json(saved)
             return cls(
                 texts=tuple(texts),
                 every_position=header["every_position"],
@@ -183,27 +192,24 @@ class OfferTrace:
             ) from error
 
 
-def trace_of_run(run: SavedRun) -> OfferTrace:
-    """The trace of one generation. Offers are known only where a round began."""
+def trace_of_run(run: SavedRun) -> ProposalTrace:
+    """The trace of one generation. Proposals are known only where a round began."""
     rounds, given = run.rounds, int(run.figures.get("prompt_tokens", 0))
     drafter = str(run.figures.get("method", "drafter"))
     text = TracedText(given=given, length=given + sum(len(one.emitted) for one in rounds))
-    at, by = given, text.offers.setdefault(drafter, {})
+    at, recorded = given, text.proposals.setdefault(drafter, {})
     for one in rounds:
-        known = len(one.probabilities) == len(one.sources)
-        by[at] = Offer(
-            sources=one.sources,
-            path=tuple(one.path),
-            parents=one.parents,
-            probabilities=one.probabilities if known else (),
+        recorded[at] = RecordedProposal.of(
+            one.tree,
+            one.path,
             passes=one.draft_passes,
             host=max(0.0, one.seconds - one.model_seconds),
         )
         at += len(one.emitted)
-    return OfferTrace(texts=(text,), every_position=False, notes={"method": drafter})
+    return ProposalTrace(texts=(text,), every_position=False, notes={"method": drafter})
 
 
-def read_trace(path: Path) -> OfferTrace:
+def read_trace(path: Path) -> ProposalTrace:
     """A trace, or a run that `decode --json` saved. Raises: UsageError."""
     try:
         text = path.read_text("utf-8")
@@ -213,11 +219,11 @@ def read_trace(path: Path) -> OfferTrace:
             "tokalign replay ... --trace FILE"
         ) from error
     if FORMAT in text.partition("\n")[0]:
-        return OfferTrace.from_lines(text.splitlines(), name=str(path))
+        return ProposalTrace.from_lines(text.splitlines(), name=str(path))
     return _trace_in(text, path)
 
 
-def _trace_in(text: str, path: Path) -> OfferTrace:
+def _trace_in(text: str, path: Path) -> ProposalTrace:
     try:
         saved = json.loads(text)
     except ValueError as error:
@@ -228,7 +234,7 @@ def _trace_in(text: str, path: Path) -> OfferTrace:
     return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
 
-def write_trace(trace: OfferTrace, path: Path) -> None:
+def write_trace(trace: ProposalTrace, path: Path) -> None:
     """Write a trace, whole or not at all. Raises: UsageError."""
     write_file(path, "".join(line + "\n" for line in trace.lines()))
 
@@ -239,29 +245,25 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
-def _offer_to_json(offer: Offer) -> dict[str, Any]:
-    one = len(set(offer.sources)) == 1
+def _to_json(one: RecordedProposal) -> dict[str, Any]:
+    tree = one.tree
     saved: dict[str, Any] = {
-        "sources": offer.sources[0] if one else offer.sources,
-        "probabilities": [round(p, 4) for p in offer.probabilities],
-        "offered": len(offer.sources),
-        "path": offer.path,
-        "passes": offer.passes,
-        "host": round(offer.host, 6),
+        "sources": tree.sources[0] if len(set(tree.sources)) == 1 else tree.sources,
+        "probabilities": [round(p, 4) for p in tree.probabilities],
+        "offered": len(tree),
+        "path": one.path,
+        "passes": one.passes,
+        "host": round(one.host, 6),
     }
-    return saved | ({"parents": offer.parents} if offer.parents else {})
+    return saved | ({} if tree.chain_length == len(tree) else {"parents": tree.parents})
 
 
-def _offer_from_json(saved: Mapping[str, Any]) -> Offer:
+def _from_json(saved: Mapping[str, Any]) -> RecordedProposal:
     sources, count = saved["sources"], int(saved["offered"])
-    found = (sources,) * count if isinstance(sources, str) else tuple(sources)
-    if len(found) != count:
-        raise ValueError(f"{count} offered ids with {len(found)} sources")
-    return Offer(
-        sources=found,
-        path=tuple(saved["path"]),
-        parents=tuple(saved.get("parents", ())),
-        probabilities=tuple(map(float, saved["probabilities"])),
-        passes=saved["passes"],
-        host=saved["host"],
+    tree = TokenTree(
+        (WRONG,) * count,
+        tuple(saved.get("parents") or range(-1, count - 1)),
+        (sources,) * count if isinstance(sources, str) else tuple(sources),
+        tuple(map(float, saved["probabilities"])),
     )
+    return RecordedProposal.of(tree, saved["path"], passes=saved["passes"], host=saved["host"])

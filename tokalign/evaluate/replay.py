@@ -30,12 +30,16 @@ class ReplayVerifier:
 
     def __init__(self, reference: Sequence[TargetId]) -> None:
         self._reference = list(reference)
+        self._fed_again = 0
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """Raises IndexError where the reference is at its end: bound `max_tokens` by its length."""
-        at = len(context.ids)
-        ids = self._reference[at : at + len(proposal.ids) + 1]
-        path = proposal.path_of(ids)
+        at, tree = len(context.ids), proposal.tree
+        ids = self._reference[at : at + len(tree) + 1]
+        path = tree.path_of(ids)
         if len(path) == len(ids):
             raise IndexError("the reference text is at its end")
-        return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path))
+        rows, chain = 1 + len(tree) + self._fed_again, tree.chain_length
+        # A pass keeps the rows of its first chain; an accepted alternative is computed once more.
+        self._fed_again = sum(index >= chain for index in path)
+        return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path), rows=rows)

@@ -1,116 +1,129 @@
-"""Prompts: rendered by the model's own chat template, and encoded."""
+"""Prompts: conversations rendered by the model's own chat template, and encoded.
+
+Rendering is transformers', which comes with mlx-lm; it is imported when the first template is
+looked for. The rendered text is encoded by our own tokenizer, so that a prompt's ids stand for
+exactly its bytes.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, cast
 
 from tokalign.errors import UsageError
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 
-Message = Mapping[str, str]
-"""{"role": "user", "content": "..."}"""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizer
 
-_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
+Message = Mapping[str, object]
+"""{"role": "user", "content": "..."}, and whatever else the template reads, such as tool calls."""
+
+_REMEDY = "give --ignore-chat-template to use the prompt as it is"
 
 
-@dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template and the special tokens it names, as in tokenizer_config.json."""
+    """The chat template of a model's folder, rendered by transformers' `apply_chat_template`."""
 
-    source: str
-    tokens: Mapping[str, str]
+    def __init__(self, tokenizer: PreTrainedTokenizer) -> None:
+        self._tokenizer = tokenizer
 
-    @classmethod
-    def from_folder(cls, folder: Path) -> ChatTemplate | None:
-        """The template of a model's folder, None if it has none."""
-        config = _read_json(folder / "tokenizer_config.json")
-        separate = folder / "chat_template.jinja"
-        source = separate.read_text("utf-8") if separate.is_file() else config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            named = {entry["name"]: entry["template"] for entry in source}
-            source = named.get("default")
-        if source is None:
-            return None
-        tokens = {name: _spelling(config.get(name)) for name in _TOKEN_NAMES}
-        return cls(source, tokens)
+    def render(self, messages: Sequence[Message], **variables: object) -> str:
+        """The text of a conversation, up to the point where the assistant's answer begins.
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The text of a conversation, up to where the assistant's answer begins.
-
-        Compiled as transformers compiles it: sandboxed, whitespace trimmed around blocks.
+        variables: what the template reads besides, for example `tools` or `enable_thinking`.
         Raises: UsageError with the template's own complaint, if it has one.
         """
         from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
-            template = environment.from_string(self.source)
-            return template.render(
-                messages=[dict(m) for m in messages], add_generation_prompt=True, **self.tokens
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    add_generation_prompt=True,
+                    tokenize=False,
+                    **variables,
+                )
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError) as error:
             raise UsageError(
-                f"the model's chat template cannot render this conversation ({error}); "
-                "give --ignore-chat-template to use the prompt as it is"
+                "the model's chat template cannot render this conversation "
+                f"({_one_line(error)}); {_REMEDY}"
             ) from error
 
 
-def encode_prompt(
+@lru_cache(maxsize=8)
+def find_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a model's folder; None if the model has none.
+
+    Raises: UsageError if transformers cannot read the folder's configuration.
+    """
+    try:
+        tokenizer = _template_reader().from_pretrained(folder, local_files_only=True)
+    except (OSError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"transformers cannot read the chat template in {folder} ({_one_line(error)}); "
+            f"correct its tokenizer_config.json, or {_REMEDY}"
+        ) from error
+    return None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
+
+
+@cache
+def _template_reader() -> type[PreTrainedTokenizer]:
+    """A transformers tokenizer that reads templates and special tokens, but no vocabulary.
+
+    Cost: some milliseconds per folder. With its vocabulary Llama 3's tokenizer takes 2 s to load,
+    and rendering does not need it.
+    """
+    from transformers import PreTrainedTokenizer
+
+    class TemplateReader(PreTrainedTokenizer):  # type: ignore[misc]
+        vocab_files_names: Mapping[str, str] = {}
+        vocab_size = 0
+
+        def get_vocab(self) -> dict[str, int]:
+            return {}
+
+    return cast("type[PreTrainedTokenizer]", TemplateReader)
+
+
+def encode_chat(
     tokenizer: Tokenizer[Id],
-    template: ChatTemplate | None,
+    template: ChatTemplate,
     text: str,
     *,
     system: str | None = None,
+    variables: Mapping[str, object] | None = None,
 ) -> list[Id]:
-    """The ids of a prompt: through the template if there is one, else as it is, behind BOS.
+    """The ids of a user's message, after a system message if there is one.
 
-    Spellings of special tokens become those tokens, as in mlx-lm. BOS is put in front where the
-    tokenizer says so and the text does not begin with it already; a template writes its own.
+    Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
+    variables: as in `ChatTemplate.render`. Raises: UsageError.
     """
-    if template is not None:
-        asked: list[Message] = [{"role": "user", "content": text}]
-        if system is not None:
-            asked.insert(0, {"role": "system", "content": system})
-        return tokenizer.encode(template.render(asked), specials=True)
+    messages: list[Message] = [{"role": "user", "content": text}]
     if system is not None:
-        text = f"{system}\n{text}"
+        messages.insert(0, {"role": "system", "content": system})
+    return tokenizer.encode(template.render(messages, **(variables or {})), specials=True)
+
+
+def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
+    """The ids of a text as it is, after BOS where the tokenizer adds one.
+
+    Spellings of special tokens become those tokens, as in mlx-lm.
+    """
     return with_bos(tokenizer, tokenizer.encode(text, specials=True))
 
 
 def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:
-    """`ids` behind BOS, if the tokenizer puts one there."""
+    """`ids` after BOS, if the tokenizer adds one and they do not begin with it already."""
     bos = tokenizer.vocabulary.roles.bos
     if not tokenizer.spec.adds_bos or bos is None or ids[:1] == [bos]:
         return ids
-    return [bos, *ids]  # type: ignore[list-item]
+    return [bos, *ids]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes()) if path.is_file() else {}
-
-
-def _spelling(token: Any) -> str:
-    """A token is written as a string or as an object with its content."""
-    return str(token["content"]) if isinstance(token, dict) else token or ""
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

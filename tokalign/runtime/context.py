@@ -1,4 +1,4 @@
-"""The one mutable thing of a generation: what has been committed so far."""
+"""The context of a generation: the one value of the runtime that changes while it decodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 class Context:
     """Prompt and committed output as target ids. It only grows; committed ids never change.
 
-    Everything else (caches, the draft's view of the text, lookup tables) follows it: whoever needs
-    it compares it with what they hold.
+    Caches and the draft's view of the text follow it: their owners compare the context with what
+    they hold and trim or extend that.
     """
 
     def __init__(self, prompt: Iterable[TargetId]) -> None:
@@ -20,11 +20,12 @@ class Context:
 
     @property
     def ids(self) -> Sequence[TargetId]:
-        """Prompt and output. Not a copy: it grows with the context."""
+        """Prompt and output. This is no copy: it grows with the context."""
         return self._ids
 
     @property
     def prompt(self) -> Sequence[TargetId]:
+        """The ids that were given."""
         return self._ids[: self._prompt_length]
 
     @property
@@ -34,6 +35,7 @@ class Context:
 
     @property
     def emitted_count(self) -> int:
+        """How many ids the output has so far; no copy is made."""
         return len(self._ids) - self._prompt_length
 
     def extend(self, ids: Iterable[TargetId]) -> None:

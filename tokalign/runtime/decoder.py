@@ -1,81 +1,99 @@
-"""Putting a decoder together: models, tables and options in, a stream of events out."""
+"""A decoder: models, tables and options of a run, from which every request gets its own drafters.
+
+`assemble.py` makes decoders out of names and options; `generate.py` turns their events into text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, cast
 
 from tokalign.errors import UsageError
-from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
+from tokalign.runtime.chat import (
+    ChatTemplate,
+    encode_chat,
+    encode_prompt,
+    find_template,
+    with_bos,
+)
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Verifier
+from tokalign.runtime.interfaces import (
+    Drafter,
+    DraftSampler,
+    DraftSession,
+    Sampler,
+    Verifier,
+)
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.published import (
-    ContextWindow,
-    Naive,
-    Pair,
-    SameTokenizer,
-    TokenIntersection,
-    Translation,
-)
+from tokalign.runtime.translation.intersection import TokenIntersection
+from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
+from tokalign.runtime.translation.shared_ids import SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModel:
-    """A model with its tokenizer.
+class LanguageModel(Generic[Id]):
+    """A model with its tokenizer, typed by whose ids it speaks.
 
-    model: an mlx-lm model. template: None where it has none. stop_ids: what ends its output.
+    model: an mlx-lm model. folder: where its files are, None if that is not known.
+    stop_ids: ids that end its output.
     """
 
     model: Any
-    tokenizer: Tokenizer[Any]
-    template: ChatTemplate | None = None
-    stop_ids: frozenset[int] = frozenset()
+    tokenizer: Tokenizer[Id]
+    folder: Path | None = None
+    stop_ids: frozenset[Id] = frozenset()
 
     @classmethod
-    def from_folder(cls, folder: Path, *, dtype: str | None = None) -> LanguageModel:
+    def from_folder(cls, folder: Path, *, dtype: str | None = None) -> LanguageModel[Id]:
         """Load a folder in mlx-lm's layout. Raises: as `load_weights` and `Tokenizer.from_file`."""
         model, config = load_weights(folder, dtype=dtype)
-        tokenizer: Tokenizer[Any] = Tokenizer.from_file(folder)
+        tokenizer: Tokenizer[Id] = Tokenizer.from_file(folder)
         return cls(
             model=model,
             tokenizer=tokenizer,
-            template=ChatTemplate.from_folder(folder),
-            stop_ids=tokenizer.vocabulary.roles.eos | _configured_ends(config),
+            folder=folder,
+            stop_ids=stop_ids(tokenizer, config),
         )
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The chat template in its folder, if there is one. Raises: as `find_template`."""
+        return None if self.folder is None else find_template(self.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What is put before the target, and the same before the draft.
+    """The ids that the target reads first, and the draft's rendering of the same conversation.
 
-    draft: the draft's own rendering; None has it read the target's prompt, its special tokens by
-    their roles.
+    draft: None if the draft model reads the target's prompt, special tokens matched by role.
     """
 
     target: Sequence[TargetId]
     draft: Sequence[DraftId] | None = None
 
     def draft_text(self, pair: Pair, *, chunked: bool = False) -> DraftText:
-        """The draft's view of the prompt, ready to follow the output.
+        """The draft's view of the prompt, to be extended by the output.
 
-        chunked: encode each round's output on its own, as the published systems do.
+        chunked: encode each round's output separately, as the published systems do.
         """
         kind = ChunkedText if chunked else DraftText
         if self.draft is not None:
@@ -87,57 +105,73 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Models and options of a run. Every request gets drafters of its own: nothing leaks over."""
+    """Models and options of a run. Requests share no drafter, so no state passes between them."""
 
-    target: LanguageModel
-    draft: LanguageModel | None = None
+    target: LanguageModel[TargetId]
+    draft: LanguageModel[DraftId] | None = None
     drafting: Drafting
     sampler: Sampler
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
     def seed(self) -> int | None:
-        """What makes the output come out again; None where nothing is random, or not ours."""
+        """The seed that reproduces the output; None if nothing is drawn, or not by `Sampling`."""
         if isinstance(self.sampler, Sampling) and self.sampler.temperature > 0:
             return self.sampler.seed
         return None
 
-    def prompt(self, text: str, *, system: str | None = None, use_template: bool = True) -> Prompt:
-        """A user's text as a prompt, rendered for each model by its own template.
+    def prompt(
+        self,
+        text: str,
+        *,
+        system: str | None = None,
+        use_template: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
+        """A user's message as a prompt, rendered for each model by its own chat template.
 
-        Where only the target has a template, the draft reads what the target reads.
+        If only the target has a template, the draft reads the target's prompt. If the target has
+        none, or without `use_template`, both read the text as it is, after the system message.
+        variables: as in `ChatTemplate.render`. Raises: UsageError.
         """
-        template = self.target.template if use_template else None
-        ours = encode_prompt(self.target.tokenizer, template, text, system=system)
-        if self.draft is None or (template is not None and self.draft.template is None):
+        target, draft = self.target, self.draft
+        template = target.template if use_template else None
+        if template is None:
+            text = text if system is None else f"{system}\n{text}"
+            return Prompt(
+                target=encode_prompt(target.tokenizer, text),
+                draft=None if draft is None else encode_prompt(draft.tokenizer, text),
+            )
+        ours = encode_chat(target.tokenizer, template, text, system=system, variables=variables)
+        own = None if draft is None else draft.template
+        if draft is None or own is None:
             return Prompt(target=ours)
-        own = self.draft.template if template is not None else None
-        return Prompt(
-            target=ours, draft=encode_prompt(self.draft.tokenizer, own, text, system=system)
-        )
+        theirs = encode_chat(draft.tokenizer, own, text, system=system, variables=variables)
+        return Prompt(target=ours, draft=theirs)
 
-    def open_target(self) -> ModelSession:
-        """A session of the target. Raises: CacheError if it cannot be rewound and has to be."""
+    def open_target(self) -> TargetModelSession:
+        """A session of the target. Raises: CacheError if its cache cannot be rewound as needed."""
         rewinds = self.drafting.method != "plain"
-        return ModelSession(self.target.model, self.cache, rewinds=rewinds)
+        return TargetModelSession(self.target.model, self.cache, rewinds=rewinds)
 
-    def open_draft(self) -> ModelSession | None:
-        """A session of the draft model, where one is used. Raises: CacheError."""
+    def open_draft(self) -> DraftModelSession | None:
+        """A session of the draft model; None if none is used. Raises: CacheError."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        return ModelSession(self.draft.model, self.cache)
+        return DraftModelSession(self.draft.model, self.cache)
 
     def run(
         self,
         prompt: Prompt,
         limits: Limits,
         *,
-        target: ModelSession | None = None,
-        draft: ModelSession | None = None,
+        target: TargetModelSession | None = None,
+        draft: DraftModelSession | None = None,
     ) -> tuple[Context, Iterator[Event]]:
-        """A generation that has not begun yet; sessions may be handed in to be used again.
+        """The context and the events of a generation, which begins with the first event asked for.
 
-        Raises: ContextLengthError; UsageError for an empty prompt.
+        target, draft: sessions to reuse; new ones are opened otherwise.
+        Raises: ContextLengthError; CacheError; UsageError for an empty prompt.
         """
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text with --prompt")
@@ -151,42 +185,60 @@ class Decoder:
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
-        self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
+        self, verifier: TargetVerifier, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the gain controller is both."""
+        """Drafter and verifier of one request; the draft length controller is both."""
         neural = self.translated(prompt, draft, trees=verifier.can_branch)
-        pace = self.drafting.pace
-        if pace is None or self.drafting.method == "plain":
+        knowledge = self.drafting.knowledge
+        if knowledge is None or self.drafting.method == "plain":
             return make_drafter(self.drafting, neural), verifier
-        controller = make_controlled(self.drafting, pace, verifier, neural)
+        controller = make_controlled(self.drafting, knowledge, verifier, neural)
         return controller, controller
 
     def translated(
-        self, prompt: Prompt, session: Session | None, *, trees: bool = True
+        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
-        """The draft model as a drafter for one request. trees: whether it may propose one."""
+        """The draft model as a drafter for one request; None if it is not used.
+
+        trees: as in `make_model_drafter`.
+        """
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None
-        translation = make_translation(
-            self.drafting.translation,
-            Pair(self.target.tokenizer, self.draft.tokenizer),
-            prompt,
-            self.drafting.alignment,
-            self.sampler.drafts,
-        )
-        steps = self.drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS
-        return NeuralDrafter(
-            session,
-            translation,
-            num_draft_tokens=steps,
-            alternatives=self.drafting.alternatives if trees else 0,
-        )
+        pair = Pair(self.target.tokenizer, self.draft.tokenizer)
+        sampler = self.sampler.draft_sampler
+        return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 
 
-def _configured_ends(config: Mapping[str, Any]) -> frozenset[int]:
-    """`eos_token_id` of a model's configuration: a number, a list of them, or nothing."""
+def make_model_drafter(
+    drafting: Drafting,
+    pair: Pair,
+    prompt: Prompt,
+    session: DraftSession,
+    sampler: DraftSampler | None = None,
+    *,
+    trees: bool = True,
+) -> NeuralDrafter:
+    """A draft model with its translation as a drafter for one request.
+
+    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
+    alternatives beside its chain. Raises: as `make_translation`.
+    """
+    return NeuralDrafter(
+        session,
+        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
+        num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+        alternatives=drafting.alternatives if trees else 0,
+    )
+
+
+def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:
+    """The ids that end an output: those of the tokenizer and of the model's configuration.
+
+    config: its "eos_token_id" is a number, a list of them, or missing.
+    """
     ends = config.get("eos_token_id")
-    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    configured = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    return cast("frozenset[Id]", tokenizer.vocabulary.roles.eos | frozenset(configured))
 
 
 def make_translation(
@@ -194,21 +246,22 @@ def make_translation(
     pair: Pair,
     prompt: Prompt,
     alignment: Callable[[], Alignment],
-    guesser: Guesser | None = None,
+    sampler: DraftSampler | None = None,
 ) -> Translation:
-    """The translation `name` for one request. Raises: IncompatibleError if the pair bars it.
+    """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
 
-    guesser: how the draft's choices are made; by default it takes what it finds likeliest, as the
-    published baselines always do.
+    alignment: gives the pair's tables if the translation needs them.
+    sampler: draws the draft's ids; without one, and always in `naive` and `context`, the draft
+    takes its likeliest id.
     """
     kind, _, window = name.partition(":")
     if kind == "none":
-        return SameTokenizer(pair.target, pair.draft, guesser)
+        return SameTokenizer(pair, sampler)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
         table = alignment().intersection
-        return TokenIntersection(pair, prompt.draft_text(pair), table, guesser)
-    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), guesser=guesser)
+        return TokenIntersection(pair, prompt.draft_text(pair), table, sampler)
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)

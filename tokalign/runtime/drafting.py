@@ -1,4 +1,4 @@
-"""How to draft, and the drafters that a method stands for; needs no models and no mlx."""
+"""How to draft, and the drafters that each method stands for. It loads no model and no mlx."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
-from tokalign.runtime.draft.cost_aware import AskedWhereItPays, Experience
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import Source, TableSource
-from tokalign.runtime.draft_length.controller import GainController, SteppedDrafter
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft.sources import Source
+from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
+from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
 from tokalign.tables.alignment import Alignment
@@ -27,26 +27,30 @@ if TYPE_CHECKING:
     from tokalign.tables.dictionary import Dictionary
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
-"""Until they are measured: 5 % of a pass for each further row, 10 % for a pass of the draft."""
+"""Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
 
 _MOST_PROPOSED = 16
-"""By those who weigh what a row costs."""
+"""Proposal cap for drafters that weigh the cost of a row."""
 
 
 def no_alignment() -> Alignment:
-    """Stands where no pair is given."""
-    raise UsageError("no alignment of the pair is given; pass `alignment`")
+    """The default of `Drafting.alignment`. Raises: UsageError."""
+    raise UsageError("this translation needs the alignment of a pair; pass `alignment`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """How to draft. None stands for each drafter's own default; order: of `hybrid-fixed`'s sources.
+    """How to draft.
 
-    alternatives: ids that a draft model proposes beside its first one, in a tree.
-    alignment: gives the pair's tables, if a translation needs them. costs: what a hybrid ranks by.
-    outputs: earlier outputs of the same session, to copy from. pace: has the gain controller choose
-    every draft length, by what it knows and learns; None leaves that to the drafters.
-    experience: with a draft model beside free sources; requests share it.
+    num_draft_tokens: ids proposed in a round; None for the default of each drafter.
+    alternatives: ids that a draft model proposes besides its first one, as leaves of a tree.
+    order: the sources of `hybrid-fixed`, the first to be asked first.
+    alignment: gives the pair's tables, if a translation needs them.
+    costs: the costs by which a hybrid ranks its sources.
+    outputs: earlier outputs of the same session, to copy from.
+    knowledge: what the draft length controller chooses every draft length by; None leaves the
+        length to the drafters.
+    experience: what was learned about a draft model beside free sources; requests share it.
     """
 
     method: str = "plain"
@@ -58,22 +62,22 @@ class Drafting:
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     outputs: SuffixAutomaton | None = None
-    pace: Pace | None = None
+    knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
 
     @property
     def uses_model(self) -> bool:
-        """Whether the method drafts with a model, if there is one."""
+        """Whether the method drafts with a model if there is one."""
         return self.method in MODEL_METHODS
 
 
 def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    """The drafter a method stands for, for one request; a hybrid takes what there is."""
+    """The drafter that a method stands for, for one request. Hybrids use what sources there are."""
     match drafting.method:
         case "plain":
             return NoDrafter()
         case "hybrid":
-            return _by_gain(drafting, neural)
+            return _by_cost(drafting, neural)
         case "hybrid-fixed":
             known = [_make_single(name, drafting, neural) for name in drafting.order]
             return FirstOf([drafter for drafter in known if drafter is not None])
@@ -83,44 +87,49 @@ def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
 
 
 def make_controlled(
-    drafting: Drafting, pace: Pace, verifier: Verifier, neural: SteppedDrafter | None
-) -> GainController:
-    """The gain controller around the drafters of a method and the verifier, for one request.
+    drafting: Drafting, knowledge: Knowledge, verifier: Verifier, neural: SteppedDrafter | None
+) -> DraftLengthController:
+    """The draft length controller of one request, around a method's drafters and the verifier.
 
-    Of `hybrid-fixed` it chooses the length of the free sources' offers; a model has no fixed turn.
+    With `hybrid-fixed` it chooses the length of the free sources' proposals, and decides in every
+    round whether the model drafts, whatever the order says.
     """
     if drafting.method == "draft":
-        return GainController(pace, verifier, model=neural)
+        return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
-        hybrid = _free_hybrid(replace(drafting, costs=pace.known_costs))
-        return GainController(pace, verifier, free=hybrid, model=neural, join=hybrid.join)
-    return GainController(pace, verifier, free=make_drafter(drafting, None), model=neural)
+        hybrid = _free_hybrid(replace(drafting, costs=knowledge.costs.for_ranking))
+        return DraftLengthController(
+            knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
+        )
+    return DraftLengthController(
+        knowledge, verifier, free=make_drafter(drafting, None), model=neural
+    )
 
 
-def _by_gain(drafting: Drafting, neural: Drafter | None) -> Drafter:
+def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
     if neural is None:
         return _free_hybrid(drafting)
-    # The number of draft tokens is the model's, then.
+    # With a model, the number of draft tokens is that of the model alone.
     hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
     costs, experience = drafting.costs, drafting.experience
-    return AskedWhereItPays(hybrid, neural, costs=costs, experience=experience)
+    return CostAwareHybrid(hybrid, neural, costs=costs, experience=experience)
 
 
 def _free_hybrid(drafting: Drafting) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(TableSource(DictionaryDrafter(drafting.dictionary)))
+        sources.append(DictionaryDrafter(drafting.dictionary))
     most = drafting.num_draft_tokens or _MOST_PROPOSED
     return Hybrid(sources, costs=drafting.costs, max_tokens=most)
 
 
 def _copies(drafting: Drafting) -> list[Source]:
-    """Copying from the request's own text, and from earlier outputs where a session has any."""
+    """Copy from the request's own text, and from earlier outputs if the session has any."""
     return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
-    """One source on its own; None where it lacks what it needs."""
+    """A drafter with one source; None if it lacks what it needs."""
     most = drafting.num_draft_tokens
     match name:
         case "draft":

@@ -1,21 +1,21 @@
-"""Events, text and statistics of one generation, for whoever shows or collects them."""
+"""One generation: its events as output tokens with their text, and the statistics so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.events import Emitted
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
-from tokalign.runtime.rounds import Outcome, SavedRun, tokens_of
+from tokalign.runtime.proposal import Array
+from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
-from tokalign.runtime.trace import Trace
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -23,27 +23,29 @@ from tokalign.tokenizer.vocabulary import TargetId
 class Piece:
     """One output token.
 
-    text: what can be printed now that this token is known, see `TextStream.push`.
-    source: the drafter that proposed the token, or "target". logprobs: f[vocabulary], lazy.
+    text: the text that can be printed once this token is known, see `TextStream.push`.
+    source: the drafter that proposed the token, or "target". logprobs: f[vocabulary], lazy; None
+    if no model was asked.
     """
 
     token: TargetId
     text: str
     source: str
     outcome: Outcome
-    logprobs: Any = None
+    logprobs: Array | None = None
 
     @property
     def from_draft(self) -> bool:
+        """Whether a drafter proposed the token."""
         return self.outcome is Outcome.ACCEPTED
 
 
 class Generation:
-    """One request: iterate over its pieces; text, ids and statistics so far are there at any time.
+    """One request. Iterate over its pieces; text, ids and statistics so far can be read any time.
 
-    stop: texts the output ends before. max_tokens: None for as many as the context holds.
-    target_session, draft_session, statistics: to go on with; new ones otherwise.
-    Raises: as `Decoder.run`.
+    max_tokens: None for as many as the context holds. stop: the output ends before these texts.
+    target_session, draft_session, statistics: ones to reuse; new ones are made otherwise.
+    Raises: as `Decoder.run`; UsageError for an empty stop string.
     """
 
     def __init__(
@@ -53,8 +55,8 @@ class Generation:
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
-        target_session: ModelSession | None = None,
-        draft_session: ModelSession | None = None,
+        target_session: TargetModelSession | None = None,
+        draft_session: DraftModelSession | None = None,
         statistics: Statistics | None = None,
     ) -> None:
         text = partial(
@@ -76,19 +78,19 @@ class Generation:
         self._text = text()
         self._shown: list[str] = []
         self.statistics = statistics or Statistics()
-        self.trace = Trace()
+        self.rounds: list[Round] = []
 
     def __iter__(self) -> Iterator[Piece]:
-        """One piece per token. What no token completes is the text of a last one, see `rest`."""
+        """One piece per token; after the last one, `rest` has the text that no token completed."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
-                self.trace.observe(event)
-                if isinstance(event, Emitted):
+                if isinstance(event, Round):
+                    self.rounds.append(replace(event, logprobs=None))  # too large to keep
                     yield from self._pieces(event)
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
-        """The text as it can be printed, and how the token behind it came about."""
+        """The text as it can be printed, each part with the outcome of the latest token."""
         outcome = Outcome.UNDRAFTED
         for piece in self:
             outcome = piece.outcome
@@ -96,12 +98,12 @@ class Generation:
         yield self.rest(), outcome
 
     def rest(self) -> str:
-        """Text that was held back when the output ended."""
+        """The text that was still held back when the output ended."""
         self._shown.append(self._text.finish())
         return self._shown[-1]
 
     def summary(self) -> dict[str, Any]:
-        """Text, ids and all statistics so far, under their documented names."""
+        """Text, ids and all statistics so far, under the names of `docs/metrics.md`."""
         drafting = self._decoder.drafting
         return {
             "text": "".join(self._shown),
@@ -114,24 +116,23 @@ class Generation:
         }
 
     def saved_run(self) -> SavedRun:
-        """`summary` and every round so far, to be written to a file."""
+        """`summary` and every round so far, as `decode --json` writes them."""
         vocabulary = self._decoder.target.tokenizer.vocabulary
-        tokens, specials = tokens_of(self.trace.rounds, vocabulary.tokens, vocabulary.specials)
+        tokens, specials = tokens_of(self.rounds, vocabulary.tokens, vocabulary.specials)
         return SavedRun(
-            rounds=tuple(self.trace.rounds),
+            rounds=tuple(self.rounds),
             token_bytes=tokens,
             special_tokens=specials,
             figures=self.summary(),
         )
 
-    def _pieces(self, event: Emitted) -> Iterator[Piece]:
-        one = self.trace.rounds[-1]
-        for index, (token, source) in enumerate(zip(event.ids, event.sources, strict=True)):
+    def _pieces(self, one: Round) -> Iterator[Piece]:
+        for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):
             self._shown.append(self._text.push(token))
             yield Piece(
                 token=token,
                 text=self._shown[-1],
                 source=source,
                 outcome=one.outcome(index),
-                logprobs=None if event.logprobs is None else event.logprobs[index],
+                logprobs=None if one.logprobs is None else one.logprobs[index],
             )

@@ -1,4 +1,4 @@
-"""When a generation ends: length, stop ids, stop strings."""
+"""The limits that end a generation: length, stop ids, stop strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
 
 UNBOUNDED = 1 << 30
-"""More than any context holds."""
+"""A number of ids that no context holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,13 @@ class Limits:
     """Bounds of one generation.
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
-    stop_ids: ids that end the output; the id itself is emitted, nothing behind it is.
-    text: reads along to find stop strings; the token that completes one is the last to be emitted.
+    stop_ids: the first of them in the output is emitted and ends it.
+    text: finds stop strings in the output; the token that completes one is the last to be emitted.
     """
 
     max_tokens: int | None
     context_length: int = UNBOUNDED
-    stop_ids: frozenset[int] = field(default_factory=frozenset)
+    stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
     text: TextStream | None = None
 
     def room(self, context: Context) -> int:
@@ -35,7 +35,7 @@ class Limits:
         return room
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
-        """A round's `ids` up to the one that ends the output, and whether one does."""
+        """The ids of a round up to the one that ends the output, and the reason if one does."""
         if self.text is None and not self.stop_ids:
             return ids, None
         for count, token in enumerate(ids, 1):

@@ -1,7 +1,11 @@
-"""The names of methods and translations, and what they stand for; needs neither models nor mlx."""
+"""The names of methods and translations, and the rules that choose among them.
+
+It imports neither models nor mlx, so that the command line can parse its options without them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokalign.errors import MissingAssetError, UsageError
@@ -10,38 +14,43 @@ if TYPE_CHECKING:
     from tokalign.tokenizer.tokenizer import Tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+AUTO = "auto"
+"""Asks for the method that fits what there is; see `choose_method`."""
+
 METHODS = ("plain", "dictionary", "copy", "prompt-lookup", "draft", "hybrid", "hybrid-fixed")
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
-"""They draft with a model; the hybrids do without if there is none."""
+"""Methods that draft with a model. The hybrids also work without one."""
 
 LOOKUP_METHODS = ("dictionary", "copy", "prompt-lookup", "hybrid", "hybrid-fixed")
-"""They do without any model, and can be emulated on a text."""
+"""Methods that work without a draft model, so that they can be emulated on a text."""
 
 TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
-"""They use a dictionary; the hybrids do without if there is none."""
+"""Methods that use a dictionary. The hybrids also work without one."""
 
 TRANSLATIONS = ("none", "naive", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
-"""Of a draft model; the default of mlx-lm's speculative_generate_step too."""
+"""How many ids a draft model proposes in a round, as in mlx-lm's speculative_generate_step."""
 
 ORDERED = ("dictionary", "copy", "prompt-lookup", "draft")
-"""What `hybrid-fixed` may ask."""
+"""The sources that the order of `hybrid-fixed` may name."""
 
 DEFAULT_ALTERNATIVES = 2
-"""Beside the first id that a draft model proposes: its second and third guess."""
+"""How many ids a draft model proposes besides its likeliest first id: the next two."""
 
 HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
-"""`hybrid-fixed` asks in this order; what costs nothing comes first, as in DictSpec's hybrid."""
+"""Default order of `hybrid-fixed`: free sources before the model, as in DictSpec's hybrid."""
 
 
 def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
-    """The method that `asked` stands for, given whether there is a draft model and a dictionary.
+    """The method that `asked` stands for, if there is a draft model or a dictionary or not.
 
-    `auto` is the hybrid of what there is, ranked by gain.
-    Raises: UsageError or MissingAssetError for a method that lacks what it needs.
+    `auto` stands for the hybrid of all sources that there are, ranked by expected gain.
+    Raises: UsageError or MissingAssetError for a method that is unknown or lacks what it needs.
     """
-    if asked == "auto":
+    if asked not in (AUTO, *METHODS):
+        raise UsageError(f"there is no method {asked!r}; choose one of auto, {', '.join(METHODS)}")
+    if asked == AUTO:
         return "hybrid"
     if asked == "draft" and not draft:
         raise UsageError("--method draft needs a draft model; give --draft NAME")
@@ -54,25 +63,30 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
 
 
 def read_order(order: str) -> tuple[str, ...]:
-    """The sources of `hybrid-fixed`, separated by commas. Raises: UsageError for unknown ones."""
+    """The order of `hybrid-fixed` as typed, separated by commas. Raises: as `check_order`."""
     names = tuple(name.strip() for name in order.split(","))
-    if unknown := [name for name in names if name not in ORDERED]:
-        raise UsageError(f"there is no source {unknown[0]!r}; choose of {', '.join(ORDERED)}")
+    check_order(names)
     return names
 
 
+def check_order(names: Sequence[str]) -> None:
+    """Raises: UsageError for a source that `hybrid-fixed` does not know."""
+    if unknown := [name for name in names if name not in ORDERED]:
+        raise UsageError(f"there is no source {unknown[0]!r}; choose from {', '.join(ORDERED)}")
+
+
 def check_draft_tokens(count: int | None) -> None:
-    """Raises: UsageError for a number of draft tokens that drafts nothing; None is the default."""
+    """Raises: UsageError for a number of draft tokens below 1; None leaves the choice open."""
     if count is not None and count < 1:
         raise UsageError(f"--num-draft-tokens {count} drafts nothing; use --method plain for that")
 
 
 def read_draft_tokens(given: str) -> int | None:
-    """A number of draft tokens as typed; None for `auto`. Raises: UsageError."""
-    if given == "auto":
+    """The number of draft tokens as typed; None for `auto`. Raises: UsageError."""
+    if given == AUTO:
         return None
     if not given.isdecimal():
-        raise UsageError(f"--num-draft-tokens {given} is no number; give one, or auto")
+        raise UsageError(f"--num-draft-tokens {given} is not a count; give a number, or auto")
     check_draft_tokens(int(given))
     return int(given)
 
@@ -80,17 +94,19 @@ def read_draft_tokens(given: str) -> int | None:
 def choose_translation(
     asked: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
 ) -> str:
-    """The translation asked for; by default `none` if both have the same tokenizer."""
+    """The translation asked for; by default `none` for one tokenizer and `exact` for two."""
     if asked is not None:
         return asked
     return "none" if target.fingerprint == draft.fingerprint else "exact"
 
 
-def check_translation(name: str) -> str:
-    """`name` if it names a translation. Raises: UsageError."""
+def check_translation(name: str | None) -> None:
+    """Raises: UsageError for a name of no translation; None leaves the choice open."""
+    if name is None:
+        return
     kind, _, window = name.partition(":")
     if name in TRANSLATIONS and not window:
-        return name
+        return
     if kind == "context" and window.isdigit() and int(window) > 0:
-        return name
+        return
     raise UsageError(f"there is no translation {name!r}; choose one of {', '.join(TRANSLATIONS)}")

@@ -1,103 +1,126 @@
-"""A run, round by round: what was proposed and what became of it.
+"""A round of the decode loop: what was proposed and what became of it.
 
-`decode --json` saves a run; `report` shows it and `project` replays it under another machine's
-costs. Tokens are written as bytes, so that neither needs the tokenizer and half a character stays
-what it is.
+The loop yields rounds as its events, `decode --json` saves them, `report` shows them and `project`
+replays them under another machine's costs. Saved tokens are written as bytes, so that a reader
+needs no tokenizer and half a character stays what it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
 from tokalign.errors import UsageError
+from tokalign.runtime.proposal import TARGET, Array
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Outcome(StrEnum):
     """How an emitted token came about."""
 
     ACCEPTED = "accepted"
-    """Proposed, and what the target chose too."""
+    """Proposed, and the target chose it too."""
     CORRECTED = "corrected"
     """The target's own, in the place of a proposed token that it rejected."""
     BONUS = "bonus"
-    """The target's own, behind a proposal that was accepted to its end."""
+    """The target's own, after a proposal that was accepted to its end."""
     UNDRAFTED = "undrafted"
     """The target's own, in a round without a proposal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One pass of the target.
+    """One pass of the target: the proposal, the verdict and the time they took.
 
-    limit: how many ids the drafter was asked for at most. sources: one per proposed id.
-    parents, probabilities: as in a `Proposal`; parents are empty for a chain.
-    accepted: how many of the emitted ids were proposed; what follows them is the target's own.
+    limit: how many ids the drafter was asked for at most. tree: what it proposed.
+    path: indices of the proposed ids that were accepted.
+    emitted: the accepted ids, then the target's own; already committed.
+    rows: rows that the target computed, steps that fill in a long prompt excluded.
+    draft_passes, counts, translation_seconds: as in a `Proposal`.
     seconds: of the whole round, `model_seconds` of it in passes of either model.
+    logprobs: for each emitted id f[vocabulary], lazy; None when no model was asked. Not saved.
     """
 
     limit: int
-    proposed: tuple[int, ...]
-    sources: tuple[str, ...]
-    parents: tuple[int, ...] = ()
-    probabilities: tuple[float, ...] = ()
-    accepted: int
-    emitted: tuple[int, ...]
+    tree: TokenTree
+    path: tuple[int, ...]
+    emitted: tuple[TargetId, ...]
+    rows: int = 1
     draft_passes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     model_seconds: float = 0.0
+    translation_seconds: float = 0.0
+    logprobs: Sequence[Array] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def path(self) -> list[int]:
-        """Which of the proposed ids were accepted: their indices, in the order of the text."""
-        path: list[int] = []
-        for index, (token, parent) in enumerate(zip(self.proposed, self.behind, strict=True)):
-            if len(path) == self.accepted:
-                break
-            if parent == (path[-1] if path else -1) and token == self.emitted[len(path)]:
-                path.append(index)
-        return path
+    def accepted(self) -> int:
+        """How many of the emitted ids were proposed; those after them are the target's own."""
+        return len(self.path)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """For each emitted id the drafter that proposed it, or "target"."""
+        own = len(self.emitted) - len(self.path)
+        return (*[self.tree.sources[i] for i in self.path], *[TARGET] * own)
 
     @property
     def rejected(self) -> list[int]:
-        """Which of the proposed ids stood where the target's own one stands now: their indices."""
-        last = (self.path or [-1])[-1]
-        return [index for index, parent in enumerate(self.behind) if parent == last]
+        """Indices of the proposed ids that stood in the place of the target's own id."""
+        last = self.path[-1] if self.path else -1
+        return [index for index, parent in enumerate(self.tree.parents) if parent == last]
 
     def outcome(self, index: int) -> Outcome:
         """How the emitted token at `index` came about."""
         if index < self.accepted:
             return Outcome.ACCEPTED
-        if not self.proposed:
+        if not self.tree:
             return Outcome.UNDRAFTED
         return Outcome.CORRECTED if self.rejected else Outcome.BONUS
 
-    @property
-    def behind(self) -> Sequence[int]:
-        """For each proposed id the index of the one it stands behind, -1 for the committed text."""
-        return self.parents or range(-1, len(self.proposed) - 1)
-
     def to_json(self) -> dict[str, Any]:
         """Its fields; seconds to a microsecond, probabilities to four places."""
-        return asdict(self) | {
-            "probabilities": [round(p, 4) for p in self.probabilities],
+        return {
+            "limit": self.limit,
+            "proposed": list(self.tree.ids),
+            "parents": list(self.tree.parents),
+            "sources": list(self.tree.sources),
+            "probabilities": [round(p, 4) for p in self.tree.probabilities],
+            "accepted": self.accepted,
+            "emitted": list(self.emitted),
+            "rows": self.rows,
+            "draft_passes": self.draft_passes,
             "seconds": round(self.seconds, 6),
             "model_seconds": round(self.model_seconds, 6),
         }
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Raises: KeyError, TypeError or ValueError for anything that is not a round."""
-        lists = ("proposed", "sources", "parents", "probabilities", "emitted")
-        values = {field.name: saved[field.name] for field in fields(cls)}
-        found = cls(**values | {name: tuple(values[name]) for name in lists})
-        if len(found.sources) != len(found.proposed):
-            raise ValueError("a source is needed for each proposed id")
-        if len(found.path) != found.accepted:
+        """Raises: KeyError, TypeError or ValueError for anything that is not a saved round."""
+        ids = tuple(saved["proposed"])
+        tree = TokenTree(
+            ids,
+            tuple(saved["parents"] or range(-1, len(ids) - 1)),
+            tuple(saved["sources"]),
+            tuple(saved["probabilities"]),
+        )
+        emitted = tuple(saved["emitted"])
+        path = tree.path_of(emitted[: saved["accepted"]])
+        if len(path) != saved["accepted"]:
             raise ValueError("what was accepted was not proposed")
-        return found
+        return cls(
+            limit=saved["limit"],
+            tree=tree,
+            path=tuple(path),
+            emitted=emitted,
+            rows=saved.get("rows", 1 + len(ids)),
+            draft_passes=saved["draft_passes"],
+            seconds=saved["seconds"],
+            model_seconds=saved["model_seconds"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,15 +166,15 @@ class SavedRun:
 
 
 def tokens_of(
-    rounds: Sequence[Round], tokens: Sequence[bytes], specials: Mapping[int, str]
+    rounds: Sequence[Round], tokens: Sequence[bytes], specials: Mapping[TargetId, str]
 ) -> tuple[dict[int, bytes], dict[int, str]]:
     """Bytes and special spellings of the ids that occur in `rounds`, as a `SavedRun` holds them."""
     seen = sorted(set(_ids(rounds)))
-    ordinary = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
+    ordinary: dict[int, bytes] = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
     return ordinary, {i: specials.get(i, "") for i in seen if i not in ordinary}
 
 
-def _ids(rounds: Sequence[Round]) -> Iterator[int]:
+def _ids(rounds: Sequence[Round]) -> Iterator[TargetId]:
     for one in rounds:
-        yield from one.proposed
+        yield from one.tree.ids
         yield from one.emitted

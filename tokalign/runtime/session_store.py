@@ -1,7 +1,7 @@
-"""Earlier outputs, to copy from: off unless a session is named, kept in memory, cleared at will.
+"""The outputs of a named session, kept in memory so that later outputs can copy from them.
 
-A session belongs to one name and one tokenizer, as ids mean nothing to another. It holds what was
-emitted, not what was asked; nothing leaves the process.
+A store belongs to one session name and one tokenizer, because ids mean nothing to another one. It
+holds what was emitted, not the prompts, and nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from tokalign.runtime.draft.context_copy import SEPARATOR
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.tokenizer.vocabulary import TargetId
 
 MOST_IDS = 1 << 16
-"""About 35 MB. Beyond it the older half is forgotten."""
+"""Ids kept per session, about 35 MB. When a store is full, its older half is dropped."""
 
 
 class OutputStore:
-    """The outputs of one session, the oldest first, as a text with separators between them."""
+    """The outputs of one session, the oldest first, as one text with separators between them."""
 
     def __init__(self, *, most_ids: int = MOST_IDS) -> None:
         self._most_ids = most_ids
@@ -28,11 +29,14 @@ class OutputStore:
 
     @property
     def text(self) -> SuffixAutomaton:
-        """All outputs so far. It grows with them, until outputs are forgotten: another one then."""
+        """All outputs so far. It grows in place; when old outputs are dropped, it is replaced."""
         return self._text
 
-    def add(self, output: Sequence[int]) -> None:
-        """Keep one more output; the end of it where it is longer than the store. 2-3 µs per id."""
+    def add(self, output: Sequence[TargetId]) -> None:
+        """Keep one more output, or its end if it is longer than half the store.
+
+        Cost: 2-3 µs per id.
+        """
         if not output:
             return
         kept = output[-self._most_ids // 2 :]
@@ -43,7 +47,7 @@ class OutputStore:
 
 
 def _newer_half(ids: Sequence[int]) -> Sequence[int]:
-    """The second half, from the beginning of an output on."""
+    """The second half of `ids`, without the end of an output that it begins with."""
     half = list(ids[len(ids) // 2 :])
     return half[half.index(SEPARATOR) + 1 :]
 
@@ -57,6 +61,6 @@ def session_store(name: str, fingerprint: str) -> OutputStore:
 
 
 def clear_session(name: str | None = None) -> None:
-    """Forget the outputs of one session, of all by default."""
+    """Drop the outputs of one session, or of all sessions by default."""
     for key in [key for key in _STORES if name in (None, key[0])]:
         del _STORES[key]

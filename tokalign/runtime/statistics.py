@@ -1,24 +1,26 @@
-"""Statistics of a generation, folded from its events. `docs/metrics.md` defines every figure."""
+"""Statistics of a generation, counted from its events. `docs/metrics.md` defines every figure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from tokalign.runtime.events import Emitted, Event, Finished, Proposed, Started
-from tokalign.runtime.proposal import TARGET, Proposal
+from tokalign.runtime.events import Event, Finished, Started
+from tokalign.runtime.proposal import TARGET
+from tokalign.runtime.rounds import Round
 
 
 class Statistics:
-    """Counts as the events come; every figure is right after every event.
+    """Counts of the events so far; every figure is right after every event.
 
-    Several generations may be folded into one, which is how texts are averaged.
+    The events of several generations may be counted together, to average over texts.
     """
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.rounds = 0
+        self.rows = 0
         self.num_spec_steps = 0
         self.num_draft_tokens = 0
         self.num_accepted_draft_tokens = 0
@@ -34,67 +36,71 @@ class Statistics:
         self._first_rounds = [0, 0.0]  # tokens, seconds: prompts are read in these
         self._later_rounds = [0, 0.0]
         self._first = True
-        self._proposed = Proposed(Proposal(), 0, 0.0)
 
     def observe(self, event: Event) -> None:
-        """Take one event in."""
+        """Count one event."""
         match event:
             case Started():
                 self.prompt_tokens += event.prompt_tokens
                 self._first = True
-            case Proposed():
-                self._proposed = event
-            case Emitted():
-                self._count(self._proposed, event)
-                self._time(self._proposed, event)
+            case Round():
+                self._count(event)
+                self._time(event)
             case Finished():
                 self.finish_reason = event.reason
 
-    def _count(self, proposed: Proposed, emitted: Emitted) -> None:
-        proposal = proposed.proposal
+    def _count(self, one: Round) -> None:
         self.rounds += 1
-        self.generation_tokens += len(emitted.ids)
-        self.draft_passes += proposal.draft_passes
-        self.counts.update(proposal.counts)
-        self._proposed_by.update(proposal.sources)
-        self._accepted_by.update(emitted.sources)
-        if not proposal.ids:
-            self.empty_rounds += proposed.limit > 0  # else nothing was asked for
+        self.generation_tokens += len(one.emitted)
+        self.rows += one.rows
+        self.draft_passes += one.draft_passes
+        self.counts.update(one.counts)
+        self._proposed_by.update(one.tree.sources)
+        self._accepted_by.update(one.sources)
+        if not one.tree:
+            self.empty_rounds += one.limit > 0  # with a limit of 0 no proposal was asked for
             return
         self.num_spec_steps += 1
-        self.num_draft_tokens += len(proposal.ids)
-        self.num_accepted_draft_tokens += emitted.accepted
-        self._accepted_lengths[emitted.accepted] += 1
+        self.num_draft_tokens += len(one.tree)
+        self.num_accepted_draft_tokens += one.accepted
+        self._accepted_lengths[one.accepted] += 1
 
-    def _time(self, proposed: Proposed, emitted: Emitted) -> None:
-        seconds = proposed.seconds + emitted.seconds
+    def _time(self, one: Round) -> None:
         spent = self._first_rounds if self._first else self._later_rounds
-        spent[0] += len(emitted.ids)
-        spent[1] += seconds
+        spent[0] += len(one.emitted)
+        spent[1] += one.seconds
         if not self._first:
-            in_models = proposed.proposal.model_seconds + emitted.model_seconds
-            self._host_seconds.append(max(0.0, seconds - in_models))
-            if proposed.proposal.draft_passes:
-                self._translation_seconds.append(proposed.proposal.translation_seconds)
+            self._host_seconds.append(max(0.0, one.seconds - one.model_seconds))
+            if one.draft_passes:
+                self._translation_seconds.append(one.translation_seconds)
         self._first = False
 
     # -- figures ------------------------------------------------------------------------------
 
     @property
     def tokens_per_round(self) -> float:
-        return _ratio(self.generation_tokens, self.rounds)
+        """Output tokens per round."""
+        return ratio(self.generation_tokens, self.rounds)
 
     @property
     def accepted_per_round(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.rounds)
+        """Accepted tokens per round, rounds without a proposal included."""
+        return ratio(self.num_accepted_draft_tokens, self.rounds)
 
     @property
     def proposed_per_round(self) -> float:
-        return _ratio(self.num_draft_tokens, self.rounds)
+        """Proposed tokens per round, all branches of a tree included."""
+        return ratio(self.num_draft_tokens, self.rounds)
+
+    @property
+    def rows_per_round(self) -> float:
+        """Rows that the target computed, steps that fill in a long prompt excluded."""
+        return ratio(self.rows, self.rounds)
 
     @property
     def draft_passes_per_round(self) -> float:
-        return _ratio(self.draft_passes, self.rounds)
+        """Passes of the draft model per round."""
+        return ratio(self.draft_passes, self.rounds)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -104,16 +110,17 @@ class Statistics:
     @property
     def mean_accepted_length(self) -> float:
         """Accepted tokens per round that had a proposal."""
-        return _ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
+        return ratio(self.num_accepted_draft_tokens, self.num_spec_steps)
 
     @property
     def draft_acceptance_rate(self) -> float:
-        return _ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
+        """Share of the proposed tokens that were accepted."""
+        return ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
 
     @property
     def coverage(self) -> float:
         """Share of rounds that had a proposal."""
-        return _ratio(self.num_spec_steps, self.rounds)
+        return ratio(self.num_spec_steps, self.rounds)
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -123,26 +130,27 @@ class Statistics:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        return _ratio(self.prompt_tokens, self._first_rounds[1])
+        """Prompt tokens per second of the first round, which reads the prompt."""
+        return ratio(self.prompt_tokens, self._first_rounds[1])
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens per second behind the first round, which reads the prompt."""
-        return _ratio(*self._later_rounds)
+        """Output tokens per second after the first round, which reads the prompt."""
+        return ratio(*self._later_rounds)
 
     @property
     def host_ms_per_round(self) -> dict[str, float]:
-        """p50 and p99 of the time a round spends outside model passes, the first left out."""
+        """p50 and p99 of a round's time outside model passes; the first round is left out."""
         return _quantiles_ms(self._host_seconds)
 
     @property
     def translation_ms_per_round(self) -> dict[str, float]:
-        """The part of it that lies between a draft model's passes and target ids."""
+        """p50 and p99 of the host time between a draft model's passes and the target ids."""
         return _quantiles_ms(self._translation_seconds)
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
-        """Tokens each source proposed and got accepted; "target" emitted its own."""
+        """Proposed and accepted tokens of each source; "target" counts the tokens of its own."""
         sources = [*sorted(self._proposed_by), TARGET]
         return {
             source: {"proposed": self._proposed_by[source], "accepted": self._accepted_by[source]}
@@ -169,6 +177,7 @@ _SUMMARY = (
     "tokens_per_round",
     "accepted_per_round",
     "proposed_per_round",
+    "rows_per_round",
     "draft_passes_per_round",
     "num_spec_steps",
     "num_draft_tokens",
@@ -181,7 +190,8 @@ _SUMMARY = (
 _QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """Return part / whole, 0 where there is no whole."""
     return part / whole if whole else 0.0
 
 

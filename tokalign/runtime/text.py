@@ -1,4 +1,4 @@
-"""Text from ids as they come: by bytes, never half a character, ending before a stop string."""
+"""Text from output ids, as they come: whole characters only, and nothing from a stop string on."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
-    """A token's bytes; none for ids that a padded model has beyond its vocabulary."""
+    """A token's bytes; b"" for ids beyond the vocabulary, which padded models have."""
     return tokens[token] if token < len(tokens) else b""
 
 
 def opens_segment(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> bool:
-    """Whether the text behind `prompt` begins a segment, where a dummy prefix would stand."""
+    """Whether the text after `prompt` begins a segment, where the tokenizer puts a dummy prefix."""
     return not prompt or not token_bytes(tokenizer.vocabulary.tokens, prompt[-1])
 
 
 class TextStream:
     """Turns output ids into text.
 
-    A character is printed when its last byte is there. Text that may be the beginning of a stop
-    string is held back until it cannot be one any more. Special tokens print their spelling, except
-    `silent` ones (stop ids). A segment's dummy prefix is dropped: at the very start if the output
-    begins a segment, and behind every special token.
+    A character is released with its last byte. Text that may be the beginning of a stop string is
+    held back until it cannot be one any more. Special tokens release their spelling, except the
+    `silent` ones (stop ids). The dummy prefix of a segment is dropped: after every special token,
+    and at the start if `prompt` ends a segment.
     Raises: UsageError for an empty stop string.
     """
 
@@ -35,7 +35,7 @@ class TextStream:
         tokenizer: Tokenizer[TargetId],
         *,
         prompt: Sequence[TargetId] = (),
-        silent: frozenset[int] = frozenset(),
+        silent: frozenset[TargetId] = frozenset(),
         stop_strings: Sequence[str] = (),
     ) -> None:
         if not all(stop_strings):
@@ -51,11 +51,11 @@ class TextStream:
         self.stopped = False
 
     def push(self, token: TargetId) -> str:
-        """The text that `token` makes certain: often none, sometimes that of earlier tokens too."""
+        """The text that can be released now: often none, sometimes that of earlier tokens too."""
         return self._release(self._spell(token))
 
     def finish(self) -> str:
-        """What was still held back; bytes that never became a character are U+FFFD."""
+        """The text still held back; bytes that never became a character are U+FFFD."""
         if self.stopped:
             return ""
         self._held += self._decoder.decode(b"", final=True)
@@ -74,7 +74,7 @@ class TextStream:
         return self._decoder.decode(data)
 
     def _release(self, text: str) -> str:
-        """What of the held text and `text` can be printed."""
+        """Add `text` to the held text and return the part that can be released."""
         if self.stopped:
             return ""
         self._held += text
@@ -87,7 +87,7 @@ class TextStream:
         return text
 
     def _possible_stop(self) -> int:
-        """Length of the longest end of the held text that begins a stop string."""
+        """Length of the longest suffix of the held text that begins a stop string."""
         longest = max((min(len(s) - 1, len(self._held)) for s in self._stop_strings), default=0)
         for length in range(longest, 0, -1):
             if any(s.startswith(self._held[-length:]) for s in self._stop_strings):

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TypeAlias, cast
+from typing import NamedTuple
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Sampler, Session
+from tokalign.runtime.interfaces import Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
-Choices: TypeAlias = tuple[list[Array], Sequence[Array]]
-"""The target's choices, in arrays of one or more rows; log-probabilities f[vocabulary] by row."""
+
+class Choices(NamedTuple):
+    """The target's choices, lazy, in arrays i[rows] of one or more rows each.
+
+    logprobs: f[vocabulary] of each row. rows: how many rows the target computed for them.
+    """
+
+    chosen: list[Array]
+    logprobs: Sequence[Array]
+    rows: int
 
 
 class TargetVerifier:
-    """Sampler-match: what the target chooses itself at every position is what is emitted.
+    """Emits what the target chooses itself at every position, whatever is proposed.
 
-    One pass over the last committed id and the proposal gives the target's choice behind each of
+    One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
-    Of a tree, at most one path agrees: what is chosen at a place does not depend on the row.
+    At most one path of a tree agrees, as a choice depends on its position and not on its row.
     """
 
-    def __init__(self, session: Session, sampler: Sampler) -> None:
+    def __init__(self, session: TargetSession, sampler: Sampler) -> None:
         self._session = session
         self._sampler = sampler
         self._ahead: tuple[int, Choices] | None = None
@@ -34,73 +42,81 @@ class TargetVerifier:
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """See `interfaces.Verifier`."""
         began = perf_counter()
-        chosen, logprobs = self._choose(context, proposal)
-        if proposal.run_ahead and not proposal.ids and not self._sampler.needs_history:
+        chosen, logprobs, fed = self._choose(context, proposal)
+        if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
             self._run_ahead(context, chosen[0])
-        choices: list[int] = []
-        for rows in chosen:
-            choices += self._session.read(rows)
+        choices: list[TargetId] = []
+        for some in chosen:
+            choices += self._session.read(some)
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
-        path = proposal.follow(choices)
-        behind = [0, *[index + 1 for index in path]]
+        path = proposal.tree.agreed_path(choices)
+        rows = [0, *[index + 1 for index in path]]
         return Verdict(
-            ids=cast("tuple[TargetId, ...]", tuple([choices[row] for row in behind])),
+            ids=tuple([choices[row] for row in rows]),
             path=tuple(path),
-            logprobs=Rows(logprobs, behind),
+            rows=fed,
+            logprobs=Rows(logprobs, rows),
             model_seconds=seconds,
         )
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
-        """The target's choice behind the context and behind each proposed id."""
+        """The target's choice after the context and after each proposed id."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and not proposal.ids and ahead[0] == len(context.ids):
+        if ahead is not None and not proposal.tree and ahead[0] == len(context.ids):
             return ahead[1]
-        if proposal.chain_length < len(proposal.ids):
-            return self._choose_in_tree(context, proposal)
-        ids = [*context.ids, *proposal.ids]
-        logits = self._session.logits(ids, last=len(proposal.ids) + 1)
-        chosen, logprobs = self._sampler.choose(
-            logits, position=len(context.ids), ids=ids, laws=proposal.laws
-        )
-        self._session.start(chosen, logprobs)
-        return [chosen], logprobs
+        fed = self._session.rows
+        tree = proposal.tree
+        if tree.chain_length < len(tree):
+            chosen, logprobs = self._choose_in_tree(context, proposal)
+        else:
+            ids = [*context.ids, *tree.ids]
+            logits = self._session.logits(ids, last=len(tree) + 1)
+            rows, logprobs = self._sampler.choose(
+                logits, position=len(context.ids), ids=ids, distributions=proposal.distributions
+            )
+            self._session.start(rows, logprobs)
+            chosen = [rows]
+        return Choices(chosen, logprobs, self._session.rows - fed)
 
-    def _choose_in_tree(self, context: Context, proposal: Proposal) -> Choices:
-        logits, size = self._session.tree(context.ids, proposal), proposal.chain_length
+    def _choose_in_tree(
+        self, context: Context, proposal: Proposal
+    ) -> tuple[list[Array], Sequence[Array]]:
+        tree, size = proposal.tree, proposal.tree.chain_length
+        logits = self._session.tree(context.ids, tree)
         if not (self._sampler.needs_history or self._sampler.needs_position):
             chosen, logprobs = self._sampler.choose(logits, position=len(context.ids))
             self._session.start(chosen, logprobs)
             return [chosen], logprobs
-        # Of what stands beside the chain no law is asked: it just agrees or does not.
-        ids = [*context.ids, *proposal.ids[:size]]
+        # The draft distributions belong to the first chain; other ids are only compared.
         choices = [
             self._sampler.choose(
                 logits[: size + 1],
                 position=len(context.ids),
-                ids=ids,
-                laws=proposal.laws[:size],
+                ids=[*context.ids, *tree.ids[:size]],
+                distributions=proposal.distributions[:size],
             )
         ]
-        for row in range(size + 1, len(proposal.ids) + 1):
-            path = [proposal.ids[i] for i in proposal.path_to(row - 1)]
+        for row in range(size + 1, len(tree) + 1):
+            path = [tree.ids[i] for i in tree.path_to(row - 1)]
             history = [*context.ids, *path] if self._sampler.needs_history else []
             choices.append(
                 self._sampler.choose(
                     logits[row : row + 1], position=len(context.ids) + len(path), ids=history
                 )
             )
-        chosen = [rows for rows, _ in choices]
+        arrays = [rows for rows, _ in choices]
         logprobs = [row for _, rows in choices for row in rows]
-        self._session.start(*chosen, *logprobs)
-        return chosen, logprobs
+        self._session.start(*arrays, *logprobs)
+        return arrays, logprobs
 
     def _run_ahead(self, context: Context, chosen: Array) -> None:
         """Start the next round's pass while the host still waits for this round's id.
 
-        What mlx-lm's `generate_step` does. One pass is wasted at the end of a generation.
+        mlx-lm's `generate_step` does the same. One pass is wasted at the end of a generation.
         """
         position = len(context.ids) + 1
         following, logprobs = self._sampler.choose(self._session.feed(chosen), position=position)
         self._session.start(following, logprobs)
-        self._ahead = position, ([following], logprobs)
+        self._ahead = position, Choices([following], logprobs, 1)

@@ -40,8 +40,11 @@ class Absorption:
     merge_sites: the tokenizer's table; without it every answer is derived from the merges.
     """
 
-    def __init__(self, bpe: BytePairEncoding, merge_sites: MergeSites | None = None) -> None:
+    def __init__(
+        self, bpe: BytePairEncoding[TargetId], merge_sites: MergeSites | None = None
+    ) -> None:
         self._bpe, self._merge_sites = bpe, merge_sites
+        self._validity = bpe.validity
         self._in_pieces = isinstance(bpe.splitter, RegexSplitter)
         self._by_words = isinstance(bpe.splitter, WordSplitter)
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
@@ -99,7 +102,7 @@ class Absorption:
         bpe = self._bpe
         if not data or last in bpe.fallback or self._falls_back(data):
             return False
-        if not bpe.reachable(last):
+        if not self._validity.reachable(last):
             return True  # the token occurs only as a whole piece
         if self._merge_sites is not None and self._merge_sites.absorbs(last, data):
             return True
@@ -113,8 +116,11 @@ class Absorption:
 
     def _some_follows(self, last: TargetId, indices: Sequence[int]) -> bool:
         """Whether one of these tokens (indices into `bpe.order`) may follow within a piece."""
-        bpe, tokens = self._bpe, self._bpe.order.ids
-        return any(bpe.may_follow(last, tokens[at]) and bpe.reachable(tokens[at]) for at in indices)
+        validity, tokens = self._validity, self._bpe.order.ids
+        return any(
+            validity.may_follow(last, tokens[at]) and validity.reachable(tokens[at])
+            for at in indices
+        )
 
     def _splits(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The shorter tokens that `data` begins with, as indices into `bpe.order`, and the rest."""
@@ -126,7 +132,7 @@ class Absorption:
     def _goes_on(self, at: int, rest: bytes) -> bool:
         """Whether the token at this index of `bpe.order` may be followed by `rest`."""
         token = self._bpe.order.ids[at]
-        return self._bpe.reachable(token) and not self.within_piece(token, rest)
+        return self._validity.reachable(token) and not self.within_piece(token, rest)
 
     def beginnings(self, data: bytes) -> tuple[int, ...]:
         """The tokens shorter than `data` that it can begin with, so that its rest may follow them.

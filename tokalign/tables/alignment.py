@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import marisa_trie
 import numpy as np
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.errors import BundleError
 from tokalign.tables.sections import Sections, array_bytes, read_array, read_trie
-from tokalign.tokenizer.vocabulary import DraftId, Roles, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
+
+OtherId = TypeVar("OtherId", bound=int)
+"""The ids of a second tokenizer."""
 
 NO_TOKEN = -1
 """In an array of ids: there is none."""
@@ -67,19 +71,19 @@ class Intersection:
         )
 
 
-def match_roles(draft: Roles, target: Roles) -> dict[DraftId, TargetId]:
+def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
     """Special tokens of two vocabularies with the same meaning: draft id -> target id.
 
     Every token with which the draft ends its turn is matched with the target's end of a turn.
     """
-    matched: dict[DraftId, TargetId] = {}
+    matched: dict[Id, OtherId] = {}
     end = target.turn_end if target.turn_end is not None else min(target.eos, default=None)
     if end is not None:
-        matched |= {DraftId(i): TargetId(end) for i in sorted(draft.eos)}
+        matched |= dict.fromkeys(sorted(draft.eos), end)
     for role in ("bos", "turn_start", "turn_end"):
         ours, theirs = getattr(draft, role), getattr(target, role)
         if ours is not None and theirs is not None:
-            matched[DraftId(ours)] = TargetId(theirs)
+            matched[ours] = theirs
     return matched
 
 
@@ -110,7 +114,7 @@ class HealingTrie:
         return self._order[first:last]
 
     @cached_property
-    def _sorted(self) -> TokenOrder:
+    def _sorted(self) -> TokenOrder[int]:
         return TokenOrder(self._tokens, self._order.tolist())
 
     def to_sections(self) -> dict[str, bytes]:

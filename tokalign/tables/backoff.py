@@ -28,8 +28,9 @@ from tokalign.tables.binary_fuse import (
     FuseShape,
 )
 from tokalign.tables.bundle import Bundle
-from tokalign.tables.dictionary import Chain
+from tokalign.tables.dictionary import SOURCE
 from tokalign.tables.sections import array_bytes, ids_section, read_array, read_ids
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 KIND = "backoff"
@@ -153,7 +154,7 @@ class BackoffTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """Predictions one after another while their product is at least `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])
@@ -169,7 +170,7 @@ class BackoffTable:
                 break
             text.append(predicted[0])
             probabilities.append(predicted[1])
-        return Chain(tuple(text[given:]), tuple(probabilities))
+        return TokenTree.chain(text[given:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table; its parameters are not in them."""

@@ -7,8 +7,7 @@ ended its last token there. `absorption` has the theory; this module keeps up wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
@@ -40,16 +39,15 @@ class Boundary:
         )
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
-        self._encode_piece = cast(
-            "Callable[[bytes], tuple[TargetId, ...]]", target.bpe.encode_piece
-        )
+        self._encode_piece = target.bpe.encode_piece
+        self._validity = target.bpe.validity
         self._segment = IncrementalEncoder(target.bpe)
         self._by_words = isinstance(target.splitter, WordSplitter)
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
         self._is_cut = False  # whether the committed text ends within a character
-        self._edge: Spine = ()  # of the last committed token
+        self._edge: Spine[TargetId] = ()  # of the last committed token
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """Move the boundary to the end of `ids`, which extend those of the last call.
@@ -63,7 +61,7 @@ class Boundary:
             else:
                 self._segment = IncrementalEncoder(self._bpe)
         self._seen = len(ids)
-        canonical = [TargetId(i) for i in self._segment.ids[self._segment.settled :]]
+        canonical = self._segment.ids[self._segment.settled :]
         committed = list(ids[len(ids) - len(canonical) :])
         if canonical != committed:
             # The target's ids are not canonical here, so only its last token is taken to count.
@@ -71,7 +69,7 @@ class Boundary:
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
         self._is_cut = incomplete_tail(self._left) > 0
-        self._edge = self._bpe.right_spine(committed[-1]) if committed else ()
+        self._edge = self._validity.right_spine(committed[-1]) if committed else ()
 
     def absorbs(self, data: bytes) -> bool:
         """Whether no canonical encoding continues with `data`, whatever comes after `data`.
@@ -109,13 +107,13 @@ class Boundary:
         # Every part of a canonical encoding is canonical. So `data` is encoded by itself, which is
         # mostly cached, and only the pair of tokens at the boundary is checked.
         ids = self._encode_piece(data)
-        if self._bpe.stays_apart(self._edge, self._bpe.left_spine(ids[0])):
+        if self._validity.stays_apart(self._edge, self._validity.left_spine(ids[0])):
             return ids + rest
         return None
 
-    def _new_ids(self, whole: Sequence[int]) -> tuple[TargetId, ...] | None:
+    def _new_ids(self, whole: Sequence[TargetId]) -> tuple[TargetId, ...] | None:
         """What comes after the committed ids in `whole`; None if it does not begin with them."""
         kept = len(self._left_ids)
         if list(whole[:kept]) != self._left_ids:
             return None
-        return cast("tuple[TargetId, ...]", tuple(whole[kept:]))
+        return tuple(whole[kept:])

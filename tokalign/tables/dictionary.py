@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+SOURCE = "dictionary"
+"""The source of every id that a dictionary expects."""
 
 MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
@@ -14,16 +18,6 @@ MAX_CONTINUATION = 8
 """The longest continuation that is asked for by default, in ids."""
 
 Ids = tuple[TargetId, ...]
-
-
-class Chain(NamedTuple):
-    """Ids that are expected to follow, one after another.
-
-    probabilities: of each id, given that those before it are right.
-    """
-
-    ids: Ids = ()
-    probabilities: tuple[float, ...] = ()
 
 
 class Dictionary(Protocol):
@@ -35,8 +29,8 @@ class Dictionary(Protocol):
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
-        """The likely continuation of a text that ends in `suffix`; empty if the table knows none.
+    ) -> TokenTree:
+        """The likely continuation of a text that ends in `suffix`, a chain; empty if unknown.
 
         suffix: only its last `MAX_CONTEXT` ids count. limit: the most ids to give.
         p_min: the least probability of all ids together; None for the table's own.

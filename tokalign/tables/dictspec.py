@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
-from tokalign.tables.dictionary import MAX_CONTEXT, Chain, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
 from tokalign.tables.sections import (
     Sections,
     array_bytes,
@@ -26,6 +26,7 @@ from tokalign.tables.sections import (
     read_ids,
     read_trie,
 )
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 KIND = "dictspec"
@@ -87,17 +88,17 @@ class DictSpecTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> Chain:
+    ) -> TokenTree:
         """The continuation of the longest stored suffix, if its probability is at least `p_min`.
 
         One probability p is stored for its n ids together, so each id gets the n-th root of p.
         """
         found = self.longest_match(suffix)
         if found is None or (p_min is not None and found.probability < p_min):
-            return Chain()
+            return EMPTY_TREE
         each = found.probability ** (1 / len(found.ids))
         ids = found.ids[:limit]
-        return Chain(ids, (each,) * len(ids))
+        return TokenTree.chain(ids, SOURCE, (each,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie's keys."""

@@ -1,4 +1,5 @@
-"""Read tokenizer files of any kind as a vocabulary (id -> bytes) and an encoder.
+"""Tokenizers: a file of any kind becomes a vocabulary (id -> bytes) and an encoder.
 
-Imports `bpe`. Start with `tokenizer.py`; `registry.py` finds what a name stands for.
+Imports `bpe`. Start with `vocabulary.py` and `tokenizer.py`. `files.py` reads tokenizer files, with
+a reader for each kind in `formats/`; `registry.py` finds what a name stands for.
 """

@@ -1,4 +1,4 @@
-"""A BPE tokenizer free of any file's spelling: read by `tokenizer_files`, used by all the rest."""
+"""A BPE tokenizer without the spelling of any file: what the readers in `formats/` return."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _TURN_START = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
 _TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 _BOS = ("<s>", "<|begin_of_text|>", "<bos>")
 _EOS = ("</s>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<eos>")
-_PAD = ("<pad>", "<|finetune_right_pad_id|>", "<|endoftext|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supplement:
     """What a vocabulary file leaves out and a model's tokenizer.json would say.
 
-    Ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks the tokens
-    that Bielik added. `specials` maps ids to spellings. `ranked_by_id`: pieces merge in the order
-    of their ids, whatever their scores (Mistral's runs of spaces: the first ids, score -1e9).
+    tiktoken's ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks
+    the tokens that Bielik added.
+
+    pattern, ignore_merges: as in `TokenizerSpec`.
+    ranked_by_id: pieces merge in the order of their ids, not of their scores. Mistral's runs of
+        spaces have the first ids but a score of -1e9.
+    specials: id -> spelling; eos: the spelling of the token that ends a text.
     """
 
     pattern: str | None = None
@@ -37,13 +40,16 @@ class Supplement:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec:
-    """A BPE tokenizer, free of any file's spelling.
+    """A BPE tokenizer, without the spelling of any file.
 
     tokens: id -> bytes; `b""` for special tokens and for holes in the numbering.
-    triples: (left, right, result), first rank first.
+    triples: the merges as (left, right, result), in order of rank.
+    fallback: ids that spell a single byte (SentencePiece's `<0xNN>`).
+    specials: id -> spelling of the special tokens.
     by_characters: merging starts from characters with byte fallback (SentencePiece), not bytes.
-    pattern: the pre-tokenizer's regular expression; `None` without one.
+    pattern: the pre-tokenizer's regular expression; None without one.
     dummy_prefix: a space is put before the text, and before each text between special tokens.
+    ignore_merges: a piece that is a token becomes that token without merging (Llama 3).
     adds_bos: the tokenizer itself begins every encoding with `roles.bos`.
     """
 
@@ -51,7 +57,7 @@ class TokenizerSpec:
     triples: Sequence[tuple[int, int, int]]
     fallback: frozenset[int]
     specials: Mapping[int, str]
-    roles: Roles
+    roles: Roles[int]
     by_characters: bool
     pattern: str | None = None
     dummy_prefix: bool = False
@@ -60,11 +66,12 @@ class TokenizerSpec:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that decides how text is encoded; 64 hex digits.
+        """SHA-256 of everything that decides how text is encoded, as 64 hex digits.
 
-        Ordinary tokens with their ids, the order in which the merges make them, pre-tokenizer and
-        dummy prefix. Not the special tokens: a fine-tune that adds some keeps every table valid.
-        The same tokenizer has one fingerprint whichever kind of file it was read from.
+        It covers the ordinary tokens with their ids, the order in which the merges make them, the
+        pre-tokenizer and the dummy prefix. It leaves out the special tokens, so that a fine-tune
+        that adds some keeps every table valid. The same tokenizer has the same fingerprint
+        whichever kind of file it was read from.
         """
         made = list(dict.fromkeys(result for _, _, result in self.triples))
         facts = [
@@ -75,50 +82,42 @@ class TokenizerSpec:
         return sha256(msgpack.packb(facts)).hexdigest()
 
 
-def byte_alphabet() -> tuple[str, ...]:
-    """GPT-2's printable stand-in for each byte (openai/gpt-2, `encoder.py`, bytes_to_unicode).
+def find_roles(
+    specials: Mapping[int, str], *, bos: str | None = None, eos: str | None = None
+) -> Roles[int]:
+    """Give special tokens their roles.
 
-    Printable Latin-1 characters stand for themselves; the 68 others take U+0100 and up, in order.
+    bos, eos: their spellings by the model's configuration; well-known spellings fill the gaps.
     """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    stand_ins = iter(range(0x100, 0x200))
-    return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
-
-
-def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles:
-    """Give special tokens their roles, from the model's configuration and well-known spellings."""
     ids = {spelling: index for index, spelling in specials.items()}
 
-    def configured(key: str) -> int | None:
-        value = config.get(key)
-        return ids.get(value["content"] if isinstance(value, dict) else value or "")
-
-    def first(spellings: Iterable[str]) -> int | None:
+    def first(spellings: Iterable[str | None]) -> int | None:
         return next((ids[s] for s in spellings if s in ids), None)
 
-    turn_end, eos = first(_TURN_END), configured("eos_token")
-    bos = configured("bos_token")
-    bos = bos if bos is not None else first(_BOS)
-    unk, pad = configured("unk_token"), configured("pad_token")
-    ends = {ids[s] for s in _EOS if s in ids} | {i for i in (turn_end, eos) if i is not None}
+    turn_end = first(_TURN_END)
+    ends = {ids[spelling] for spelling in (*_EOS, eos) if spelling in ids}
     return Roles(
-        bos=bos,
-        eos=frozenset(ends),
+        bos=first((bos, *_BOS)),
+        eos=frozenset(ends if turn_end is None else {*ends, turn_end}),
         turn_start=first(_TURN_START),
         turn_end=turn_end,
-        pad=pad if pad is not None else first(_PAD),
-        unk=unk if unk is not None else ids.get("<unk>"),
-        control=frozenset(specials) - ends,
     )
+
+
+def configured_spelling(config: Mapping[str, Any], key: str) -> str | None:
+    """The spelling of a special token in a tokenizer_config.json."""
+    value = config.get(key)
+    return value["content"] if isinstance(value, dict) else value
 
 
 def every_triple(
     order: Iterable[int], tokens: Sequence[bytes], literal: Mapping[bytes, int]
 ) -> list[tuple[int, int, int]]:
-    """Every way to make each token of two others, in the order in which tokens are made.
+    """Every way to make each token from two others, as (left, right, result) in order of rank.
 
-    Files with scores or ranks instead of merges mean this: any two neighbours whose bytes form a
-    token are merged, the best-ranked token first.
+    This is what files mean that rank tokens instead of listing merges: any two neighbours whose
+    bytes form a token are merged, the best-ranked token first.
+    order: the tokens in order of rank; literal: bytes -> id, without byte fallback.
     """
     triples = []
     for result in order:

@@ -1,16 +1,18 @@
-"""Vocabularies as bytes: the only currency two tokenizers share.
+"""Vocabularies as bytes: the only currency that two tokenizers share.
 
-A vocabulary maps an id to the **bytes** it stands for. How a tokenizer spells those bytes (the
-byte-level alphabet with its `Ġ`, SentencePiece's `▁`, `<0x0A>`) is settled once, when the file is
-read, and never seen again. Special tokens stand for no bytes; they have *roles*.
+A vocabulary maps an id to the **bytes** it stands for. How a tokenizer's file spells these bytes
+(the byte-level alphabet with its `Ġ`, SentencePiece's `▁`, `<0x0A>`) matters only where the file is
+read (`spelling.py`). Special tokens stand for no bytes; they have *roles*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, NewType, TypeVar
+from typing import Generic, NewType, cast
+
+from tokalign.bpe.merges import Id as Id
 
 DraftId = NewType("DraftId", int)
 """An id of the draft model's tokenizer."""
@@ -18,67 +20,55 @@ DraftId = NewType("DraftId", int)
 TargetId = NewType("TargetId", int)
 """An id of the target model's tokenizer."""
 
-Id = TypeVar("Id", bound=int)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roles:
-    """What a vocabulary's special tokens are for; ids, `None` where there is no such token.
+class Roles(Generic[Id]):
+    """What the special tokens of a vocabulary are for: their ids, or None where there is none.
 
-    Two vocabularies are matched role by role, never by spelling: Bielik's `<|im_end|>` and
-    Llama's `<|eot_id|>` are both `turn_end`.
+    eos: every token that ends a text or a turn.
+    Two vocabularies are matched by roles, never by spelling: Bielik's `<|im_end|>` and Llama's
+    `<|eot_id|>` are both `turn_end`.
     """
 
-    bos: int | None = None
-    eos: frozenset[int] = frozenset()
-    turn_start: int | None = None
-    turn_end: int | None = None
-    pad: int | None = None
-    unk: int | None = None
-    control: frozenset[int] = frozenset()
+    bos: Id | None = None
+    eos: frozenset[Id] = frozenset()
+    turn_start: Id | None = None
+    turn_end: Id | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Vocabulary(Generic[Id]):
-    """One tokenizer's vocabulary: id -> bytes, plus the roles of its special tokens.
+    """One tokenizer's vocabulary: id -> bytes, and the roles of its special tokens.
 
     `tokens[i]` is `b""` exactly when `i` is special. `fallback` holds the ids that spell a single
     byte because no literal piece does (SentencePiece's `<0xNN>`).
 
-    Example: Mistral's id of `▁Ala` has the bytes `b" Ala"`; its id of `<0x0A>` has `b"\\n"`.
+    Example (Bielik): the id of `▁Al` has the bytes `b" Al"`, that of `<0x0A>` has `b"\\n"`.
     """
 
     tokens: tuple[bytes, ...]
-    fallback: frozenset[int] = frozenset()
-    specials: Mapping[int, str] = field(default_factory=dict)
-    roles: Roles = Roles()
+    fallback: frozenset[Id]
+    specials: Mapping[Id, str]
+    roles: Roles[Id]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @cached_property
     def id_of(self) -> Mapping[bytes, Id]:
-        """bytes -> id; a literal piece wins over byte fallback, then the lower id."""
+        """bytes -> id. A literal piece wins over byte fallback, then the lower id wins."""
         literal: dict[bytes, Id] = {}
         spelled: dict[bytes, Id] = {}
-        for index, token in enumerate(self.tokens):
+        for index, token in cast("Iterable[tuple[Id, bytes]]", enumerate(self.tokens)):
             if token:
                 chosen = spelled if index in self.fallback else literal
-                chosen.setdefault(token, index)  # type: ignore[arg-type]
+                chosen.setdefault(token, index)
         return spelled | literal
 
     @cached_property
     def special_ids(self) -> Mapping[str, Id]:
         """spelling -> id, for templates that write special tokens as text."""
-        return {spelling: index for index, spelling in self.specials.items()}  # type: ignore[misc]
-
-    @cached_property
-    def longest(self) -> int:
-        """Length in bytes of the longest token."""
-        return max(map(len, self.tokens), default=0)
-
-    def is_special(self, token_id: Id) -> bool:
-        return not self.tokens[token_id]
+        return {spelling: token for token, spelling in self.specials.items()}
 
     def bytes_of(self, ids: Iterable[Id]) -> bytes:
         """The bytes that `ids` stand for; special tokens contribute nothing."""

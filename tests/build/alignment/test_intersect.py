@@ -6,7 +6,7 @@ from typing import Any
 
 from tokalign.build.alignment.intersect import intersect
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
-from tokalign.tokenizer.spec import byte_alphabet
+from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 

@@ -50,11 +50,11 @@ def test_sites_are_the_shortest_prefixes_that_are_absorbed(seed: int) -> None:
 def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenizer[Any]) -> None:
     bpe, found = tokenizer.bpe, Derivations.of(tokenizer)
     for token in Random(3).sample(bpe.order.ids, 2000):
-        derived = bpe.derivation(token)
-        halves = derived.pair or (-1, -1)
-        assert found.reachable[token] == bpe.reachable(token)
+        derived = bpe.validity.derivation(token)
+        halves = derived.last_pair or (-1, -1)
+        assert found.reachable[token] == bpe.validity.reachable(token)
         assert (found.left[token], found.right[token]) == halves
-        assert (found.rank[token], found.moment[token]) == (derived.rank, derived.moment)
+        assert (found.rank[token], found.moment[token]) == (derived.last_rank, derived.moment)
 
 
 def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
@@ -64,7 +64,7 @@ def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> No
     valid = found.valid_pairs(left, right)
     assert 0 < valid.sum() < len(valid)
     for a, b, expected in zip(left.tolist(), right.tolist(), valid.tolist(), strict=True):
-        assert bpe.may_follow(a, b) == expected
+        assert bpe.validity.may_follow(a, b) == expected
 
 
 def test_the_table_is_what_the_merges_say(bielik: Tokenizer[Any], sites: MergeSites) -> None:
@@ -83,7 +83,7 @@ def compare(tokenizer: Tokenizer[Any], sites: MergeSites, *, tokens: int) -> Non
     frequent = {i for s in SENTENCES for i in bpe.encode(s.encode())} & set(bpe.order.ids)
     chosen = [*draw.sample(sorted(frequent), tokens), *draw.sample(bpe.order.ids, tokens)]
     absorbed = 0
-    for last in filter(bpe.reachable, chosen):
+    for last in filter(bpe.validity.reachable, chosen):
         for prefix in every:
             expected = absorption.within_piece(last, prefix)
             assert sites.absorbs(last, prefix) == expected, (bpe.tokens[last], prefix)
@@ -110,7 +110,7 @@ def test_with_the_table_and_without_it_the_same_is_absorbed(
     bpe, draw = bielik.bpe, Random(14)
     with_table, without = Absorption(bpe, sites), Absorption(bpe)
     outcomes = {True: 0, False: 0}
-    frequent = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.reachable(i)]
+    frequent = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.validity.reachable(i)]
     for _ in range(4000):
         last = draw.choice(frequent)
         data = draw.choice(bpe.order.spelled) + draw.choice(bpe.order.spelled)

@@ -1,44 +1,100 @@
-"""The DictSpec dictionary: the worked example, a plain re-creation, and running text."""
+"""The DictSpec dictionary: its worked examples, brute force, and running text."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.dictionary.dictspec import best_continuations, find_continuations
+from tokalign.build.dictionary.dictspec import (
+    EncodedNgram,
+    Ids,
+    best_continuations,
+    find_continuations,
+)
 from tokalign.tokenizer.tokenizer import Tokenizer
 
-sequences = st.dictionaries(
-    st.lists(st.integers(0, 3), min_size=1, max_size=12).map(tuple), st.integers(1, 20)
+encoded_ngrams = st.lists(
+    st.builds(
+        EncodedNgram,
+        st.lists(st.integers(0, 2), min_size=1, max_size=14).map(tuple),
+        order=st.integers(1, 3),
+        occurrences=st.integers(1, 20),
+    ),
+    max_size=12,
 )
+
+
+def ngram(ids: Any, *, order: int, occurrences: int) -> EncodedNgram:
+    return EncodedNgram(tuple(ids), order, occurrences)
 
 
 def test_the_example_of_the_module() -> None:
     w, pol, sce, ske = range(4)
-    found = best_continuations([((w, pol, sce), 60), ((w, pol, ske), 40)], p_min=0.2)  # type: ignore[list-item]
+    ngrams = [
+        ngram((w, pol, sce), order=2, occurrences=60),
+        ngram((w, pol, ske), order=2, occurrences=40),
+    ]
+    found: Any = best_continuations(ngrams, p_min=0.2)
     assert found == {(w,): ((pol, sce), 0.6), (w, pol): ((sce,), 0.6)}
 
 
-@given(sequences, st.sampled_from([0.01, 0.2, 0.5, 1.0]))
-def test_every_prefix_keeps_its_best_rest_if_that_is_likely_enough(
-    counted: Any, p_min: float
+def test_the_probability_of_table_1_of_the_paper() -> None:
+    """A trigram that begins with the same words takes nothing away from the bigram."""
+    prefix = (12, 47, 91, 103, 255)
+    computer, communicator = (301, 404, 509), (610, 611, 612)
+    ngrams = [
+        ngram((*prefix, *computer), order=2, occurrences=12_400),
+        ngram((*prefix, *communicator), order=2, occurrences=180),
+        ngram((*prefix, *computer, 7), order=3, occurrences=900),
+        ngram((*prefix, *communicator, 8), order=3, occurrences=800),
+    ]
+    rest, probability = best_continuations(ngrams, p_min=0.2)[prefix]  # type: ignore[index]
+    assert rest == computer
+    assert probability == pytest.approx(0.986, abs=5e-4)
+
+
+def test_ties_go_to_the_longer_rest() -> None:
+    ngrams = [ngram((1, 2), order=1, occurrences=5), ngram((1, 2, 3, 4), order=2, occurrences=1)]
+    found: Any = best_continuations(ngrams, p_min=0.2)
+    assert found[1,] == ((2, 3, 4), 1.0)
+
+
+def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
+    found: Any = best_continuations([ngram(range(12), order=3, occurrences=1)], p_min=0.2)
+    assert found[3, 4, 5, 6, 7, 8, 9, 10] == ((11,), 1.0)
+    assert found[0,] == ((1, 2, 3, 4, 5, 6, 7, 8), 1.0)
+    assert len(found) == 11
+
+
+@given(encoded_ngrams, st.sampled_from([0.01, 0.2, 0.5, 1.0]))
+def test_every_prefix_keeps_its_most_probable_rest(
+    ngrams: list[EncodedNgram], p_min: float
 ) -> None:
-    rests: defaultdict[Any, Counter[Any]] = defaultdict(Counter)
-    for ids, count in counted.items():
-        for length in range(1, min(len(ids), 9)):
-            rests[ids[:length]][ids[length : length + 8]] += count
-    found = best_continuations(counted.items(), p_min=p_min)
-    for prefix, mass in rests.items():
-        most = max(mass.values())
-        likely = most / mass.total() >= p_min
-        assert (prefix in found) == likely
-        if likely:
-            best, probability = found[prefix]
-            assert mass[best] == most
-            assert probability == most / mass.total()
+    """Against every cut of every n-gram, one by one."""
+    rests: defaultdict[Ids, defaultdict[int, Counter[Ids]]]
+    rests = defaultdict(lambda: defaultdict(Counter))
+    for ids, order, occurrences in ngrams:
+        for cut in range(1, len(ids)):
+            rests[ids[:cut][-8:]][order][ids[cut:][:8]] += occurrences
+    found = best_continuations(ngrams, p_min=p_min)
+    for prefix, by_order in rests.items():
+        probabilities = {
+            (rest, order): count / counts.total()
+            for order, counts in by_order.items()
+            for rest, count in counts.items()
+        }
+        highest = max(probabilities.values())
+        assert (prefix in found) == (highest >= p_min)
+        if prefix in found:
+            rest, probability = found[prefix]
+            equals = [r for (r, _), p in probabilities.items() if p == highest]
+            assert probability == highest
+            assert rest in equals
+            assert len(rest) == max(map(len, equals))
     assert set(found) <= set(rests)
 
 
@@ -47,14 +103,14 @@ def test_ngrams_are_encoded_as_they_stand_in_running_text(tokenizer: Tokenizer[A
     words = ("Rzeczpospolitej", "Polskiej")
     table = find_continuations([(words, 5)], tokenizer, p_min=0.2)
     text = tokenizer.encode("w Rzeczpospolitej Polskiej")
-    ngram = tokenizer.bpe.encode(b" Rzeczpospolitej Polskiej")
-    assert text[-len(ngram) :] == ngram
-    start = len(text) - len(ngram)
-    for position in range(start + 1, min(start + 8, len(text) - 1) + 1):
+    encoded = tokenizer.bpe.encode(b" Rzeczpospolitej Polskiej")
+    assert text[-len(encoded) :] == encoded
+    start = len(text) - len(encoded)
+    for position in range(start + 1, len(text)):
         found = table.longest_match(text[:position])
         assert found is not None
         assert list(found.ids) == text[position : position + 8]
-        assert found.matched == position - start
+        assert found.matched == min(8, position - start)
 
 
 def test_progress_counts_the_ngrams(bielik: Tokenizer[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Drafters without a model: dictionary, prompt lookup, and several behind one another."""
+"""Drafters without a model: dictionary, prompt lookup, and several asked in order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -26,10 +27,10 @@ TABLE = DictSpecTable.from_entries(
 
 def test_a_dictionary_proposes_what_follows_the_longest_match() -> None:
     drafter = DictionaryDrafter(TABLE)
-    assert drafter.propose(Context(ids(7, 1)), 9).ids == (2, 3)
-    assert drafter.propose(Context(ids(9, 1)), 9).ids == (4, 5, 6)
-    assert drafter.propose(Context(ids(9, 1)), 2).ids == (4, 5)
-    assert DictionaryDrafter(TABLE, max_tokens=1).propose(Context(ids(1)), 9).ids == (2,)
+    assert drafter.propose(Context(ids(7, 1)), 9).tree.ids == (2, 3)
+    assert drafter.propose(Context(ids(9, 1)), 9).tree.ids == (4, 5, 6)
+    assert drafter.propose(Context(ids(9, 1)), 2).tree.ids == (4, 5)
+    assert DictionaryDrafter(TABLE, max_tokens=1).propose(Context(ids(1)), 9).tree.ids == (2,)
     assert drafter.propose(Context(ids(1, 9)), 9) == Proposal()
     assert drafter.propose(Context(ids()), 9) == Proposal()
 
@@ -51,13 +52,13 @@ def test_prompt_lookup_by_index_is_prompt_lookup_by_search(
     """Also when the context grows between two proposals."""
     drafter = PromptLookupDrafter()
     context = Context(ids(*numbers[:first]))
-    assert list(drafter.propose(context, limit).ids) == published_prompt_lookup(
+    assert list(drafter.propose(context, limit).tree.ids) == published_prompt_lookup(
         numbers[:first], limit
     )
     context.extend(ids(*numbers[first:]))
     found = drafter.propose(context, limit)
-    assert list(found.ids) == published_prompt_lookup(numbers, limit)
-    assert set(found.sources) <= {"prompt-lookup"}
+    assert list(found.tree.ids) == published_prompt_lookup(numbers, limit)
+    assert set(found.tree.sources) <= {"prompt-lookup"}
 
 
 class Costly:
@@ -68,8 +69,7 @@ class Costly:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return Proposal(
-            ids=self._ids,
-            sources=("costly",) * len(self._ids),
+            tree=TokenTree.chain(self._ids, "costly"),
             draft_passes=2,
             counts={"absorbed": 1},
             model_seconds=0.5,
@@ -79,9 +79,9 @@ class Costly:
 def test_the_first_proposal_counts_and_all_costs_do() -> None:
     context = Context(ids(9, 1))
     empty = FirstOf([Costly(), Costly()]).propose(context, 5)
-    assert (empty.ids, empty.draft_passes, empty.counts) == ((), 4, {"absorbed": 2})
+    assert (empty.tree.ids, empty.draft_passes, empty.counts) == ((), 4, {"absorbed": 2})
     found = FirstOf([Costly(), DictionaryDrafter(TABLE), Costly(8)]).propose(context, 5)
-    assert found.sources == ("dictionary",) * 3
+    assert found.tree.sources == ("dictionary",) * 3
     assert (found.draft_passes, found.model_seconds) == (2, 0.5)
 
 

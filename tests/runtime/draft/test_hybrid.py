@@ -12,12 +12,13 @@ from tokalign.cost.expected_gain import Costs, best_length
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import AskedWhereItPays
-from tokalign.runtime.draft.guess_tree import GuessTree
-from tokalign.runtime.draft.hybrid import Hybrid, expected
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid
+from tokalign.runtime.draft.hybrid import Hybrid, expected_accepted
 from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.proposal import Guess, Proposal
+from tokalign.runtime.draft.vote_tree import VoteTree
+from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -26,14 +27,14 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
 
 
 @st.composite
-def guesses(draw: st.DrawFn) -> Guess:
+def guesses(draw: st.DrawFn) -> TokenTree:
     chain = draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
     probabilities = [draw(st.floats(0.05, 0.95)) for _ in chain]
-    return Guess(ids(*chain), tuple(probabilities), draw(st.sampled_from("abc")))
+    return TokenTree.chain(ids(*chain), draw(st.sampled_from("abc")), probabilities)
 
 
 class Fixed:
-    """A source that expects given chains, each behind one id."""
+    """A source that expects given chains, each after one id."""
 
     def __init__(self, name: str, chains: dict[int, Sequence[int]], probability: float) -> None:
         self._name, self._chains, self._probability = name, chains, probability
@@ -42,13 +43,14 @@ class Fixed:
     def follow(self, text: Sequence[TargetId]) -> None:
         self._last = text[-1]
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
         chain = ids(*self._chains.get([self._last, *ahead][-1], ()))[:limit]
-        return [Guess(chain, (self._probability,) * len(chain), self._name)] if chain else []
+        likely = (self._probability,) * len(chain)
+        return [TokenTree.chain(chain, self._name, likely)] if chain else []
 
 
-def tree_of(found: Sequence[Guess]) -> GuessTree:
-    tree = GuessTree(Trust(rate=0.1))
+def tree_of(found: Sequence[TokenTree]) -> VoteTree:
+    tree = VoteTree(Trust(rate=0.1))
     for guess in found:
         tree.add(guess)
     return tree
@@ -56,34 +58,34 @@ def tree_of(found: Sequence[Guess]) -> GuessTree:
 
 @settings(deadline=None)
 @given(st.lists(guesses(), max_size=5))
-def test_a_tree_has_every_guess_once(found: list[Guess]) -> None:
+def test_a_tree_has_every_guess_once(found: list[TokenTree]) -> None:
     chains = {guess.ids for guess in found}
     longest = {
         chain
         for chain in chains
         if not any(other != chain and other[: len(chain)] == chain for other in chains)
     }
-    paths = [path.ids for path in tree_of(found).paths()]
+    paths = [path.ids for path in tree_of(found).chains()]
     assert set(paths) == (longest or {()})
     assert len(paths) == len(set(paths))
 
 
 @settings(deadline=None)
 @given(guesses())
-def test_one_source_alone_is_believed(guess: Guess) -> None:
-    [path] = tree_of([guess]).paths()
+def test_one_source_alone_is_believed(guess: TokenTree) -> None:
+    [path] = tree_of([guess]).chains()
     assert path.ids == guess.ids
     assert path.probabilities == pytest.approx(guess.probabilities)
-    assert set(path.sources) == {guess.source}
+    assert path.sources == guess.sources
 
 
 def test_agreement_is_worth_more_and_contradiction_less() -> None:
-    one, same = Guess(ids(1), (0.5,), "a"), Guess(ids(1), (0.6,), "b")
-    other = Guess(ids(2), (0.6,), "b")
-    [agreed] = tree_of([one, same]).paths()
+    one, same = (TokenTree.chain(ids(1), *said) for said in (("a", (0.5,)), ("b", (0.6,))))
+    other = TokenTree.chain(ids(2), "b", (0.6,))
+    [agreed] = tree_of([one, same]).chains()
     assert agreed.probabilities[0] > 0.6
     assert agreed.sources == ("b",)
-    contested = {path.ids: path.probabilities[0] for path in tree_of([one, other]).paths()}
+    contested = {path.ids: path.probabilities[0] for path in tree_of([one, other]).chains()}
     assert contested[ids(1)] < 0.5
     assert contested[ids(2)] < 0.6
 
@@ -95,39 +97,39 @@ def test_agreement_is_worth_more_and_contradiction_less() -> None:
     st.integers(0, 5),
 )
 def test_the_best_chain_is_that_of_brute_force(
-    found: list[Guess], rows: list[float], limit: int
+    found: list[TokenTree], rows: list[float], limit: int
 ) -> None:
     class Source:
         def follow(self, text: Sequence[TargetId]) -> None: ...
 
-        def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
-            cut = [Guess(g.ids[:limit], g.probabilities[:limit], g.source) for g in found]
+        def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+            cut = [guess.head(limit) for guess in found]
             return [] if ahead else cut
 
     costs = Costs(rows=tuple(sorted(rows)))
     hybrid = Hybrid([Source()], costs=lambda: costs)
-    proposal = hybrid.propose(Context(ids(7)), limit)
-    cut = [Guess(g.ids[:limit], g.probabilities[:limit], g.source) for g in found]
+    tree = hybrid.propose(Context(ids(7)), limit).tree
+    cut = [guess.head(limit) for guess in found]
     rates = [
-        (1 + expected(path.probabilities[:length])) / (costs.verify(length + 1) if length else 1)
-        for path in tree_of(cut).paths()
+        (1 + expected_accepted(path.probabilities[:length])) / costs.verify(length + 1)
+        for path in tree_of(cut).chains()
         for length in range(1, len(path.ids) + 1)
     ]
     plain = 1 / costs.verify(1)
-    best = best_length(proposal.probabilities, costs).rate if proposal.ids else plain
+    best = best_length(tree.probabilities, costs).rate if tree else plain
     assert best == pytest.approx(max([plain, *rates]))
-    assert len(proposal.ids) == len(proposal.sources) == len(proposal.probabilities) <= limit
+    assert len(tree.probabilities) == len(tree) <= limit
 
 
 def test_where_one_source_ends_another_goes_on() -> None:
     first = Fixed("first", {7: [1, 2]}, 0.9)
     second = Fixed("second", {2: [3], 3: [4]}, 0.8)
     proposal = Hybrid([first, second], max_tokens=4).propose(Context(ids(7)), 9)
-    assert proposal.ids == (1, 2, 3, 4)
-    assert proposal.sources == ("first", "first", "second", "second")
-    assert Hybrid([first, second]).propose(Context(ids(7)), 3).ids == (1, 2, 3)
+    assert proposal.tree.ids == (1, 2, 3, 4)
+    assert proposal.tree.sources == ("first", "first", "second", "second")
+    assert Hybrid([first, second]).propose(Context(ids(7)), 3).tree.ids == (1, 2, 3)
     unsure = Fixed("first", {7: [1, 2]}, 0.2)
-    assert Hybrid([unsure, second]).propose(Context(ids(7)), 9).ids == (1, 2)
+    assert Hybrid([unsure, second]).propose(Context(ids(7)), 9).tree.ids == (1, 2)
 
 
 def test_a_source_that_is_wrong_loses_its_say() -> None:
@@ -145,7 +147,7 @@ def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:
     dear = Hybrid([source], costs=lambda: Costs(rows=(1.0, 1.6)))
     assert dear.propose(Context(ids(7)), 9) == Proposal()
     cheap = Hybrid([source], costs=lambda: Costs(rows=(1.0, 1.4)))
-    assert cheap.propose(Context(ids(7)), 9).ids == (1,)
+    assert cheap.propose(Context(ids(7)), 9).tree.ids == (1,)
 
 
 class Model:
@@ -159,8 +161,7 @@ class Model:
         at = len(context.ids)
         chain = tuple(TargetId(i + (not self._right)) for i in self._text[at : at + 2])[:limit]
         return Proposal(
-            ids=chain,
-            sources=("draft",) * len(chain),
+            tree=TokenTree.chain(chain, "draft"),
             draft_passes=2,
             counts={"masked": 1},
             model_seconds=0.25,
@@ -171,7 +172,7 @@ def run(model: Model, text: Sequence[TargetId], draft_pass: float) -> Statistics
     """Replay a text with a copying hybrid and a model of this price."""
     costs = Costs(rows=(1.0, 1.05), draft_pass=draft_pass)
     hybrid = Hybrid([ContextCopy()], costs=lambda: costs)
-    drafter, statistics = AskedWhereItPays(hybrid, model, costs=lambda: costs), Statistics()
+    drafter, statistics = CostAwareHybrid(hybrid, model, costs=lambda: costs), Statistics()
     for event in replay(text, drafter, prompt_tokens=1):
         statistics.observe(event)
     return statistics
@@ -183,7 +184,7 @@ NOVEL = ids(*range(0, 600, 3))
 def test_a_model_is_asked_as_long_as_it_pays() -> None:
     right = Model(NOVEL, right=True)
     found = run(right, NOVEL, 0.1)
-    assert found.rounds - right.asked <= 1, "nothing is asked for behind the last token"
+    assert found.rounds - right.asked <= 1, "nothing is asked for after the last token"
     assert found.per_source["draft"]["accepted"] == pytest.approx(len(NOVEL) * 2 / 3, abs=2)
     assert (found.draft_passes, found.counts["masked"]) == (2 * right.asked, right.asked)
     wrong = Model(NOVEL, right=False)
@@ -207,8 +208,8 @@ def test_what_the_model_answers_is_gone_on_from() -> None:
     text = ids(7, 1, 2, 3, 4)
     costs = Costs(rows=(1.0, 1.01), draft_pass=0.01)
     hybrid = Hybrid([Fixed("table", {2: [3, 4]}, 0.9)], costs=lambda: costs)
-    drafter = AskedWhereItPays(hybrid, Model(text, right=True), costs=lambda: costs)
+    drafter = CostAwareHybrid(hybrid, Model(text, right=True), costs=lambda: costs)
     proposal = drafter.propose(Context(ids(7)), 9)
-    assert proposal.ids == (1, 2, 3, 4)
-    assert proposal.sources == ("draft", "draft", "table", "table")
+    assert proposal.tree.ids == (1, 2, 3, 4)
+    assert proposal.tree.sources == ("draft", "draft", "table", "table")
     assert (proposal.draft_passes, proposal.model_seconds) == (2, 0.25)

@@ -1,4 +1,4 @@
-"""Whatever the gain controller decides, on whatever clock, the target's own output comes out."""
+"""Whatever the controller decides, on whatever clock, the target's own output comes out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from random_models import RandomDrafter, generate, random_model
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft_length.controller import GainController
+from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.estimates import PassTimes
-from tokalign.runtime.draft_length.pace import Pace
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+from tokalign.runtime.draft_length.model_worth import ModelWorth
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
@@ -51,16 +53,17 @@ def test_no_decision_changes_the_output(
     seed: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By that clock no model can pay; it is to be tried all the same.
-    monkeypatch.setattr(Pace, "is_hopeless", lambda pace, most: False)
+    monkeypatch.setattr(ModelWorth, "is_hopeless", lambda *_: False)
     sampling = Sampling(temperature=temperature, seed=seed)
     plain = generate(NoDrafter(), sampling, prompt=PROMPT, tokens=120)
-    pace = Pace(PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0))
+    rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
+    knowledge = Knowledge(costs=LearnedCosts(rows, drafts))
     drafted = 0
     for request in range(2):  # the second goes on with what the first has learned
         context = Context([TargetId(i) for i in PROMPT])
-        controller = GainController(
-            pace,
-            TargetVerifier(ModelSession(random_model()), sampling),
+        controller = DraftLengthController(
+            knowledge,
+            TargetVerifier(TargetModelSession(random_model()), sampling),
             free=RandomDrafter(seed + request, plain) if seed % 3 else None,
             model=SteppedAdversary(seed + 9, plain) if seed % 2 else None,
             clock=erratic_clock(seed + request),

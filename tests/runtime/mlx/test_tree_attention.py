@@ -18,39 +18,39 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import find_ropes, lay_out
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-def proposal(ids: Sequence[int], parents: Sequence[int] = ()) -> Proposal:
-    return Proposal(
-        ids=tuple(map(TargetId, ids)), parents=tuple(parents), sources=("test",) * len(ids)
-    )
+def tree_of(ids: Sequence[int], parents: Sequence[int]) -> TokenTree:
+    return TokenTree(tuple(map(TargetId, ids)), tuple(parents), ("test",) * len(ids))
 
 
 @st.composite
-def trees(draw: st.DrawFn, ids: int = 8) -> Proposal:
+def trees(draw: st.DrawFn, ids: int = 8) -> TokenTree:
     size = draw(st.integers(1, 7))
     parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
-    return proposal([draw(st.integers(0, ids - 1)) for _ in range(size)], parents)
+    return tree_of([draw(st.integers(0, ids - 1)) for _ in range(size)], parents)
 
 
 @given(trees(), st.lists(st.integers(0, 7), min_size=8, max_size=8))
-def test_at_most_one_path_agrees_with_a_target(tree: Proposal, chosen: list[int]) -> None:
-    path = tree.follow(chosen)
+def test_at_most_one_path_agrees_with_a_target(tree: TokenTree, chosen: list[int]) -> None:
+    path = tree.agreed_path(chosen)
     assert tree.path_to(path[-1] if path else -1) == path
-    behind = -1
+    last = -1
     for index in path:
-        assert tree.ids[index] == chosen[behind + 1]
-        behind = index
+        assert tree.ids[index] == chosen[last + 1]
+        last = index
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(st.integers(0, 3), max_size=7))
 def test_a_linear_tree_equals_a_chain(ids: list[int], text: list[int]) -> None:
-    chain, tree = proposal(ids), proposal(ids, range(-1, len(ids) - 1))
+    chain = TokenTree.chain(list(map(TargetId, ids)), "test")
+    tree = tree_of(ids, range(-1, len(ids) - 1))
     assert chain.path_of(text) == tree.path_of(text)
     assert chain.chain_length == tree.chain_length == len(ids)
     assert lay_out(5, len(ids) + 2, chain)[0] == list(range(5, len(ids) + 7))
@@ -58,30 +58,30 @@ def test_a_linear_tree_equals_a_chain(ids: list[int], text: list[int]) -> None:
 
 def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
     model = random_model(vocabulary=32, seed=3)
-    tree = proposal([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
+    tree = tree_of([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
     context = [1, 2, 3, 8, 8, 2]
-    session = ModelSession(model)
+    session = TargetModelSession(model)
     session.logits(context[:3])
     rows = np.array(session.tree(context, tree))
     for index in range(-1, len(tree.ids)):
         ids = [*context, *(tree.ids[i] for i in tree.path_to(index))]
-        alone = np.array(ModelSession(model).logits(ids))[0]
+        alone = np.array(TargetModelSession(model).logits(ids))[0]
         np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
 
 
-def test_behind_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
+def test_after_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
     model = random_model(vocabulary=32, seed=4)
-    session = ModelSession(model)
-    mx.eval(session.tree([1, 2, 3], proposal([4, 5, 9], [-1, 0, -1])))
+    session = TargetModelSession(model)
+    mx.eval(session.tree([1, 2, 3], tree_of([4, 5, 9], [-1, 0, -1])))
     for ids in ([1, 2, 3, 9, 6], [1, 2, 3, 4, 5, 6], [1, 2]):
-        fresh = np.array(ModelSession(model).logits(ids))
+        fresh = np.array(TargetModelSession(model).logits(ids))
         np.testing.assert_allclose(np.array(session.logits(ids)), fresh, atol=2e-5)
 
 
 @given(trees(), st.sets(st.integers(0, 6)))
-def test_part_of_a_tree_keeps_its_paths(tree: Proposal, wanted: set[int]) -> None:
+def test_part_of_a_tree_keeps_its_paths(tree: TokenTree, wanted: set[int]) -> None:
     kept = sorted({i for leaf in wanted if leaf < len(tree.ids) for i in tree.path_to(leaf)})
-    part = tree.only(kept)
+    part = tree.select(kept)
     for new, old in enumerate(kept):
         before, after = tree.path_to(old), part.path_to(new)
         assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
@@ -105,7 +105,8 @@ class TreeDrafter:
                 depths.append(depths[parent + 1] + 1)
             else:
                 break
-        return proposal(self._random.integers(0, self._vocabulary, len(parents)).tolist(), parents)
+        ids = self._random.integers(0, self._vocabulary, len(parents)).tolist()
+        return Proposal(tree=tree_of(ids, parents))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -115,7 +116,7 @@ def test_trees_never_change_the_output(temperature: float) -> None:
     outputs = []
     for drafter in (TreeDrafter(6), type("None_", (), {"propose": lambda *_: Proposal()})()):
         context = Context([TargetId(1), TargetId(2)])
-        verifier = TargetVerifier(ModelSession(model), sampler)
+        verifier = TargetVerifier(TargetModelSession(model), sampler)
         events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
         outputs.append((list(context.emitted), len(events)))
     assert outputs[0][0] == outputs[1][0]
@@ -124,16 +125,17 @@ def test_trees_never_change_the_output(temperature: float) -> None:
 
 def test_a_replay_accepts_a_branch() -> None:
     text = [TargetId(i) for i in (1, 2, 3, 4)]
-    verdict = ReplayVerifier(text).verify(Context(text[:1]), proposal([7, 8, 2, 3], [-1, 0, -1, 2]))
+    proposal = Proposal(tree=tree_of([7, 8, 2, 3], [-1, 0, -1, 2]))
+    verdict = ReplayVerifier(text).verify(Context(text[:1]), proposal)
     assert verdict.ids == (2, 3, 4)
     assert len(verdict.path) == 2
 
 
 def test_a_model_whose_cache_rotates_cannot_branch() -> None:
     model = random_model(vocabulary=32, seed=3)
-    assert ModelSession(model).can_branch
+    assert TargetModelSession(model).can_branch
     rotating = [RotatingKVCache(max_size=64) for _ in model.layers]
-    assert not ModelSession(model, cache=rotating).can_branch
+    assert not TargetModelSession(model, cache=rotating).can_branch
 
 
 def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
@@ -158,7 +160,7 @@ def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
             )
         )
         assert len(find_ropes(model)) == 2
-        tree = proposal([4, 5, 9], [-1, 0, -1])
-        rows = np.array(ModelSession(model).tree([1, 2, 3], tree))
-        alone = np.array(ModelSession(model).logits([1, 2, 3, 9]))[0]
+        tree = tree_of([4, 5, 9], [-1, 0, -1])
+        rows = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
+        alone = np.array(TargetModelSession(model).logits([1, 2, 3, 9]))[0]
         np.testing.assert_allclose(rows[3], alone, atol=2e-5)

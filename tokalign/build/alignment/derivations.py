@@ -1,7 +1,7 @@
 """How the merges make every token of a vocabulary: all of them at once, as arrays.
 
-The same theory as `bpe.py` and `spines.py`, which answer for one pair at a time; here for a whole
-vocabulary, or a million pairs.
+The same theory as `bpe/validity.py` and `bpe/spines.py`, which answer for one pair at a time;
+here for a whole vocabulary, or a million pairs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Tokens standing at an edge, one per row: `spines.Stay` as arrays.
+    """Tokens standing at an edge, one per row: `spines.EdgeToken` as arrays.
 
     token: whose edge it is; inner: the token that stands there. All i64[rows].
     """

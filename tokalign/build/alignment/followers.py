@@ -15,6 +15,7 @@ import numpy as np
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.build.alignment.derivations import Derivations, Edge, Ints
+from tokalign.tokenizer.vocabulary import TargetId
 
 Signature = tuple[int, ...]
 """Ends of list beginnings, as indices into all lists joined."""
@@ -31,7 +32,7 @@ class Followers:
     counts is `used`.
     """
 
-    def __init__(self, derivations: Derivations, order: TokenOrder) -> None:
+    def __init__(self, derivations: Derivations, order: TokenOrder[TargetId]) -> None:
         self._derivations = derivations
         self._tokens = np.array(order.ids, dtype=np.int64)
         self._whole_only = np.flatnonzero(~derivations.reachable[self._tokens])

@@ -91,7 +91,7 @@ class SiteSearch:
 class _Tabulated(Absorption):
     """Answers from the followers of all tokens at once, instead of one pair at a time."""
 
-    def __init__(self, bpe: BytePairEncoding, followers: Followers) -> None:
+    def __init__(self, bpe: BytePairEncoding[TargetId], followers: Followers) -> None:
         super().__init__(bpe)
         self._followers = followers
         self._refused_by = lru_cache(maxsize=4096)(self._sorted_refused)

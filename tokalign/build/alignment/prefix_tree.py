@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
+from tokalign.tokenizer.vocabulary import TargetId
 
 Ints = NDArray[np.int64]
 
@@ -32,7 +33,7 @@ class PrefixTree:
     depth: i64[m], how many bytes. parent: i64[m], NOWHERE for prefixes of one byte.
     """
 
-    order: TokenOrder
+    order: TokenOrder[TargetId]
     shared: Ints
     length: Ints
     base: Ints
@@ -42,7 +43,7 @@ class PrefixTree:
     parent: Ints
 
     @classmethod
-    def of(cls, order: TokenOrder) -> PrefixTree:
+    def of(cls, order: TokenOrder[TargetId]) -> PrefixTree:
         """Cost: 1 s for 128,000 tokens."""
         spelled = order.spelled
         shared = [0, *(_common(a, b) for a, b in pairwise(spelled)), 0]

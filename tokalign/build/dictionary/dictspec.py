@@ -1,15 +1,18 @@
-"""The dictionary as DictSpec publishes it (Syvokon, UNLP 2026, aclanthology.org/2026.unlp-1.15).
+"""The dictionary of DictSpec (Syvokon, UNLP 2026, aclanthology.org/2026.unlp-1.15), re-created.
 
-Count the word n-grams of order 1-3, keep the most frequent, write each as the target's tokens. For
-every proper prefix of those tokens, each n-gram that goes on from there expects its own rest, with
-its count as mass; the rest with the most mass is kept if it has at least `p_min` of all of it.
+Count the word n-grams of order 1-3, keep the most frequent, and encode each with the target's
+tokenizer. Every place inside an n-gram cuts it into a *prefix* and a *rest*, each of at most 8 ids.
+For every prefix store the one most probable rest, if its probability is at least `p_min`.
 
-Example: " w Polsce" 60 times and " w Polskę" 40 times, as ` w` + ` Pol` + `sce` or `skę`: behind
-` w` and behind ` w Pol` the rest of " w Polsce" is expected, each with probability 0.6.
+The probability of a rest is its share among the n-grams of the same order, as in Table 1 of the
+paper: `персональний комп'ютер` 12,400 times and `персональний комунікатор` 180 times give the rest
+`п' ют ер` the probability 98.6 %, whatever longer n-grams begin the same way. Where several orders
+offer a rest, the most probable one is stored; ties go to the rest with more ids.
 
-An n-gram counts once more inside every longer n-gram, and text that ends a word where the prefix
-ends takes no mass away: the abstract leaves this open, and this reading gives the figures known for
-Polish (`benchmarks/dictionary_build.py` prints them).
+Example: " w Polsce" 60 times and " w Polskę" 40 times, as ` w` + ` Pol` + `sce` or `skę`. After
+` w`, and after ` w Pol`, the rest of " w Polsce" is stored with probability 0.6.
+
+What the paper leaves open, how it is decided here and why: `docs/dictspec.md`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice
+from typing import NamedTuple
 
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Ids
 from tokalign.tables.dictspec import DictSpecTable
@@ -24,6 +28,17 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 Entries = Mapping[Ids, tuple[Ids, float]]
+"""Prefix -> its most probable rest, and the probability of that rest."""
+
+_BATCH = 1 << 13
+
+
+class EncodedNgram(NamedTuple):
+    """A word n-gram as target ids. order: how many words it has. occurrences: in the corpus."""
+
+    ids: Ids
+    order: int
+    occurrences: int
 
 
 def find_continuations(
@@ -35,9 +50,9 @@ def find_continuations(
 ) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
-    p_min: the least probability of a continuation, in (0, 1].
+    p_min: the least probability of a rest that is stored, in (0, 1].
     progress: called with the number of n-grams encoded since the last call.
-    Cost: about 30 s and 0.4 GB per million n-grams.
+    Cost: about 35 s and 0.5 GB per million n-grams.
     """
     entries = best_continuations(_encode(ngrams, target, progress), p_min=p_min)
     return DictSpecTable.from_entries(entries, len(target.vocabulary))
@@ -47,39 +62,54 @@ def _encode(
     ngrams: Iterable[tuple[tuple[str, ...], int]],
     target: Tokenizer[TargetId],
     progress: Callable[[int], None],
-) -> Iterator[tuple[Ids, int]]:
-    """n-grams as target ids, as they stand in running text: with a space before each word."""
+) -> Iterator[EncodedNgram]:
+    """Encode n-grams as they stand in running text: with a space before each word."""
     space = "" if target.spec.dummy_prefix else " "
     iterator = iter(ngrams)
-    while batch := list(islice(iterator, 1 << 13)):
+    while batch := list(islice(iterator, _BATCH)):
         encoded = target.encode_batch([space + " ".join(words) for words, _ in batch])
-        for ids, (_, count) in zip(encoded, batch, strict=True):
-            yield tuple(ids), count
+        for ids, (words, count) in zip(encoded, batch, strict=True):
+            yield EncodedNgram(tuple(ids), len(words), count)
         progress(len(batch))
 
 
-def best_continuations(sequences: Iterable[tuple[Ids, int]], *, p_min: float) -> Entries:
-    """For each proper prefix of the sequences the rest with the most mass, if it is `p_min` of all.
+def best_continuations(ngrams: Iterable[EncodedNgram], *, p_min: float) -> Entries:
+    """The most probable rest of every prefix, where its probability is at least `p_min`.
 
-    Prefixes and rests have at most 8 ids; a longer rest is cut to 8. Of rests with equal mass the
-    one with the lower ids is chosen.
-    Cost: one sort, then one pass per prefix length over neighbours.
+    Of a longer prefix the last 8 ids are the key, of a longer rest the first 8 are stored.
+    Cost: one sort, then one pass over neighbours per length of a prefix.
     """
     entries: dict[Ids, tuple[Ids, float]] = {}
-    ordered = sorted(sequences)
+    ordered = sorted(ngrams)
     for length in range(1, MAX_CONTEXT + 1):
-        ordered = [(ids, count) for ids, count in ordered if len(ids) > length]
-        for prefix, group in groupby(ordered, key=lambda sequence: sequence[0][:length]):
-            best, probability = _best_rest(group, length)
+        ordered = [ngram for ngram in ordered if len(ngram.ids) > length]
+        if length == MAX_CONTEXT:
+            ordered = sorted(tail for ngram in ordered for tail in _tails(ngram))
+        for prefix, group in groupby(ordered, key=lambda ngram: ngram.ids[:length]):
+            rest, probability = _best_rest(group, length)
             if probability >= p_min:
-                entries[prefix] = best, probability
+                entries[prefix] = rest, probability
     return entries
 
 
-def _best_rest(sequences: Iterable[tuple[Ids, int]], length: int) -> tuple[Ids, float]:
-    """What most often follows the first `length` ids, and its share of the mass."""
-    mass: defaultdict[Ids, int] = defaultdict(int)
-    for ids, count in sequences:
-        mass[ids[length : length + MAX_CONTINUATION]] += count
-    best = min(mass, key=lambda rest: (-mass[rest], rest))
-    return best, mass[best] / sum(mass.values())
+def _tails(ngram: EncodedNgram) -> Iterator[EncodedNgram]:
+    """The ends of an n-gram that are longer than the longest key, the whole n-gram included."""
+    for start in range(len(ngram.ids) - MAX_CONTEXT):
+        yield ngram._replace(ids=ngram.ids[start:])
+
+
+def _best_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
+    """The most probable rest after the first `length` ids, and its probability."""
+    of_order: defaultdict[int, int] = defaultdict(int)
+    of_rest: defaultdict[tuple[int, Ids], int] = defaultdict(int)
+    for ids, order, occurrences in ngrams:
+        of_order[order] += occurrences
+        of_rest[order, ids[length : length + MAX_CONTINUATION]] += occurrences
+    probabilities = {
+        (rest, order): count / of_order[order] for (order, rest), count in of_rest.items()
+    }
+    best = min(
+        probabilities,
+        key=lambda candidate: (-probabilities[candidate], -len(candidate[0]), candidate),
+    )
+    return best[0], probabilities[best]

@@ -15,7 +15,7 @@ from typing import cast
 
 from tokalign.runtime.draft.suffix_automaton import Occurrence, Place, SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.proposal import Guess
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "copy"
@@ -58,7 +58,7 @@ class ContextCopy:
             self._reliability.learn(automaton.ids, automaton.longest_repeat(), token)
             automaton.append(token)
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
         occurrence = self._behind(ahead) if ahead else self._automaton.longest_repeat()
         if occurrence is None:
             return []
@@ -100,7 +100,7 @@ class CopyReliability:
         occurrence: Occurrence,
         limit: int,
         source: str,
-    ) -> list[Guess]:
+    ) -> list[TokenTree]:
         """What followed the latest occurrence, and the first where it differs; `limit` ids each."""
         length, first, latest = occurrence
         latest_chain = _copied(text, latest, ahead, limit)
@@ -117,7 +117,7 @@ class CopyReliability:
 
     def _guess(
         self, ids: Sequence[TargetId], kinds: Iterable[int], length: int, source: str
-    ) -> list[Guess]:
+    ) -> list[TokenTree]:
         """The chain as far as it is likely enough to matter to anyone."""
         probabilities, reached = [], 1.0
         for depth, (_, kind) in enumerate(zip(ids, kinds, strict=False)):
@@ -125,8 +125,8 @@ class CopyReliability:
             reached *= probabilities[-1]
             if reached < _LEAST_REACHED:
                 break
-        kept = tuple(ids[: len(probabilities)])
-        return [Guess(kept, tuple(probabilities), source)] if kept else []
+        kept = ids[: len(probabilities)]
+        return [TokenTree.chain(kept, source, probabilities)] if kept else []
 
 
 def _copied(
@@ -163,7 +163,7 @@ class SessionCopy:
             self._place = automaton.advance(self._place, token)
         self._seen = len(ids)
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[Guess]:
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
         place = self._place
         for token in ahead:
             place = self._automaton.advance(place, token)

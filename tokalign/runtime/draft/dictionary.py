@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.proposal import Guess, Proposal
+from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
     from tokalign.tables.dictionary import Dictionary
 
-SOURCE = "dictionary"
-
 
 class DictionaryDrafter:
     """Proposes what usually follows the longest end of the context that a table knows.
 
+    It is a drafter of its own and a source of a hybrid (`sources.Source`).
     p_min: least probability of a whole proposal; None for the table's own.
     """
 
@@ -28,18 +28,20 @@ class DictionaryDrafter:
         self._table = table
         self._max_tokens = max_tokens
         self._p_min = p_min
+        self._tail: list[TargetId] = []
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        guess = self.guess(context.ids[-MAX_CONTEXT:], min(limit, self._max_tokens))
-        if guess is None:
-            return Proposal()
-        return Proposal(
-            ids=guess.ids,
-            sources=(SOURCE,) * len(guess.ids),
-            probabilities=guess.probabilities,
-        )
+        """See `interfaces.Drafter`."""
+        return Proposal(tree=self._look_up(context.ids, min(limit, self._max_tokens)))
 
-    def guess(self, ids: Sequence[TargetId], limit: int) -> Guess | None:
-        """How a text that ends in `ids` goes on, at most `limit` ids; None if nothing is known."""
-        chain = self._table.follow(ids, limit, p_min=self._p_min)
-        return Guess(chain.ids, chain.probabilities, SOURCE) if chain.ids else None
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """See `sources.Source`."""
+        self._tail = list(ids[-MAX_CONTEXT:])
+
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+        """See `sources.Source`."""
+        chain = self._look_up([*self._tail, *ahead], limit)
+        return [chain] if chain else []
+
+    def _look_up(self, ids: Sequence[TargetId], limit: int) -> TokenTree:
+        return self._table.follow(ids[-MAX_CONTEXT:], limit, p_min=self._p_min)

@@ -1,4 +1,4 @@
-"""Several drafters behind one another."""
+"""Several drafters, asked one after another."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ class FirstOf:
         self._drafters = tuple(drafters)
 
     def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
         asked = []
         for drafter in self._drafters:
             asked.append(drafter.propose(context, limit))
-            if asked[-1].ids:
+            if asked[-1].tree:
                 break
         return _with_all_costs(asked)
 
 
 def _with_all_costs(asked: Sequence[Proposal]) -> Proposal:
-    """The last proposal, with what asking the ones before it has cost."""
+    """The last proposal, at the cost of all drafters that were asked."""
     if not asked:
         return Proposal()
     counts: Counter[str] = Counter()

@@ -1,8 +1,8 @@
 """The hybrid: every source guesses, and the chain of the best expected rate is proposed.
 
-Sources that only look up are asked in every round and merged (`guess_tree.py`); behind the best
-chain they are asked again, so that one goes on where another ends. What a draft model answers is
-joined to them as one more guess (`Hybrid.join`); `asking.py` decides when it is worth its price.
+Sources that only look up are asked in every round and merged (`vote_tree.py`). After the best chain
+they are asked again, so that one source goes on where another ends. The answer of a draft model
+joins them as one more guess (`Hybrid.join`); `cost_aware.py` decides when it is worth its price.
 """
 
 from __future__ import annotations
@@ -13,36 +13,35 @@ from typing import NamedTuple
 
 from tokalign.cost.expected_gain import Costs, Plan, best_length
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.guess_tree import GuessTree, Path
 from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.proposal import Guess, Proposal
+from tokalign.runtime.draft.vote_tree import VoteTree
+from tokalign.runtime.proposal import Proposal
+from tokalign.tables.token_tree import TokenTree
 
 FREE_ROWS = Costs(rows=(1.0,))
-"""A verified row costs nothing: what emulators count by."""
+"""A verified row costs nothing: emulators count by this."""
 
 _RATE = 0.05
 _EXTENDED = 0.1
-"""A chain that is right less often than this as a whole is not extended."""
+"""A chain that is right as a whole less often than this is not extended."""
 
 
-class Chosen(NamedTuple):
-    """A path, and how much of it to propose."""
+class _Planned(NamedTuple):
+    """A chain, and how much of it to propose."""
 
-    path: Path
+    chain: TokenTree
     plan: Plan
 
-    def proposal(self) -> Proposal:
-        path, end = self.path, self.plan.length
-        return Proposal(
-            ids=path.ids[:end], probabilities=path.probabilities[:end], sources=path.sources[:end]
-        )
+    @property
+    def proposed(self) -> TokenTree:
+        return self.chain.head(self.plan.length)
 
 
 class Hybrid:
     """Proposes the best chain of all its sources, by expected tokens per time.
 
-    costs: asked in every round, as they may be measured meanwhile. max_tokens: the longest
+    costs: asked for in every round, as costs may be measured meanwhile. max_tokens: the longest
     proposal. One object per request.
     Cost: 0.1-0.25 ms a round for a dictionary and context copy.
     """
@@ -57,50 +56,60 @@ class Hybrid:
         self._sources = tuple(sources)
         self._costs, self._max_tokens = costs, max_tokens
         self._trust = Trust(rate=_RATE)
-        self._tree = GuessTree(self._trust)
+        self._votes = VoteTree(self._trust)
         self._seen = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
         ids = context.ids
-        self._tree.learn(ids[self._seen :])
+        self._votes.learn(ids[self._seen :])
         self._seen = len(ids)
-        self._tree = GuessTree(self._trust)
+        self._votes = VoteTree(self._trust)
         for source in self._sources:
             source.follow(ids)
-        return self._grow(min(limit, self._max_tokens), spent=0.0).proposal()
+        return Proposal(tree=self._grow(min(limit, self._max_tokens), spent=0.0).proposed)
 
-    def join(self, guess: Guess, limit: int, *, spent: float) -> Proposal:
-        """The best chain of this round once `guess`, for which `spent` time was paid, is known."""
-        self._tree.add(guess)
-        return self._grow(min(limit, self._max_tokens), spent=spent).proposal()
+    def join(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree:
+        """The best proposal of this round once a draft model has answered.
 
-    def _grow(self, limit: int, *, spent: float) -> Chosen:
+        answer: its tree, with probabilities. spent: the time that drafting it took.
+        Returns: the best chain of all sources, and the other first tokens that the model expects.
+        """
+        self._votes.add(answer.first_chain)
+        best = self._grow(min(limit, self._max_tokens), spent=spent).proposed
+        return best.with_roots_of(answer)
+
+    def _grow(self, limit: int, *, spent: float) -> _Planned:
         """The best chain, extended as long as it gets longer."""
         costs = self._costs()
         best = self._best(costs, spent)
-        while len(best.path.ids) < limit and self._extend(best, limit):
+        while len(best.chain) < limit and self._extend(best, limit):
             best = self._best(costs, spent)
         return best
 
-    def _extend(self, best: Chosen, limit: int) -> bool:
-        """Ask behind the best chain, if it is to be proposed as a whole; whether that gave any."""
-        ids, probabilities, _ = best.path
-        if best.plan.length < len(ids) or prod(probabilities) < _EXTENDED:
+    def _extend(self, best: _Planned, limit: int) -> bool:
+        """Ask the sources what follows the best chain, if all of it is to be proposed.
+
+        Returns: whether that gave any guess.
+        """
+        chain = best.chain
+        if best.plan.length < len(chain) or prod(chain.probabilities) < _EXTENDED:
             return False
-        guesses = [g for source in self._sources for g in source.guesses(ids, limit - len(ids))]
+        room = limit - len(chain)
+        guesses = [g for source in self._sources for g in source.guesses(chain.ids, room)]
         for guess in guesses:
-            self._tree.add(guess, ids)
+            self._votes.add(guess, chain.ids)
         return bool(guesses)
 
-    def _best(self, costs: Costs, spent: float) -> Chosen:
+    def _best(self, costs: Costs, spent: float) -> _Planned:
         planned = [
-            Chosen(path, best_length(path.probabilities, costs, spent=spent))
-            for path in self._tree.paths()
+            _Planned(chain, best_length(chain.probabilities, costs, spent=spent))
+            for chain in self._votes.chains()
         ]
-        return max(planned, key=lambda chosen: chosen.plan.rate)
+        return max(planned, key=lambda one: one.plan.rate)
 
 
-def expected(probabilities: Sequence[float]) -> float:
+def expected_accepted(probabilities: Sequence[float]) -> float:
     """How many ids of a chain are accepted on average."""
     total, reached = 0.0, 1.0
     for probability in probabilities:

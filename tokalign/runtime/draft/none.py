@@ -12,4 +12,5 @@ class NoDrafter:
     """Proposes nothing, and says that it never will, so that host and device overlap."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        return _NOTHING if limit else _NOTHING_MORE  # no pass is started behind the last token
+        """See `interfaces.Drafter`."""
+        return _NOTHING if limit else _NOTHING_MORE  # no pass is started after the last token

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Proposal
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "prompt-lookup"
@@ -27,13 +28,14 @@ class PromptLookupDrafter:
         self._indexed = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
         ids = context.ids
         self._index(ids)
         for size in self._sizes:
             end = self._first_end.get(tuple(ids[-size:])) if size <= len(ids) else None
             if end is not None:
-                copied = tuple(ids[end : end + min(self._max_tokens, limit)])
-                return Proposal(ids=copied, sources=(SOURCE,) * len(copied))
+                copied = ids[end : end + min(self._max_tokens, limit)]
+                return Proposal(tree=TokenTree.chain(copied, SOURCE))
         return Proposal()
 
     def _index(self, ids: Sequence[TargetId]) -> None:

@@ -1,18 +1,15 @@
-"""The gain controller: how many ids to draft in each round, none included.
+"""The draft length controller: drafter and verifier of one request, deciding for both.
 
-A round with n ids is expected to emit 1 + sum of P_i tokens and costs drafting plus C(n + 1); the
-length with the best rate is taken (`plan.best_length`). Both sides are learned while decoding
-(`pace.py`), so an assumed cost curve is soon a measured one.
+As a drafter it asks the sources and carries out what `decision.decide` chooses. As a verifier it
+watches the clock and the verdict, and passes both on to what learns from them (`knowledge.py`).
+Three rules keep it from costing more than it brings:
 
-It stands around both collaborators of the loop: as a drafter it decides, as a verifier it watches
-the clock and the verdict. Three rules keep it from costing more than it brings:
-
-* Where nothing is expected to pay it runs ahead (`Proposal.run_ahead`), which is what plain
-  decoding does. Free sources are asked meanwhile, while the device is busy; once their offers are
-  worth more than the overlap of host and device, running ahead ends.
-* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...; one that
-  would not pay if it were nearly always right after 1024.
-* What drafting loses against plain decoding is bounded, whatever was expected (`Pace.rests`).
+* Where nothing is expected to pay, it runs ahead (`Proposal.run_ahead`), as plain decoding does.
+  Free sources are still asked now and then, while the device is busy. Once their offers are worth
+  more than the overlap of host and device, it stops running ahead.
+* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...; one that would
+  not pay even if it were nearly always right, after 1024.
+* What drafting loses against plain decoding is bounded, whatever was expected (`DraftBudget`).
 
 Equal clocks and equal verdicts give equal decisions: nothing is random.
 """
@@ -20,24 +17,21 @@ Equal clocks and equal verdicts give equal decisions: nothing is random.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
-from tokalign.cost.expected_gain import Plan, best_ids
+from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.pace import Pace, plan_offer
+from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
+from tokalign.runtime.draft_length.free_offers import FreeOffers
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.plain_timing import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.proposal import Guess, Proposal, Verdict
+from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
-MOST = 16
-"""Ids that are drafted at most in a round."""
-
-_PLAIN_ROUNDS = 3
-"""So many plain rounds in a row tell what plain decoding costs (`Pace.timed_again_after`)."""
-
-_ASKING_SHARE = 0.01
-"""Running ahead, sources are asked so often that it takes at most this share of the time."""
+_NOTHING, _RUN_AHEAD = Proposal(), Proposal(run_ahead=True)
 
 
 class SteppedDrafter(Protocol):
@@ -49,23 +43,41 @@ class SteppedDrafter(Protocol):
 
 
 class Join(Protocol):
-    """Merges a guess with what the free sources have offered for the same place."""
+    """Merges a draft model's tree with what the free sources have offered for the same place."""
 
-    def __call__(self, guess: Guess, limit: int, *, spent: float) -> Proposal: ...
+    def __call__(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree:
+        """The best proposal of at most `limit` ids, after drafting took `spent`."""
+        ...
 
 
-class GainController:
-    """Drafter and verifier of one request, deciding for both.
+@dataclass(slots=True)
+class _Drafting:
+    """How the proposal of the present round came about.
 
-    free: drafts by looking up, in microseconds. model: drafts in passes. At least one is given.
-    join: merges the model's chain with what `free` has just offered, see `Hybrid.join`.
-    clock: in seconds. A round lasts from verdict to verdict, whoever spends the time, for running
-    ahead a pass may begin rounds before its own.
+    pass_under_way: the round before ran ahead. runs_ahead: so does this one.
+    passes: of the draft model, which proposed `tree`. seconds: spent on the proposal.
+    """
+
+    pass_under_way: bool = False
+    runs_ahead: bool = False
+    passes: int = 0
+    tree: TokenTree = EMPTY_TREE
+    seconds: float = 0.0
+
+
+class DraftLengthController:
+    """Drafter and verifier of one request.
+
+    free: proposes chains by looking up, in microseconds. model: drafts in passes. At least one is
+    given.
+    join: merges the model's tree with what `free` has just offered, see `Hybrid.join`.
+    clock: in seconds. A round lasts from verdict to verdict, because the pass of a round that runs
+    ahead may begin before the round does.
     """
 
     def __init__(
         self,
-        pace: Pace,
+        knowledge: Knowledge,
         verifier: Verifier,
         *,
         free: Drafter | None = None,
@@ -73,122 +85,97 @@ class GainController:
         join: Join | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._pace, self._verifier, self._clock = pace, verifier, clock
-        self._free, self._model, self._join = free, model, join
+        self._knowledge, self._verifier, self._clock = knowledge, verifier, clock
+        self._model, self._join = model, join
+        self._offers = FreeOffers(free, knowledge, clock)
+        self._plain_timing = PlainTiming(knowledge.costs)
+        self._drafting = _Drafting()
         self._last_verdict: float | None = None
-        self._was_ahead = self._ahead = False
-        self._plain_rounds = 0 if pace.knows_plain else _PLAIN_ROUNDS  # that are to come
-        self._since_plain = 0
-        self._drafting = 0.0
-        self._steps = 0  # of the model in this round
-        self._drafted = Proposal()  # by the model
-        self._model_started = False
-        self._ask_in = 0
-        self._offer: tuple[int, Proposal] | None = None  # of the free sources, where it stands
+        self._model_has_read = False
+        """Whether the draft model has read the prompt, so that its drafts may be timed."""
 
     # -- as a drafter ------------------------------------------------------------------------------
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         began = self._clock()
-        self._was_ahead, self._steps = self._ahead, 0
+        knowledge, self._drafting = self._knowledge, _Drafting(self._drafting.runs_ahead)
         if self._last_verdict is None:
-            self._pace.begin(limit + 1)
-        self._pace.a_round_less()
-        self._check_offer(context)
-        most = min(limit, MOST, self._pace.rows.reach - 1)
-        proposal = self._choose(context, most) if limit else Proposal()
-        self._ahead = proposal.run_ahead
-        self._drafting = self._clock() - began
+            knowledge.budget.begin(limit + 1)
+        knowledge.model_trials.count_round()
+        self._offers.learn_from_unused(context)
+        proposal = _NOTHING
+        if limit:
+            most = min(limit, MAX_DRAFT, knowledge.costs.rows.reach - 1)
+            proposal = self._carry_out(decide(self._situation(context, most)), context, most)
+        self._drafting.runs_ahead = proposal.run_ahead
+        self._drafting.seconds = self._clock() - began
         return proposal
 
-    def _choose(self, context: Context, limit: int) -> Proposal:
-        plan = self._ask(context, limit)
-        if self._was_ahead or self._must_be_plain():
-            return self._plain()
+    def _situation(self, context: Context, limit: int) -> Situation:
+        knowledge, under_way = self._knowledge, self._drafting.pass_under_way
+        offer = self._offers.ask(context, limit, seldom=under_way)
+        model, trial_is_due = None, False
         if self._model is not None:
-            best = self._pace.best_steps(limit)
-            pays = best.rate * self._pace.plain > 1.0
-            if (pays and best.rate > plan.rate) or (not pays and self._may_try()):
-                self._pace.tried(pays=pays)
-                steps = min(limit, self._explored(best.length))
-                return self._draft(self._model, context, steps, limit)
-        if plan.length and self._offer is not None:
-            return _head(self._offer[1], min(limit, self._explored(plan.length)))
-        return self._plain()
-
-    def _must_be_plain(self) -> bool:
-        if self._since_plain >= self._pace.timed_again_after:
-            self._plain_rounds = _PLAIN_ROUNDS
-        return self._pace.rests or self._plain_rounds > 0
-
-    def _may_try(self) -> bool:
-        """Not in the round that reads the prompt: the draft model would have to read it too."""
-        return self._last_verdict is not None and self._pace.is_due(MOST)
-
-    def _explored(self, length: int) -> int:
-        return 2 * length + 1 if self._pace.explores() else length
-
-    def _plain(self) -> Proposal:
-        """Nothing this round; nothing next round either, unless waiting for it may be worth it."""
-        self._plain_rounds = max(0, self._plain_rounds - 1)
-        return Proposal(run_ahead=not self._waits())
-
-    def _waits(self) -> bool:
-        pace = self._pace
-        if pace.rests or self._plain_rounds > 0:
-            return False
-        if self._free is not None and pace.worth > 0:
-            return True
-        return self._model is not None and (
-            self._may_try() or pace.best_steps(MOST).rate * pace.plain > 1.0
+            model = knowledge.model.best(knowledge.costs, limit)
+            # In the round that reads the prompt the draft model would have to read it too.
+            not_first = self._last_verdict is not None
+            trial_is_due = not_first and knowledge.trial_is_due(model)
+        if not under_way:
+            self._plain_timing.refresh()
+        return Situation(
+            limit=limit,
+            plain=knowledge.costs.plain,
+            offer=offer,
+            pass_under_way=under_way,
+            budget_is_spent=knowledge.budget.is_spent,
+            plain_rounds_due=self._plain_timing.rounds_due,
+            offers_pay=self._offers.pay,
+            model=model,
+            trial_is_due=trial_is_due,
+            long_draft_is_due=knowledge.long_drafts.is_due,
         )
 
-    def _ask(self, context: Context, limit: int) -> Plan:
-        """What the free sources offer, and how much of it is worth verifying."""
-        nothing = Plan(0, 1.0 / self._pace.rows(1))
-        self._ask_in -= 1
-        if self._free is None or (self._was_ahead and self._ask_in > 0):
-            return nothing
-        pace, began = self._pace, self._clock()
-        offer = self._free.propose(context, limit)
-        plan = plan_offer(pace, offer) if offer.ids else nothing
-        pace.value(offer, plan)
-        if offer.ids:
-            self._offer = len(context.ids), offer
-        pace.asking += (self._clock() - began - pace.asking) / 8
-        self._ask_in = round(pace.asking / (_ASKING_SHARE * pace.plain))
-        return plan
+    def _carry_out(self, decision: Decision, context: Context, limit: int) -> Proposal:
+        knowledge = self._knowledge
+        if decision.passes and self._model is not None:
+            knowledge.model_trials.tried(pays=not decision.is_trial)
+            knowledge.long_drafts.count_draft()
+            return self._draft(self._model, context, decision.passes, limit)
+        if decision.offered:
+            knowledge.long_drafts.count_draft()
+            offer = self._offers.at(context)
+            return replace(offer, tree=offer.tree.head(decision.offered), run_ahead=False)
+        self._plain_timing.count_plain()
+        return _RUN_AHEAD if decision.run_ahead else _NOTHING
 
-    def _draft(self, model: SteppedDrafter, context: Context, steps: int, limit: int) -> Proposal:
-        pace, began = self._pace, self._clock()
-        proposal = model.draft(context, steps=steps, limit=limit)
+    def _draft(self, model: SteppedDrafter, context: Context, passes: int, limit: int) -> Proposal:
+        began = self._clock()
+        proposal = model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
-        if self._model_started and pace.drafts is not None:  # the first draft reads the prompt
-            pace.drafts.observe(steps, took)
-        self._steps, self._drafted = steps, proposal
-        if self._join is not None and self._offers_now(context) and proposal.ids:
-            return self._joined(self._join, proposal, limit, took)
-        if not proposal.ids or len(proposal.probabilities) != len(proposal.ids):
+        if self._model_has_read:
+            self._knowledge.costs.observe_draft(passes, took)
+        self._drafting.passes, self._drafting.tree = passes, proposal.tree
+        tree = self._joined(proposal.tree, context, limit, took)
+        if not tree.probabilities:
             return proposal
-        return self._worth(proposal, took)
+        return replace(proposal, tree=self._worth_verifying(tree, took), distributions=())
 
-    def _worth(self, proposal: Proposal, spent: float) -> Proposal:
-        """What of a tree gives the best expected rate."""
-        pace = self._pace
-        costs = pace.costs(len(proposal.ids))
-        return proposal.only(
-            best_ids(pace.believed(proposal), proposal.parents, costs, spent=spent)
-        )
+    def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
+        """The model's tree, merged with the free sources' offer if there is one for this place."""
+        if self._join is None or not tree or not self._offers.at(context).tree:
+            return tree
+        if not tree.probabilities:
+            chain = tree.first_chain
+            acceptance = self._knowledge.model.acceptance
+            tree = chain.with_probabilities(acceptance.probabilities(len(chain)))
+        return self._join(tree, limit, spent=spent)
 
-    def _offers_now(self, context: Context) -> bool:
-        return self._offer is not None and self._offer[0] == len(context.ids)
-
-    def _joined(self, join: Join, drafted: Proposal, limit: int, took: float) -> Proposal:
-        """The best chain of the model's and the free sources' guesses together."""
-        guess = drafted.chain_guess(drafted.sources[0], self._pace.acceptance.probabilities)
-        best = join(guess, limit, spent=took).beside(drafted)
-        return self._worth(best, took).at_cost_of(drafted)
+    def _worth_verifying(self, tree: TokenTree, spent: float) -> TokenTree:
+        """The part of a tree with the best expected rate."""
+        probabilities = self._knowledge.trust.probabilities(tree)
+        costs = self._knowledge.costs.verification(len(tree))
+        return tree.select(best_ids(probabilities, tree.parents, costs, spent=spent))
 
     # -- as a verifier -----------------------------------------------------------------------------
 
@@ -197,52 +184,36 @@ class GainController:
         verdict = self._verifier.verify(context, proposal)
         now = self._clock()
         if self._last_verdict is not None:
-            self._time(proposal, now - self._last_verdict, len(verdict.ids))
+            self._time(proposal, verdict, now - self._last_verdict)
         self._last_verdict = now
         self._learn(proposal, verdict)
         return verdict
 
-    def _time(self, proposal: Proposal, seconds: float, tokens: int) -> None:
-        pace = self._pace
-        if self._steps and not self._model_started:
-            self._model_started = True
+    def _time(self, proposal: Proposal, verdict: Verdict, seconds: float) -> None:
+        """Learn from the time between two verdicts."""
+        costs, drafting = self._knowledge.costs, self._drafting
+        if drafting.passes and not self._model_has_read:
+            self._model_has_read = True
             return
-        self._since_plain += 1
-        expected = pace.plain
-        if proposal.ids or not (self._was_ahead or self._ahead):
-            rows = len(proposal.ids) + 1
-            expected = pace.rows(rows) + self._drafting
-            pace.rows.observe(rows, max(seconds - self._drafting, 1e-9))
-        elif self._was_ahead and self._ahead:
-            pace.timed_plain(seconds)
-            self._since_plain = 0
-        pace.account(seconds, tokens, expected=expected)
+        expected, is_plain = costs.plain, False
+        if proposal.tree or not (drafting.pass_under_way or drafting.runs_ahead):
+            expected = costs.rows(verdict.rows) + drafting.seconds
+            costs.observe_round(verdict.rows, max(seconds - drafting.seconds, 1e-9))
+        elif drafting.pass_under_way and drafting.runs_ahead:
+            costs.observe_plain(seconds)
+            is_plain = True
+        self._plain_timing.count_round(timed=is_plain)
+        self._knowledge.budget.account(
+            seconds, len(verdict.ids), expected=expected, plain=costs.plain
+        )
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
-        """From what was verified: of the draft model by depth, of all by what they said."""
-        if self._steps:
-            right = len(self._drafted.path_of(verdict.ids))
-            self._pace.drafted(self._steps, right, known=len(verdict.ids), rows=len(proposal.ids))
-        elif proposal.ids:
-            self._offer = None
-        if proposal.ids and (proposal.probabilities or not self._steps):
-            self._pace.learn(proposal, verdict.ids)
-
-    def _check_offer(self, context: Context) -> None:
-        """What became of an offer that was not verified: what it said of the next id, for free."""
-        if self._offer is not None and self._offer[0] < len(context.ids):
-            place, offer = self._offer
-            self._pace.learn(offer, context.ids[place : place + 1])
-            self._offer = None
-
-
-def _head(proposal: Proposal, length: int) -> Proposal:
-    """The first `length` ids of a proposal, at what all of it has cost."""
-    return replace(
-        proposal,
-        ids=proposal.ids[:length],
-        sources=proposal.sources[:length],
-        probabilities=proposal.probabilities[:length],
-        parents=proposal.parents[:length],
-        run_ahead=False,
-    )
+        """Learn from what was right: of a draft model by depth, of every source by probability."""
+        knowledge, passes, tree = self._knowledge, self._drafting.passes, proposal.tree
+        if passes:
+            right = len(self._drafting.tree.path_of(verdict.ids))
+            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=len(tree))
+        elif tree:
+            self._offers.forget()
+        if tree and (tree.probabilities or not passes):
+            knowledge.trust.learn(tree, verdict.ids)

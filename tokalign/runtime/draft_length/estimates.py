@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.cost.expected_gain import Costs
 
@@ -49,7 +50,8 @@ class PassTimes:
         self._ratios: dict[int, float] = {}
         self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
         self._weight = weight
-        self._table: list[float] = []
+        self._counts, self._prior_table = np.arange(1, 1), np.zeros(0)
+        self._table: tuple[float, ...] = ()
 
     @property
     def is_calibrated(self) -> bool:
@@ -78,28 +80,31 @@ class PassTimes:
         weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
         self._weights[count] = weight
         self._ratios[count] = expected + (ratio - expected) / weight
-        self._table.clear()
+        self._table = ()
 
     def __call__(self, count: int) -> float:
         """The expected time of a pass over `count` (1 or more)."""
-        return self._prior.verify(count) * self._ratio(count)
+        return self.table(count)[count - 1]
 
     def table(self, most: int) -> tuple[float, ...]:
         """The times of 1, 2, ..., `most`."""
         if len(self._table) < most:
-            counts, known = range(1, most + 1), sorted(self._ratios)
-            prior = np.array([self._prior.verify(count) for count in counts])
-            ratios = np.interp(counts, known, [self._ratios[c] for c in known]) if known else 1.0
-            self._table = (prior * ratios).tolist()
-        return tuple(self._table[:most])
+            if len(self._counts) < most:
+                self._counts = np.arange(1, most + 1)
+                self._prior_table = np.array([self._prior.verify(int(n)) for n in self._counts])
+            self._table = tuple((self._prior_table * self._ratios_of(self._counts)).tolist())
+        return self._table[:most]
 
     def _ratio(self, count: int) -> float:
         """Seen, or interpolated between the nearest counts that were."""
-        known = self._ratios
-        if count in known or not known:
-            return known.get(count, 1.0)
-        counts = sorted(known)
-        return float(np.interp(count, counts, [known[c] for c in counts]))
+        seen = self._ratios.get(count)
+        return self._ratios_of([count]).item() if seen is None else seen
+
+    def _ratios_of(self, counts: Sequence[int] | NDArray[np.int_]) -> NDArray[np.float64]:
+        if not self._ratios:
+            return np.ones(len(counts))
+        known = sorted(self._ratios)
+        return np.interp(counts, known, [self._ratios[count] for count in known])
 
 
 class Acceptance:

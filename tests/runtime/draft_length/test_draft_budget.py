@@ -1,0 +1,72 @@
+"""What drafting may lose is bounded, and what it gained may be lost again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.runtime.draft_length.draft_budget import CREDIT, SHARE, SLACK, DraftBudget
+
+
+@pytest.mark.parametrize(("tokens", "passes"), [(32, 1), (100, 3), (4000, 8)])
+def test_a_short_request_has_little_to_lose(tokens: int, passes: int) -> None:
+    budget, rounds = DraftBudget(), 0
+    budget.begin(tokens)
+    while not budget.is_spent:
+        budget.account(1.5, 1, expected=1.5, plain=1.0)  # half a pass is lost in each
+        rounds += 1
+    assert passes - 0.1 <= rounds * (0.5 - SHARE) <= passes + 0.5
+
+
+def test_a_dear_round_counts_in_full_and_a_hiccup_does_not() -> None:
+    dear, hiccup = DraftBudget(), DraftBudget()
+    dear.account(10.0, 1, expected=10.0, plain=1.0)
+    hiccup.account(100.0, 1, expected=1.0, plain=1.0)
+    assert dear.is_spent
+    assert not hiccup.is_spent
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 9.0), st.integers(1, 9)), max_size=60))
+def test_it_is_spent_once_the_loss_exceeds_the_slack(rounds: list[tuple[float, int]]) -> None:
+    """The loss of a stretch is what its rounds took, less plain decoding and the share of it."""
+    budget, losses = DraftBudget(), list[float]()
+    for seconds, tokens in rounds:
+        budget.account(seconds, tokens, expected=seconds, plain=1.0)
+        losses.append(seconds - tokens * (1 + SHARE))
+    # What was gained before the credit was full is forgotten: the worst stretch decides.
+    worst = max((sum(losses[start:]) for start in range(len(losses))), default=0.0)
+    lost = max(sum(losses), worst - CREDIT) if losses else 0.0
+    if abs(lost - SLACK) > 1e-6:
+        assert budget.is_spent == (lost > SLACK)
+
+
+def test_plain_rounds_pay_a_loss_back() -> None:
+    budget, rounds = DraftBudget(), 0
+    budget.account(SLACK + 2.0, 1, expected=SLACK + 2.0, plain=1.0)
+    assert budget.is_spent
+    while budget.is_spent:
+        budget.account(1.0, 1, expected=1.0, plain=1.0)
+        rounds += 1
+    assert rounds == pytest.approx((1.0 - SHARE) / SHARE, abs=1)
+
+
+def test_what_was_gained_may_be_lost_again() -> None:
+    """With a credit as large as what was gained, it takes all of that and the slack to be spent."""
+    budget, rounds = DraftBudget(), 0
+    for _ in range(20):
+        budget.account(1.0, 3, expected=1.0, plain=1.0)  # gains 2 passes
+    while not budget.is_spent:
+        budget.account(2.0, 1, expected=2.0, plain=1.0)  # loses 1 pass
+        rounds += 1
+    assert rounds == pytest.approx(20 * 2 + SLACK, rel=0.03)
+
+
+def test_no_more_than_the_credit_is_kept_of_what_was_gained() -> None:
+    budget, rounds = DraftBudget(), 0
+    for _ in range(1000):
+        budget.account(1.0, 3, expected=1.0, plain=1.0)
+    while not budget.is_spent:
+        budget.account(2.0, 1, expected=2.0, plain=1.0)
+        rounds += 1
+    assert rounds == pytest.approx(CREDIT + SLACK, rel=0.03)

@@ -1,0 +1,66 @@
+"""Times and acceptances that are learned come near what is observed, and follow a change."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
+
+
+def test_times_of_counts_never_seen_follow_their_neighbours() -> None:
+    times = PassTimes([1.0, 1.2, 1.4, 1.6], weight=0)
+    assert not times.is_calibrated
+    times.observe(1, 0.030)
+    assert times(3) == pytest.approx(0.042)
+    times.observe(3, 0.084)
+    assert times(2) == pytest.approx(1.2 * 0.045)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0.01, 0.1)), max_size=12))
+def test_a_table_holds_the_time_of_every_count(observed: list[tuple[int, float]]) -> None:
+    times = PassTimes([1.0, 1.2, 1.4, 1.6], weight=0)
+    for count, seconds in observed:
+        times.observe(count, seconds)
+    assert times.table(12) == tuple(times(count) for count in range(1, 13))
+
+
+def test_an_assumed_curve_is_explored_step_by_step() -> None:
+    assumed, measured = PassTimes([1.0, 1.2], weight=0), PassTimes([1.0, 1.2], weight=4)
+    assert assumed.reach == 3
+    assumed.observe(3, 0.02)
+    assert assumed.reach == 5
+    assert measured.reach > 1000
+
+
+def test_one_slow_pass_is_not_believed_many_are() -> None:
+    times = PassTimes([0.010], weight=4)
+    times.observe(1, 1.0)
+    assert times(1) < 0.013
+    for _ in range(200):
+        times.observe(1, 0.050)
+    assert times(1) == pytest.approx(0.050, rel=0.01)
+
+
+@given(st.floats(0.05, 0.95))
+def test_acceptance_is_learned_by_position(right: float) -> None:
+    chance, acceptance = Random(3), Acceptance()
+    for _ in range(2000):
+        first = chance.random() < right
+        acceptance.observe(2, 2 if first else 0)
+    first, second, third = acceptance.probabilities(3)
+    assert first == pytest.approx(right, abs=0.15)
+    assert second > 0.9
+    assert third == pytest.approx(second, abs=0.05)  # never seen: as good as those before it
+
+
+def test_a_change_of_the_text_is_noticed() -> None:
+    acceptance = Acceptance()
+    for _ in range(1000):
+        acceptance.observe(1, 1)
+    for _ in range(30):
+        acceptance.observe(1, 0)
+    assert acceptance.probabilities(1)[0] < 0.35

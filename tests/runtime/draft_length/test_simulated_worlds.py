@@ -1,0 +1,112 @@
+"""In simulated worlds the controller finds the best draft length, and cannot lose much in any."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_worlds import a_world, costs_of
+
+from tokalign.cost.curve import read_curve, shipped_names
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import knowledge_of, project
+from tokalign.evaluate.recorded_proposals import (
+    ProposalTrace,
+    TracedText,
+)
+from tokalign.runtime.draft_length.draft_budget import SHARE, SLACK
+from tokalign.runtime.draft_length.estimates import PassTimes
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+
+
+@pytest.mark.parametrize("curve", shipped_names())
+@pytest.mark.parametrize("right", [0.15, 0.45, 0.8])
+@pytest.mark.parametrize("model", [True, False])
+def test_in_a_constant_world_it_is_as_good_as_the_best_length(
+    curve: str, right: float, model: bool
+) -> None:
+    found = project(a_world(1, right, model=model), costs_of(curve), lengths=(1, 2, 3, 5, 8))
+    assert found.auto >= 0.99
+    assert found.auto >= 0.95 * found.fixed[found.best], (found.best, found.fixed)
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_a_wrong_curve_is_corrected_while_decoding(model: bool) -> None:
+    """It begins with the curve of another machine, in another unit."""
+    lengths = (2, 3, 5, 8)
+    truth, trace = costs_of("m2-ultra"), a_world(2, 0.75, model=model, tokens=3600)
+
+    def guessed() -> Knowledge:
+        rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+        drafts = PassTimes([0.2 * n for n in range(1, 17)], weight=0) if model else None
+        return Knowledge(costs=LearnedCosts(rows, drafts))
+
+    found = project(trace, truth, knowledge=guessed, lengths=lengths)
+    assert found.auto >= 0.97 * found.fixed[found.best]
+
+
+def test_it_uses_only_the_offers_that_pay() -> None:
+    """Half of the offers are right 95 % of the time and say so, half 10 %: no fixed length wins."""
+    good, bad = a_world(3, 0.95, model=False, said=0.95), a_world(4, 0.1, model=False, said=0.1)
+    chance, texts = Random(0), []
+    for pair in zip(good.texts, bad.texts, strict=True):
+        by = {at: chance.choice(pair).proposals["it"][at] for at in pair[0].proposals["it"]}
+        texts.append(TracedText(given=10, length=310, proposals={"it": by}))
+    found = project(
+        ProposalTrace(texts=tuple(texts), every_position=True), costs_of("m2-ultra"), lengths=(3, 8)
+    )
+    assert found.auto > 1.05 * found.fixed[found.best]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 99),
+    st.floats(0, 1),
+    st.none() | st.floats(0, 1),
+    st.booleans(),
+    st.floats(0.05, 1),
+    st.lists(st.floats(0.2, 4.0), min_size=2, max_size=9),
+    st.floats(0, 0.5),
+)
+def test_it_never_loses_more_than_it_may(
+    seed: int,
+    right: float,
+    said: float | None,
+    model: bool,
+    offered: float,
+    rows: list[float],
+    draft_pass: float,
+) -> None:
+    """Whatever the source claims, whatever rows cost: a bounded number of passes is lost.
+
+    What may be lost: the slack, the share, and the last round before it rests; plain decoding that
+    waits for offers is slower by the overlap of host and device until that is known.
+    """
+    truth = Costs(rows=(1.0, *rows), draft_pass=draft_pass)
+    trace = a_world(seed, right, model=model, said=said, offered=offered, tokens=900)
+    found = project(trace, truth, lengths=[])
+    dearest = max(truth.verify(m) for m in range(1, 18)) + 16 * draft_pass
+    time = trace.tokens / found.auto
+    assert time <= trace.tokens * (1 + SHARE) + SLACK + dearest + 1e-6
+
+
+def test_equal_clocks_give_equal_decisions() -> None:
+    trace, truth = a_world(5, 0.5, model=True), costs_of("m1-max")
+    assert project(trace, truth, lengths=[]) == project(trace, truth, lengths=[])
+
+
+def test_a_source_that_stops_being_right_is_left() -> None:
+    """After 1,500 good tokens 6,000 bad ones: what was gained is not lost again."""
+    good = a_world(6, 0.9, model=True, tokens=1500)
+    bad = a_world(7, 0.02, model=True, tokens=6000)
+    both = ProposalTrace(texts=good.texts + bad.texts, every_position=True)
+    truth = costs_of("24-percent-per-row")
+    knowledge = knowledge_of(truth, both)
+    found = project(both, truth, knowledge=lambda: knowledge, lengths=[])
+    alone = project(good, truth, lengths=[])
+    gained = good.tokens - good.tokens / alone.auto
+    assert both.tokens - both.tokens / found.auto > gained - 40
+    assert gained > 200

@@ -1,0 +1,50 @@
+"""What is canonical, by the pairs: the statement that tests hold against encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from tokalign.bpe.encoder import BytePairEncoding
+
+
+def ordinary_tokens(bpe: BytePairEncoding[Any], draw: Random | None = None) -> list[int]:
+    """The tokens that the merges make from their own bytes; with `draw`, of a sample of 3,000."""
+    tokens = bpe.order.ids if draw is None else draw.sample(bpe.order.ids, 3000)
+    return [i for i in tokens if bpe.validity.reachable(i)]
+
+
+def is_canonical_piece(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:
+    """Whether `ids` is the canonical encoding of its own bytes, taken as one piece.
+
+    Every pair has to be valid, bytes that spell a character must not spell one that is a symbol,
+    and with `ignore_merges` the whole must not be a token.
+    """
+    validity, whole = bpe.validity, bpe._whole
+    if not all(validity.reachable(i) for i in ids):
+        return len(ids) == 1 and whole.get(bpe.tokens[ids[0]]) == ids[0]
+    data = b"".join([bpe.tokens[i] for i in ids])
+    if len(ids) > 1 and data in whole:
+        return False
+    if bpe.fallback and not _spells_no_symbol(bpe, ids):
+        return False
+    return all(validity.may_follow(left, right) for left, right in pairwise(ids))
+
+
+def _spells_no_symbol(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:
+    """Whether each run of byte-fallback ids spells only characters that are no symbols."""
+    start = 0
+    while start < len(ids):
+        if ids[start] not in bpe.fallback:
+            start += 1
+            continue
+        end = start
+        while end < len(ids) and ids[end] in bpe.fallback:
+            end += 1
+        run = list(ids[start:end])
+        if bpe.base_symbols(b"".join([bpe.tokens[i] for i in run])) != run:
+            return False
+        start = end
+    return True

@@ -1,0 +1,54 @@
+"""Texts in which proposals are right by chance, and costs to decode them under."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
+    TracedText,
+)
+from tokalign.tables.token_tree import TokenTree
+
+LONGEST = 8
+
+
+def a_world(
+    seed: int,
+    right: float,
+    *,
+    model: bool,
+    said: float | None = None,
+    offered: float = 1.0,
+    tokens: int = 1800,
+) -> ProposalTrace:
+    """Texts in which every offered id is right with one probability, given those before it.
+
+    said: what the source claims it to be. offered: share of positions with an offer at all.
+    """
+    chance, texts = Random(seed), []
+    for _ in range(tokens // 300):
+        text = TracedText(given=10, length=310)
+        for at in range(10, 309):
+            room = min(LONGEST, 310 - at - 1)
+            accepted = 0
+            while accepted < room and chance.random() < right:
+                accepted += 1
+            if chance.random() < offered:
+                likely = () if said is None else (said,) * room
+                text.proposals.setdefault("it", {})[at] = RecordedProposal.of(
+                    TokenTree.chain([WRONG] * room, "it", likely),
+                    range(accepted),
+                    passes=LONGEST if model else 0,
+                )
+        texts.append(text)
+    return ProposalTrace(texts=tuple(texts), every_position=True)
+
+
+def costs_of(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> Costs:
+    rows = read_curve(name).rows_at(200)
+    return Costs(rows=tuple(t / rows[0] for t in rows), draft_pass=draft_pass, host=host)

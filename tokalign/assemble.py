@@ -1,0 +1,280 @@
+"""Assembling a decoder: names or loaded models and options in, a `Decoder` with its tables out.
+
+The command line and the Python API assemble their decoders here, so that equal options give equal
+decoders. Tables come from the files that are named, else from the target's folder, else from the
+places in `tables/finding.py`; without a table, an alignment is computed. What was found is told to
+`note`, one line at a time. mlx is imported when a model is loaded, not before.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tokalign.runtime.drafting import Drafting, no_alignment
+from tokalign.runtime.methods import (
+    AUTO,
+    DEFAULT_ALTERNATIVES,
+    HYBRID_ORDER,
+    MODEL_METHODS,
+    TABLE_METHODS,
+    check_draft_tokens,
+    check_order,
+    check_translation,
+    choose_method,
+    choose_translation,
+)
+from tokalign.tables.alignment import Alignment
+from tokalign.tables.opening import FilePath, Note, open_alignment, open_dictionary
+from tokalign.tokenizer.registry import resolve_model
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+if TYPE_CHECKING:
+    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+    from tokalign.runtime.interfaces import Sampler
+    from tokalign.runtime.mlx.cache import CacheOptions
+
+T = TypeVar("T")
+
+
+def no_note(_line: str) -> None:
+    """A `note` that tells nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftingOptions:
+    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
+
+    method: "auto" or one of METHODS.
+    translation: one of TRANSLATIONS; None to choose it by the tokenizers.
+    num_draft_tokens: None to have every round choose its own by expected gain, zero included.
+    alternatives, order: as in `Drafting`.
+    dictionary, alignment: files; None to look for them.
+    language: of the dictionary; None for the only one there is.
+    Raises: UsageError for a name or number that cannot be honoured.
+    """
+
+    method: str = AUTO
+    translation: str | None = None
+    num_draft_tokens: int | None = None
+    alternatives: int = DEFAULT_ALTERNATIVES
+    order: Sequence[str] = HYBRID_ORDER
+    dictionary: FilePath | None = None
+    language: str | None = None
+    alignment: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        choose_method(self.method, draft=True, dictionary=True)
+        check_translation(self.translation)
+        check_draft_tokens(self.num_draft_tokens)
+        check_order(self.order)
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether a draft model is used if there is one."""
+        return self.method in (AUTO, *MODEL_METHODS)
+
+    @property
+    def uses_dictionary(self) -> bool:
+        """Whether a dictionary is used if there is one."""
+        return self.method in (AUTO, *TABLE_METHODS)
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def choose_dtype(asked: str | None, *, note: Note = no_note) -> str | None:
+    """The number format to load weights in: as asked, else by device; None leaves them as they are.
+
+    `note` is told if the device decides.
+    """
+    from tokalign.runtime.mlx.weights import default_dtype
+
+    chosen = asked or default_dtype()
+    if chosen != asked:
+        note(f"weights in {chosen}, the default on this device; --dtype chooses another format")
+    return chosen
+
+
+def load_models(
+    names: Sequence[str], *, dtype: str | None = None, note: Note = no_note
+) -> list[LanguageModel[Any]]:
+    """Load the models that `names` stand for; `note` is told where each was found.
+
+    dtype: as asked in `choose_dtype`. All models are found before the first one is loaded.
+    Raises: as `resolve_model` and `LanguageModel.from_folder`.
+    """
+    from tokalign.runtime.decoder import LanguageModel
+
+    places = [resolve_model(name) for name in names]
+    for place in places:
+        note(place.description)
+    dtype = choose_dtype(dtype, note=note)
+    return [LanguageModel.from_folder(place.folder, dtype=dtype) for place in places]
+
+
+def keep_loaded() -> None:
+    """Exempt everything loaded so far from garbage collection, for commands that keep it anyway.
+
+    Otherwise a collection walks the vocabularies, a million objects, during some round: of 300
+    rounds the slowest took 3 ms of host time instead of 2.
+    """
+    gc.freeze()
+
+
+# -- decoders --------------------------------------------------------------------------------------
+
+
+def load_decoder(
+    target: str,
+    draft: str | None,
+    options: DraftingOptions,
+    *,
+    dtype: str | None = None,
+    sampler: Sampler | None = None,
+    cache: CacheOptions | None = None,
+    note: Note = no_note,
+) -> Decoder:
+    """Load the models that two names stand for and assemble a decoder from them.
+
+    A draft model that the method does not use is not loaded. dtype: as in `load_models`.
+    Raises: as `load_models` and `assemble`.
+    """
+    choose_method(options.method, draft=draft is not None, dictionary=True)  # fail before loading
+    draft = _used_draft(draft, options, note)
+    ours, *theirs = load_models(
+        [target, *([] if draft is None else [draft])], dtype=dtype, note=note
+    )
+    return assemble(
+        ours, theirs[0] if theirs else None, options, sampler=sampler, cache=cache, note=note
+    )
+
+
+def assemble(
+    target: LanguageModel[TargetId],
+    draft: LanguageModel[DraftId] | None,
+    options: DraftingOptions,
+    *,
+    sampler: Sampler | None = None,
+    cache: CacheOptions | None = None,
+    outputs: SuffixAutomaton | None = None,
+    note: Note = no_note,
+) -> Decoder:
+    """A decoder of loaded models with the tables that the options ask for.
+
+    sampler: greedy by default. outputs: as in `Drafting`.
+    What the draft length controller learns of two models is shared by all decoders of a process.
+    Raises: as `choose_drafting`.
+    """
+    from tokalign.runtime.decoder import Decoder
+    from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.mlx.cache import CacheOptions
+    from tokalign.runtime.mlx.sampling import Sampling
+
+    draft = _used_draft(draft, options, note)
+    drafting = choose_drafting(
+        target.tokenizer,
+        None if draft is None else draft.tokenizer,
+        options,
+        beside=target.folder,
+        note=note,
+    )
+    if options.num_draft_tokens is None and options.method != "plain":
+        knowledge = shared_knowledge(target.model, draft and draft.model, note=note)
+        drafting = replace(drafting, knowledge=knowledge)
+    return Decoder(
+        target=target,
+        draft=draft,
+        drafting=replace(drafting, outputs=outputs),
+        sampler=sampler or Sampling(),
+        cache=cache or CacheOptions(),
+    )
+
+
+def choose_drafting(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId] | None,
+    options: DraftingOptions,
+    *,
+    beside: Path | None = None,
+    note: Note = no_note,
+) -> Drafting:
+    """The part of a decoder that two tokenizers decide: method, translation and tables.
+
+    beside: the target's folder, in which tables are looked for first.
+    Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
+    FingerprintError, MissingAssetError for a table that is named.
+    """
+    dictionary = None
+    if options.uses_dictionary:
+        dictionary = open_dictionary(
+            target, file=options.dictionary, beside=beside, language=options.language, note=note
+        )
+    method = choose_method(
+        options.method, draft=draft is not None, dictionary=dictionary is not None
+    )
+    translation, alignment = "none", no_alignment
+    if draft is not None:
+        translation = choose_translation(options.translation, target, draft)
+        alignment = pair_tables(target, draft, file=options.alignment, beside=beside, note=note)
+    drafting = Drafting(
+        method=method,
+        translation=translation,
+        num_draft_tokens=options.num_draft_tokens,
+        alternatives=options.alternatives,
+        order=tuple(options.order),
+        dictionary=dictionary,
+        alignment=alignment,
+    )
+    if options.method == AUTO:
+        note(_explanation(drafting, with_model=draft is not None))
+    return drafting
+
+
+def pair_tables(
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId],
+    *,
+    file: FilePath | None = None,
+    beside: Path | None = None,
+    note: Note = no_note,
+) -> Callable[[], Alignment]:
+    """Gives the alignment of a pair, which is opened or computed when it is first asked for.
+
+    Arguments as in `open_alignment`.
+    """
+
+    def opened() -> Alignment:
+        from tokalign.build.alignment.alignment_bundle import align
+
+        return open_alignment(target, draft, otherwise=align, file=file, beside=beside, note=note)
+
+    return cache(opened)
+
+
+def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
+    """The draft model, or its name, if the method uses one; `note` is told if it does not."""
+    if draft is None or options.uses_model:
+        return draft
+    note(f"method {options.method} drafts without a model: the draft model is not used")
+    return None
+
+
+def _explanation(drafting: Drafting, *, with_model: bool) -> str:
+    """What `auto` stands for here, and which sources are missing."""
+    sources, missing = ["context copy"], []
+    if drafting.dictionary is not None:
+        sources.append("dictionary")
+    else:
+        missing.append("no dictionary is in use (tokalign build makes one)")
+    if with_model:
+        sources.append(f"draft model, translation {drafting.translation}")
+    else:
+        missing.append("no draft model is given (--draft)")
+    return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])

@@ -1,0 +1,143 @@
+"""The one value for guessed ids: what may follow a text, how probably, and who guessed it.
+
+A dictionary answers with a chain, context copy with chains, a draft model with a tree; a hybrid
+merges them and the target verifies the result. All of them speak this type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Ids that may follow a text, each with the id it would follow; false if there are none.
+
+    ids: parents come before their children, the likeliest chain first.
+    parents: for each id the index of the id that it follows, -1 for the text itself.
+    sources: for each id the name of the drafter that guessed it.
+    probabilities: for each id, that it is right if its ancestors are; empty where unknown.
+    Example: ids (7, 8, 9) and parents (-1, 0, -1): the text goes on with 7 and 8, or with 9.
+    """
+
+    ids: tuple[TargetId, ...] = ()
+    parents: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError where the lengths differ."""
+        count = len(self.ids)
+        if len(self.parents) != count or len(self.sources) != count:
+            raise ValueError(
+                f"{count} ids with {len(self.parents)} parents and {len(self.sources)} sources"
+            )
+        if self.probabilities and len(self.probabilities) != count:
+            raise ValueError(f"{count} ids with {len(self.probabilities)} probabilities")
+
+    @classmethod
+    def chain(
+        cls, ids: Sequence[TargetId], source: str, probabilities: Sequence[float] = ()
+    ) -> Self:
+        """A tree of one branch, all of it guessed by `source`."""
+        count = len(ids)
+        return cls(tuple(ids), tuple(range(-1, count - 1)), (source,) * count, tuple(probabilities))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def chain_length(self) -> int:
+        """How many leading ids form a chain, each the child of the one before it."""
+        for index, parent in enumerate(self.parents):
+            if parent != index - 1:
+                return index
+        return len(self.ids)
+
+    @property
+    def first_chain(self) -> Self:
+        """The leading chain alone."""
+        return self.head(self.chain_length)
+
+    def head(self, count: int) -> Self:
+        """The first `count` ids."""
+        if count >= len(self.ids):
+            return self
+        return type(self)(
+            self.ids[:count],
+            self.parents[:count],
+            self.sources[:count],
+            self.probabilities[:count],
+        )
+
+    def select(self, kept: Sequence[int]) -> Self:
+        """The ids at these indices, in ascending order; one whose parent is not kept is a root."""
+        place = {index: new for new, index in enumerate(kept)}
+        return type(self)(
+            tuple([self.ids[i] for i in kept]),
+            tuple([place.get(self.parents[i], -1) for i in kept]),
+            tuple([self.sources[i] for i in kept]),
+            tuple([self.probabilities[i] for i in kept]) if self.probabilities else (),
+        )
+
+    def with_probabilities(self, probabilities: Sequence[float]) -> Self:
+        """The same ids with these probabilities."""
+        return replace(self, probabilities=tuple(probabilities))
+
+    def with_roots_of(self, other: TokenTree) -> TokenTree:
+        """This tree and, as further alternatives for its first id, the other roots of `other`.
+
+        Nothing is added to an empty tree, nor where either lacks probabilities.
+        """
+        if not self.probabilities or not other.probabilities:
+            return self
+        own = {self.ids[i] for i, parent in enumerate(self.parents) if parent == -1}
+        new = [i for i, p in enumerate(other.parents) if p == -1 and other.ids[i] not in own]
+        return TokenTree(
+            (*self.ids, *[other.ids[i] for i in new]),
+            (*self.parents, *[-1] * len(new)),
+            (*self.sources, *[other.sources[i] for i in new]),
+            (*self.probabilities, *[other.probabilities[i] for i in new]),
+        )
+
+    def path_to(self, index: int) -> list[int]:
+        """Indices from a root to the id at `index`, itself included; none for -1."""
+        path = []
+        while index >= 0:
+            path.append(index)
+            index = self.parents[index]
+        return path[::-1]
+
+    def path_of(self, ids: Sequence[int]) -> list[int]:
+        """The indices along which `ids` runs through the tree, as far as it does."""
+        path: list[int] = []
+        last = -1
+        for index, parent in enumerate(self.parents):
+            if len(path) == len(ids):
+                break
+            if parent == last and self.ids[index] == ids[len(path)]:
+                path.append(index)
+                last = index
+        return path
+
+    def agreed_path(self, chosen: Sequence[int]) -> list[int]:
+        """The indices that a target agrees with, from a root on.
+
+        chosen: the target's choice after the text, then after each id of the tree. There may be
+        more or fewer: only those along the path are looked at.
+        """
+        path: list[int] = []
+        ids, last = self.ids, -1
+        for index, parent in enumerate(self.parents):
+            if parent == last and ids[index] == chosen[last + 1]:
+                path.append(index)
+                last = index
+        return path
+
+
+EMPTY_TREE = TokenTree()
+"""No guess at all."""

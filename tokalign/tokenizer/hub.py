@@ -1,0 +1,159 @@
+"""Snapshots of Hub repositories: those in the Hub's cache, and downloading or completing them.
+
+An interrupted download leaves a snapshot with some of its files. Such a snapshot does not count as
+found: it is completed from the Hub, or else the error says what it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokalign.errors import MissingAssetError
+from tokalign.tokenizer.files import find_tokenizer_file
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of a repository.
+
+    patterns: the files to download, as far as the repository has them.
+    missing: the files that a folder lacks; it can be used if there are none.
+    """
+
+    patterns: tuple[str, ...]
+    missing: Callable[[Path], list[str]]
+
+
+def missing_from_tokenizer(folder: Path) -> list[str]:
+    """The files without which a repository's tokenizer cannot be read."""
+    return [] if (folder / "tokenizer.json").is_file() else ["tokenizer.json"]
+
+
+def missing_from_model(folder: Path) -> list[str]:
+    """The files that a model's folder lacks: configuration, tokenizer, weights or parts of them."""
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if find_tokenizer_file(folder) is None:
+        missing.append("tokenizer.json")
+    return missing + [name for name in _weights(folder) if not (folder / name).is_file()]
+
+
+def _weights(folder: Path) -> list[str]:
+    """The weight files that belong into a model's folder, present or not.
+
+    They are those that the index names; without one, those that the numbering of the files present
+    asks for (`model-00001-of-00002.safetensors`). mlx-lm ignores the index, so an index of other
+    files, left over from the model that these weights were converted from, does not count.
+    """
+    present = sorted(file.name for file in folder.glob("model*.safetensors"))
+    indexed = _indexed_weights(folder / "model.safetensors.index.json")
+    if indexed and (not present or set(present) & set(indexed)):
+        return indexed
+    numbering = {
+        (found[1], found[2])
+        for name in present
+        if (found := re.fullmatch(r"(model.*)-\d{5}-of-(\d{5})\.safetensors", name))
+    }
+    numbered = [
+        f"{stem}-{number:05}-of-{count}.safetensors"
+        for stem, count in sorted(numbering)
+        for number in range(1, int(count) + 1)
+    ]
+    return numbered or present or ["model.safetensors"]
+
+
+def _indexed_weights(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+TOKENIZER = Wanted(("tokenizer.json", "tokenizer_config.json"), missing_from_tokenizer)
+
+MODEL = Wanted(
+    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.tok"),
+    missing_from_model,
+)
+
+
+def find_cached(
+    repositories: Sequence[str], revision: str, wanted: Wanted
+) -> tuple[str, Path] | None:
+    """The first repository with a complete snapshot in the Hub's cache, and the snapshot."""
+    for repository in repositories:
+        folder = _cached(repository, revision)
+        if folder is not None and not wanted.missing(folder):
+            return repository, folder
+    return None
+
+
+def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tuple[str, Path]:
+    """Download or complete the snapshot of the first repository from which that is possible.
+
+    Raises: MissingAssetError about the repository that is here in part, or else about the first.
+    """
+    in_part: list[str] = []
+    absent: list[str] = []
+    for repository in repositories:
+        why = _ask_hub(repository, revision, wanted)
+        folder = _cached(repository, revision)
+        missing = [] if folder is None else wanted.missing(folder)
+        if folder is not None and not missing:
+            return repository, folder
+        if folder is None:
+            absent.append(f"{repository} is not in the Hub cache, and {why}")
+        else:
+            lacks = ", ".join(missing)
+            in_part.append(f"{repository} in the Hub cache lacks {lacks}, and {why}")
+    raise MissingAssetError((in_part + absent)[0])
+
+
+def _cached(repository: str, revision: str) -> Path | None:
+    """The folder of a repository's snapshot in the Hub's cache, complete or not."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        # No files are asked for: what a complete snapshot is, this module decides.
+        folder = snapshot_download(
+            repository, revision=revision, allow_patterns=[], local_files_only=True
+        )
+    except (OSError, HFValidationError):
+        return None
+    return Path(folder)
+
+
+def _ask_hub(repository: str, revision: str, wanted: Wanted) -> str:
+    """Download what is wanted. Returns why files may be missing still, and what to do about it.
+
+    A snapshot is asked for even where one file would do: offline it fails at once, where a single
+    file is tried again for half a minute.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    names = " ".join(pattern for pattern in wanted.patterns if "*" not in pattern)
+    command = f"hf download {repository} {names}".rstrip()
+    try:
+        snapshot_download(repository, revision=revision, allow_patterns=list(wanted.patterns))
+    except GatedRepoError:
+        return (
+            f"its terms have to be accepted first: on https://huggingface.co/{repository}, "
+            "then with: hf auth login"
+        )
+    except (RepositoryNotFoundError, HFValidationError):
+        return "the Hub has no public repository of this name; check the name"
+    except LocalEntryNotFoundError:
+        return f"the Hub is out of reach; once online, run: {command}"
+    except OSError as error:
+        return f"downloading it failed ({str(error).partition(chr(10))[0]}); try: {command}"
+    return f"the Hub did not provide it; try: {command}"

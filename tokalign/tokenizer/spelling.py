@@ -1,0 +1,56 @@
+"""How tokenizer files spell bytes as text: the byte-level alphabet and SentencePiece's pieces.
+
+Both are inverted where a file is read, and written again for the `tokenizers` library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+SPACE_MARK = "▁"
+"""SentencePiece's spelling of a space."""
+
+
+def byte_alphabet() -> tuple[str, ...]:
+    """GPT-2's printable stand-in for each byte (openai/gpt-2, `encoder.py`, bytes_to_unicode).
+
+    Printable Latin-1 characters stand for themselves; the 68 others take U+0100 and up, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    stand_ins = iter(range(0x100, 0x200))
+    return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
+
+
+def read_byte_level(spellings: Iterable[str]) -> tuple[bytes, ...]:
+    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet."""
+    alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
+    return tuple(bytes([alphabet[c] for c in spelling]) for spelling in spellings)
+
+
+def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
+    """The inverse of `read_byte_level`."""
+    alphabet = byte_alphabet()
+    return ["".join([alphabet[byte] for byte in token]) for token in tokens]
+
+
+def read_pieces(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[int]]:
+    """SentencePiece spellings as bytes: `▁` is a space, `<0xNN>` is that byte.
+
+    Returns: the bytes of each token, and the indices of the `<0xNN>` (byte fallback).
+    """
+    tokens, fallback = [], set()
+    for index, piece in enumerate(spellings):
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            tokens.append(bytes([int(piece[3:5], 16)]))
+            fallback.add(index)
+        else:
+            tokens.append(piece.replace(SPACE_MARK, " ").encode())
+    return tuple(tokens), frozenset(fallback)
+
+
+def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]:
+    """The inverse of `read_pieces`."""
+    return [
+        f"<0x{token[0]:02X}>" if i in fallback else token.decode().replace(" ", SPACE_MARK)
+        for i, token in enumerate(tokens)
+    ]
