@@ -110,7 +110,7 @@ def clock(
 
 
 def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, TargetId]]:
-    """The text since the last settled piece and the last token, behind every token."""
+    """The text since the last settled piece and the last token, after every token."""
     found, spelled = [], target.vocabulary.tokens
     for line in lines:
         encoder = IncrementalEncoder(target.bpe)

@@ -29,7 +29,7 @@ from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair
-from tokalign.tables.absorption import share
+from tokalign.tables.absorption import shared_absorption
 from tokalign.tokenizer.vocabulary import DraftId
 
 
@@ -115,7 +115,7 @@ class RecordedAnswer:
 
 def forget(pair: Pair) -> None:
     """Empty the caches of the tokenizers, so that every word is new again."""
-    share.cache_clear()
+    shared_absorption.cache_clear()
     for bpe in (pair.target.bpe, pair.draft.bpe):
         valid = bpe.validity
         for known in (bpe.encode_piece, valid.derivation, valid.left_spine, valid.right_spine):

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from polish import SENTENCES
 
 from tokalign.cli.emulate import command
-from tokalign.errors import CorpusError
+from tokalign.errors import CorpusError, MissingAssetError
 from tokalign.runtime.methods import LOOKUP_METHODS
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
@@ -85,6 +85,20 @@ def test_the_more_a_row_costs_the_fewer_are_verified(dictionary: Path, tmp_path:
         for cost in ("0", "0.1", "1")
     ]
     assert rows[0] > rows[1] > rows[2] == 1
+
+
+def test_the_dictionary_of_a_language_is_emulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT + "\n")
+    given = ["--target", "bielik", "--text", str(text), "--language"]
+    shipped = CliRunner().invoke(command, [*given, "pl"])
+    assert "pl.dictionary.tok" in shipped.stderr
+    refused = CliRunner().invoke(command, [*given, "uk"])
+    assert isinstance(refused.exception, MissingAssetError)
+    assert "language: pl" in str(refused.exception)
 
 
 def test_prompt_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ Stored = dict[tuple[int, ...], tuple[int, float]]
 
 @st.composite
 def closed_tables(draw: st.DrawFn) -> Stored:
-    """Contexts with all their ends."""
+    """Contexts with all their suffixes."""
     contexts = draw(st.lists(CONTEXTS, max_size=30))
     ends = sorted({c[i:] for c in contexts for i in range(len(c))})
     levels = st.tuples(IDS, st.integers(1, 255).map(lambda p: p / 255))

@@ -49,7 +49,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Nested keys as dotted names; a list of mappings (the corpus's files) row by row."""
+    """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
     for key, item in value.items():
         if isinstance(item, Mapping):
             yield from _rows(item, f"{prefix}{key}.")

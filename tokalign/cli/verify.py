@@ -42,7 +42,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _check(path: Path) -> TokalignError | None:
-    """What is wrong with a table file, None if nothing is."""
+    """The error in a table file; None if it has none."""
     from tokalign.tables.opening import verify_table
 
     try:
