@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build import corpus as corpus_module
+from tokalign.build import text_files
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 
@@ -64,7 +64,7 @@ def test_paragraphs_do_not_depend_on_where_chunks_end(
     text = "x" + "".join(parts)
     path = written(tmp_path_factory.mktemp("corpus"), "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "_CHUNK", size)
+        patch.setattr(text_files, "_CHUNK", size)
         lines = list(Corpus([path]).lines())
     assert lines == [line for line in text.split("\n") if line.strip()]
 
@@ -113,6 +113,20 @@ def test_a_line_that_cannot_be_read_is_named_and_skipped_or_refused(
 
     with pytest.raises(CorpusError, match=f":4: {message}"):
         list(Corpus([path]).lines())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
+    tmp_path: Path, name: str
+) -> None:
+    data = b'{"id": 1, "body": "jeden"}\n{"id": 2, "body": "dwa"}\n' + JSON
+    path = written(tmp_path, name, gzip.compress(data) if name.endswith("gz") else data)
+    problems: list[CorpusError] = []
+    with pytest.raises(CorpusError, match=r'no field "text".*: id, body; .*--field'):
+        list(Corpus([path], report=problems.append).lines())
+    assert not problems
+    assert list(Corpus([path], field="body", report=problems.append).lines()) == ["jeden", "dwa"]
+    assert len(problems) == 3
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n\t\n"])

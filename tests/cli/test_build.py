@@ -180,6 +180,36 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
     assert not (tmp_path / "none").exists()
 
 
+def test_the_bundled_corpus_builds_no_table_of_another_language(
+    tmp_path: Path, target: Path, draft: Path
+) -> None:
+    build = ("build", "--target", target, "--output", tmp_path / "out", "--language", "uk")
+    refused = tokalign(*build, "--dictionary-only")
+    assert_one_line_error(refused, 2, "--language uk", "Polish", "--corpus FILE")
+    assert not (tmp_path / "out").exists()
+    aligned = tokalign(*build, "--draft", draft, "--alignment-only")  # it has no language
+    assert aligned.returncode == 0, aligned.stderr
+
+
+def test_a_corpus_without_a_language_is_taken_for_polish_and_a_note_says_so(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
+    for given, name, noted in (((), "pl", True), (("--language", "uk"), "uk", False)):
+        result = tokalign(*build, tmp_path / name, *given)
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / name / "small-target" / f"{name}.dictionary.tok").is_file()
+        assert result.stderr.count("--language CODE") == noted
+
+
+def test_a_wrong_field_is_one_line_that_names_the_fields(tmp_path: Path, target: Path) -> None:
+    corpus = tmp_path / "a.jsonl"
+    corpus.write_text(json.dumps({"id": 1, "body": "Ala ma kota."}) + "\n")
+    wrong = tokalign("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    assert_one_line_error(wrong, 1, "a.jsonl", 'no field "text"', "id, body", "--field")
+    assert "skipped" not in wrong.stderr
+
+
 def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -204,9 +234,9 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
 
 _SLOW_BUILD = """
 import sys, time
-from tokalign.build import corpus
+from tokalign.build.text_files import TextFile
 
-read = corpus._File.paragraphs
+read = TextFile.paragraphs
 
 def read_slowly(self):
     for line in read(self):
@@ -214,7 +244,7 @@ def read_slowly(self):
         time.sleep(30)
         yield line
 
-corpus._File.paragraphs = read_slowly
+TextFile.paragraphs = read_slowly
 from tokalign.cli import main
 main()
 """

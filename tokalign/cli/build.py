@@ -1,4 +1,7 @@
-"""`tokalign build`: tables from two tokenizers and a corpus."""
+"""`tokalign build`: tables from two tokenizers and a corpus.
+
+What the options stand for: `build_options.py`. The steps of a build: `tokalign/build/pipeline.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
+_BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
 
 
@@ -33,9 +37,11 @@ _SHOWN_PROBLEMS = 10
     multiple=True,
     type=click.Path(path_type=Path),
     help="Text to count: .txt or .jsonl, also .gz or .zst; may be repeated. Default: the bundled "
-    "corpora/pl-mini.txt.",
+    "corpora/pl-mini.txt, which is small and Polish.",
 )
-@click.option("--field", default="text", show_default=True, help="Where .jsonl has its text.")
+@click.option(
+    "--field", default="text", show_default=True, help="The field of a .jsonl object with its text."
+)
 @click.option(
     "--weight",
     "weights",
@@ -43,7 +49,11 @@ _SHOWN_PROBLEMS = 10
     multiple=True,
     help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
 )
-@click.option("--language", default="pl", show_default=True, help="Names the dictionary.")
+@click.option(
+    "--language",
+    metavar="CODE",
+    help="The language of the corpus. It names the dictionary. Default: pl.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -55,42 +65,44 @@ _SHOWN_PROBLEMS = 10
     type=click.Choice(["backoff", "dictspec"]),
     default="backoff",
     show_default=True,
-    help="backoff: the next token behind any 1 to 8 tokens. dictspec: as published, the rest of "
-    "frequent word n-grams.",
+    help="backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
+    "frequent word n-gram, as DictSpec has it.",
 )
 @click.option(
     "--dictionary-bytes",
     type=click.IntRange(min=1),
-    help="backoff: the file's size at most. Default: 5000000.",
+    help="backoff: the largest size of the file. Default: 5000000.",
 )
 @click.option(
-    "--ngrams", type=click.IntRange(min=1), help="dictspec: word n-grams. Default: 200000."
+    "--ngrams",
+    type=click.IntRange(min=1),
+    help="dictspec: how many of the most frequent word n-grams to use. Default: 200000.",
 )
 @click.option(
     "--p-min",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Least probability of what is proposed. Default: 0.05 (backoff), 0.2 (dictspec).",
+    help="The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
     default="2G",
     show_default=True,
-    help="backoff: what counting may hold, all processes together, as 500M or 2G.",
+    help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
 )
 @click.option(
     "--workspace",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="backoff: keep finished counts here while building; a killed build goes on from them. "
-    "Default: beside the table.",
+    help="backoff: keep finished counts here while building; a killed build resumes from them. "
+    "Default: next to the table.",
 )
 @click.option(
     "--on-invalid",
     type=click.Choice(["skip", "refuse"]),
     default="skip",
     show_default=True,
-    help="What to do with a line that is not UTF-8 or not the JSON expected.",
+    help="What to do with a line that is not UTF-8 or not the expected JSON.",
 )
 @click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
 @click.option("--alignment-only", is_flag=True, help="Only the alignment of the pair.")
@@ -105,7 +117,7 @@ def command(
     more_corpus_files: tuple[Path, ...],
     field: str,
     weights: tuple[str, ...],
-    language: str,
+    language: str | None,
     output: Path | None,
     kind: str,
     dictionary_bytes: int | None,
@@ -122,20 +134,22 @@ def command(
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
     Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok.
-    FILEs without an option are corpus too, so that --corpus folder/*.zst works. Equal inputs give
-    equal files. An interrupted build changes no table; run again, it goes on where it was.
+    FILEs without an option belong to the corpus too, so that --corpus folder/*.zst works. Equal
+    inputs give equal files. An interrupted build changes no table; the same command resumes it.
     """
     if dictionary_only and alignment_only:
         raise UsageError("--dictionary-only and --alignment-only exclude each other; give one")
     if draft is None and not dictionary_only:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
-        raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
-    from tokalign.build.corpus import Corpus, refuse
+    from tokalign.build.corpus import Corpus
     from tokalign.build.pipeline import build_tables
+    from tokalign.build.text_files import refuse
 
     report = _Problems(quiet=quiet)
-    files = (*corpus_files, *more_corpus_files) or (_bundled_corpus(quiet=quiet),)
+    files = (*corpus_files, *more_corpus_files)
+    if not alignment_only:
+        language = _check_language(language, bundled=not files, quiet=quiet)
+    files = files or (_bundled_corpus(quiet=quiet),)
     corpus = Corpus(
         files,
         field=field,
@@ -152,14 +166,14 @@ def command(
         None if dictionary_only else draft,
         target,
         output=output,
-        language=language,
+        language=language or _BUNDLED_LANGUAGE,
         dictionary=None if alignment_only else options,
         quiet=quiet,
     )
     built = build_tables(
         corpus,
         builders,
-        # A step as long as the corpus is counted in its bytes on disk.
+        # A stage with at least as many units as the corpus has bytes counts bytes.
         stage=lambda total, label: progress(
             total, label, quiet=quiet, in_bytes=total >= corpus.size
         ),
@@ -167,7 +181,7 @@ def command(
     report.summarize()
     for written in built.tables:
         if written.previous is not None:
-            note(f"the table that stood there is kept as {written.previous}", quiet=quiet)
+            note(f"the table that was there is kept as {written.previous}", quiet=quiet)
     if as_json:
         print_json(_as_json(built))
     else:
@@ -183,7 +197,10 @@ def _plan(
     dictionary: BackoffOptions | DictspecOptions | None,
     quiet: bool,
 ) -> dict[Path, Builder]:
-    """Resolve the names; say which files are to be made, and how. dictionary: None for none."""
+    """Resolve the names, and map each file to be written to what builds its bundle.
+
+    draft: None for no alignment. dictionary: None for no dictionary.
+    """
     from tokalign.build.dictionary.dictionary_bundle import build_dictionary
     from tokalign.build.pipeline import build_pair
     from tokalign.tables.finding import table_folder
@@ -211,7 +228,7 @@ def _plan(
 def _with_workspace(
     options: BackoffOptions | DictspecOptions, folder: Path
 ) -> BackoffOptions | DictspecOptions:
-    """The options with this workspace, where one is used and none was given."""
+    """The options with this workspace, if their kind uses one and none was given."""
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 
     if isinstance(options, BackoffOptions) and options.workspace is None:
@@ -219,19 +236,44 @@ def _with_workspace(
     return options
 
 
+def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
+    """The language that names the dictionary, pl by default.
+
+    bundled: whether the corpus is the bundled one.
+    Raises: UsageError for a name that no file can have, and for a language that the bundled corpus
+        is not in: its table would replace a good one of that language.
+    """
+    if language is None:
+        if not bundled:
+            note(
+                f"the dictionary is named {_BUNDLED_LANGUAGE}; for a corpus in another language "
+                "give --language CODE",
+                quiet=quiet,
+            )
+        return _BUNDLED_LANGUAGE
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
+        raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
+    if bundled and language != _BUNDLED_LANGUAGE:
+        raise UsageError(
+            f"--language {language} needs a corpus in that language, for the bundled one is Polish; "
+            "give it with --corpus FILE"
+        )
+    return language
+
+
 def _bundled_corpus(*, quiet: bool) -> Path:
     path = shipped(CORPUS)
     note(
-        f"corpus -> the bundled {path.name}, for a try; real tables need --corpus FILE",
+        f"corpus -> the bundled {path.name}, for a first try; real tables need --corpus FILE",
         quiet=quiet,
     )
     return path
 
 
 class _Problems:
-    """Says which lines are skipped: the first ten one by one, the rest as a number.
+    """Reports the lines that are skipped: the first ten one by one, the rest as a number.
 
-    A corpus that is read twice has the same problems twice; each is counted once.
+    A corpus that is read twice reports each line twice; it is shown and counted once.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -245,13 +287,14 @@ class _Problems:
         self._seen.add(where)
 
     def summarize(self) -> None:
+        """Say how many more lines were skipped than were shown."""
         more = len(self._seen) - _SHOWN_PROBLEMS
         if more > 0:
             note(f"skipped {more} more lines that cannot be read", quiet=self._quiet)
 
 
 def _as_json(report: BuildReport) -> dict[str, Any]:
-    """bytes: of text read; files: those written; entries: in all of them together."""
+    """bytes: of text read. files: the tables written. entries: of all tables together."""
     return {
         "files": [str(written.path) for written in report.tables],
         "bytes": report.text_bytes,

@@ -1,4 +1,4 @@
-"""What the options of `tokalign build` stand for."""
+"""From the options of `tokalign build` to what the builders take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def read_dictionary_options(
     kind: str, backoff: dict[str, Any], dictspec: dict[str, Any], p_min: float | None
 ) -> BackoffOptions | DictspecOptions:
-    """The options given for a kind, the rest by default.
+    """The options of one kind of dictionary; what is not given has its default.
 
+    backoff, dictspec: what was given for each kind. p_min: for either kind, None if not given.
     Raises: UsageError for a size that bounds the other kind.
     """
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
@@ -32,12 +33,15 @@ def read_dictionary_options(
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those that are not None."""
+    """Those of the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def read_weights(texts: Sequence[str], files: Sequence[Path]) -> dict[str, float]:
-    """File name -> weight. Raises: UsageError for what is not one of a file of the corpus."""
+    """Read `NAME=W` options as file name -> weight.
+
+    Raises: UsageError for a text that is not NAME=W with the name of one of the files.
+    """
     weights = {}
     for text in texts:
         name, _, value = text.rpartition("=")
@@ -51,8 +55,8 @@ def read_weights(texts: Sequence[str], files: Sequence[Path]) -> dict[str, float
 
 
 def read_size(text: str) -> int:
-    """Bytes: a number with K, M or G behind it, or nothing. Raises: UsageError."""
+    """A number of bytes, which may end in K, M or G. Raises: UsageError."""
     match = re.fullmatch(r"([0-9]+)([KMG]?)B?", text.upper())
     if match is None:
-        raise UsageError(f"--memory {text} is no size; give one such as 500M or 2G")
+        raise UsageError(f"--memory {text} is not a size; give one such as 500M or 2G")
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
