@@ -21,14 +21,14 @@ demo: $(STAMP)
 		--method draft --num-draft-tokens 3 --ignore-chat-template --temp 0.7 --seed 5 \
 		--max-tokens 160 --color --prompt "Wisła jest"
 
-# Every way to draft against plain decoding on the demo pair: benchmarks/results/bench-demo.*, half
-# an hour on two cores. A killed run goes on; `make clean` begins anew.
+# Every way to draft against plain decoding on the demo pair: benchmarks/results/bench-demo.*. A
+# killed run resumes; `make clean` starts again from nothing.
 bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
 		--dtype float32
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
-		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 --repeats 3 \
+		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
 		--results out/bench-demo.jsonl \
 		--save benchmarks/results/bench-demo.md --save benchmarks/results/bench-demo.html
 

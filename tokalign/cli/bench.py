@@ -31,6 +31,7 @@ from tokalign.evaluate.measurements import (
 )
 from tokalign.report import tables
 from tokalign.report.bench import bench_page
+from tokalign.report.charts import require_charts
 from tokalign.runtime.methods import METHODS, check_translation, choose_method, read_draft_tokens
 
 if TYPE_CHECKING:
@@ -115,15 +116,15 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    for path in options.save:
-        _form(path)
+    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if "html" in forms:
+        require_charts()
     found = _measured(options)
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
-    for path in options.save:
-        write_text(path, _written(_form(path), comparison, about, found.curve))
-    output = "json" if options.as_json else options.output
-    click.echo(_written(output, comparison, about, found.curve), nl=False)
+    for path, form in zip(options.save, forms[1:], strict=True):
+        write_text(path, _written(form, comparison, about, found.curve))
+    click.echo(_written(forms[0], comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
