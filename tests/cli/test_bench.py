@@ -156,7 +156,7 @@ def test_the_device_chooses_the_number_format(
     given = ["--target", str(DEMO / "target"), "--prompts", str(tmp_path / "p.txt"), "-m", "2"]
     result = bench(*given, "-k", "2", "--condition", "copy", "--json")
     assert json.loads(result.stdout)["about"]["dtype"].startswith(measured_in)
-    assert result.stderr.count("converted to float32") == (default is not None)
+    assert result.stderr.count("weights in float32") == (default is not None)
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:

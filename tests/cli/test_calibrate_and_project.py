@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
     given = ["--target", models["target"], "--draft", models["draft"], "--budget", "1"]
     return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
 
 
-def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], store: Path) -> None:
-    first = run_calibrate(models, "--json")
+@pytest.fixture(scope="module")
+def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+    """What the first calibration prints; its curve stays in the cache of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKALIGN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield run_calibrate(models, "--json")
+
+
+def test_a_curve_is_measured_once_reused_and_refreshed(
+    models: dict[str, str], first: Result
+) -> None:
     assert first.exit_code == 0
     measured: dict[str, Any] = json.loads(first.stdout)
     rows = measured["contexts"][0]["rows"]
@@ -62,13 +66,16 @@ def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], s
     assert "cost curve ->" in run_calibrate(models, "--refresh").stderr
 
 
-def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], store: Path) -> None:
+def test_a_measured_curve_is_what_decoding_begins_with(
+    models: dict[str, str], first: Result, tmp_path: Path
+) -> None:
     target = LanguageModel.from_folder(Path(models["target"])).model
     assumed: list[str] = []
-    before = opening_knowledge(target, note=assumed.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKALIGN_CACHE", str(tmp_path))
+        before = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
     assert not before.costs.rows.is_calibrated
-    run_calibrate(models)
     after = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
     assert after.costs.rows.is_calibrated
@@ -76,7 +83,7 @@ def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], s
 
 
 def test_a_curve_can_be_written_elsewhere_and_projected(
-    models: dict[str, str], store: Path, tmp_path: Path
+    models: dict[str, str], first: Result, tmp_path: Path
 ) -> None:
     curve, trace = tmp_path / "mine.json", tmp_path / "t.jsonl"
     assert run_calibrate(models, "--output", str(curve)).exit_code == 0

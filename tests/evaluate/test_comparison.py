@@ -120,6 +120,14 @@ def test_only_what_clears_the_control_is_faster_or_slower() -> None:
     assert verdicts(both | {"exact": [8.0] * 8}) == ["", "", "slower"]
     assert verdicts(both | {"exact": [10.5, 9.5, 12.0, 8.0] * 2}) == ["", "", "no difference"]
     assert verdicts({PLAIN: plain, "exact": [12.0] * 8}) == ["", ""]
+    nothing = compare(
+        measured(
+            condition, block(n), tokens_per_second=12.0 if condition.drafts else 10.0, accepted=0
+        )
+        for condition in (*BASELINES, EXACT)
+        for n in range(8)
+    )
+    assert nothing.overall[2].against_plain == "no difference", "it accepted nothing"
     few = ENOUGH_PROMPTS - 1
     assert verdicts({PLAIN: plain[:few], CONTROL: again[:few], "exact": [12.0] * few})[2] == ""
 

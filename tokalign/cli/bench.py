@@ -121,17 +121,19 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    for path in options.save:
-        _form(path)
+    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if "html" in forms:
+        from tokalign.report.charts import require_charts
+
+        require_charts()
     found = _measured(options)
     from tokalign.evaluate.comparison import compare
 
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
-    for path in options.save:
-        write_file(path, _written(_form(path), comparison, about, found.curve))
-    output = "json" if options.as_json else options.output
-    click.echo(_written(output, comparison, about, found.curve), nl=False)
+    for path, form in zip(options.save, forms[1:], strict=True):
+        write_file(path, _written(form, comparison, about, found.curve))
+    click.echo(_written(forms[0], comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "

@@ -144,7 +144,7 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
                 timing = costs.rows[rows]
                 shown.append(
                     (
-                        f"{rows} rows after {costs.tokens} ids",
+                        f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids",
                         f"{timing.median * 1e3:.2f} ms "
                         f"({timing.low * 1e3:.2f}-{timing.high * 1e3:.2f}), "
                         f"{timing.median / plain:.2f} x one row",

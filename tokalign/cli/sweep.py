@@ -104,6 +104,10 @@ def command(
     The corpus is counted once for each kind. Results are written as soon as a table is measured;
     run the same command again to resume a sweep that was stopped.
     """
+    if plot is not None:
+        from tokalign.report.charts import require_charts
+
+        require_charts()
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean
 
+from tokalign.errors import MissingAssetError
+
 CONFIDENCE = 0.95
 
 
@@ -36,13 +38,18 @@ def fit_break_even(acceptance: Sequence[float], speedup: Sequence[float]) -> Bre
     """Fit a line by ordinary least squares and apply the delta method to (1 - intercept) / slope.
 
     Returns None for fewer than three points, or if all have the same acceptance.
+    Raises: MissingAssetError without scipy.
     Source: Fonal (arXiv 2604.16368), section 5.4; the delta method as in Wasserman, "All of
     Statistics", section 9.9; Student's t with n - 2 degrees of freedom.
     """
     if len(acceptance) < 3 or min(acceptance) == max(acceptance):
         return None
-    from scipy import stats
-
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise MissingAssetError(
+            "a break-even needs scipy; install it with: pip install 'tokalign[mlx]'"
+        ) from error
     line = stats.linregress(acceptance, speedup)
     slope, intercept = float(line.slope), float(line.intercept)
     crossing = (1 - intercept) / slope if slope else inf

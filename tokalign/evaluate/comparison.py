@@ -43,9 +43,9 @@ class Row:
     medians over prompts, `low` and `high` the quartiles of the speed-up. points: one per prompt;
     a prompt whose output ended in its first round has no speed and no point.
     ids_that_differ: positions at which the output is not that of plain decoding, over all prompts.
-    against_plain: "faster" where `low` lies above the control's `high`, "slower" where `high` lies
-    below the control's `low`, "no difference" between; empty without drafting, without a control,
-    and for fewer than `ENOUGH_PROMPTS` points.
+    against_plain: "faster" where tokens were accepted and `low` lies above the control's `high`,
+    "slower" where `high` lies below the control's `low`, else "no difference"; empty without
+    drafting, without a control, and for fewer than `ENOUGH_PROMPTS` points.
     break_even: None without drafting, for `auto` (it drafts only where that pays, so its speed says
     little about acceptance), and for too few prompts.
     """
@@ -169,7 +169,7 @@ def _against(row: Row, control: Row | None) -> str:
         return ""
     if min(len(row.points), len(control.points)) < ENOUGH_PROMPTS:
         return ""
-    if row.low > control.high:
+    if row.low > control.high and row.acceptance > 0:
         return "faster"
     return "slower" if row.high < control.low else "no difference"
 

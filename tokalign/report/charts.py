@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import isfinite
 from typing import Any
 
@@ -54,6 +55,14 @@ _CONFIG: Spec = {
 }
 _ONCE: Spec = {"values": [{}]}
 """Data of a layer that is drawn once, whatever the chart shows."""
+
+
+def require_charts() -> None:
+    """Check that charts can be drawn, before long work. Raises: MissingAssetError if not."""
+    if find_spec("vl_convert") is None:
+        raise MissingAssetError(
+            "a page with charts needs vl-convert; install it with: pip install 'tokalign[report]'"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,12 +257,9 @@ def _draw(title: str, layers: list[Spec], rows: Sequence[Spec] = (), **size: Any
     title: what the chart says, for those who cannot see it.
     Raises: MissingAssetError without vl-convert.
     """
-    try:
-        from vl_convert import vegalite_to_svg
-    except ImportError as error:
-        raise MissingAssetError(
-            "a page with charts needs vl-convert; install it with: pip install 'tokalign[report]'"
-        ) from error
+    require_charts()
+    from vl_convert import vegalite_to_svg
+
     whole = {"data": {"values": list(rows)}, "layer": layers, "config": _CONFIG}
     spec = _printable(whole | {"width": 440, "height": 250, "padding": 12} | size)
     svg = Html(vegalite_to_svg(spec, allowed_base_urls=[]))
