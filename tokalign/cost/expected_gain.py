@@ -82,7 +82,8 @@ def best_ids(
     """Which ids of a tree, by index, give the highest expected rate; maybe none.
 
     The ids that are likeliest to be reached are taken first. None is likelier than its parent, so
-    what is taken is always a tree.
+    what is taken is always a tree. An accepted id beside the first chain costs a row of the next
+    round too. That is left out: counting it changed the mean speed of simulations by under 0.1 %.
     parents: as in `TokenTree`. probabilities, spent: as for `best_length`.
     Source: OPT-Tree (Wang et al., 2024).
     """

@@ -39,7 +39,6 @@ class ReplayVerifier:
         path = tree.path_of(ids)
         if len(path) == len(ids):
             raise IndexError("the reference text is at its end")
-        rows, chain = 1 + len(tree) + self._fed_again, tree.chain_length
-        # A pass keeps the rows of its first chain; an accepted alternative is computed once more.
-        self._fed_again = sum(index >= chain for index in path)
+        rows = 1 + len(tree) + self._fed_again
+        self._fed_again = tree.off_chain(path)
         return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path), rows=rows)

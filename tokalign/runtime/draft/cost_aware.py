@@ -137,9 +137,8 @@ class CostAwareHybrid:
         """Whether the round is expected to have a better rate with the model than without."""
         known = self._experience
         tokens = 1.0 + self._promised + known.added(self._promised)
-        whole, part = divmod(known.proposed.value, 1)
-        below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
-        time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
+        time = costs.expected_verify(1.0 + known.proposed.value) + costs.host
+        time += known.passes.value * costs.draft_pass
         return tokens / time > best_length(free.probabilities, costs).rate
 
     def _learn(self, came: Sequence[TargetId]) -> None:
