@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tokalign.runtime.draft.context_copy import SEPARATOR
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.tokenizer.vocabulary import TargetId
 
 MOST_IDS = 1 << 16
 """About 35 MB. Beyond it the older half is forgotten."""
@@ -31,7 +32,7 @@ class OutputStore:
         """All outputs so far. It grows with them, until outputs are forgotten: another one then."""
         return self._text
 
-    def add(self, output: Sequence[int]) -> None:
+    def add(self, output: Sequence[TargetId]) -> None:
         """Keep one more output; the end of it where it is longer than the store. 2-3 µs per id."""
         if not output:
             return
@@ -42,7 +43,7 @@ class OutputStore:
         self._text.append(SEPARATOR)
 
 
-def _newer_half(ids: Sequence[int]) -> Sequence[int]:
+def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
     """The second half, from the beginning of an output on."""
     half = list(ids[len(ids) // 2 :])
     return half[half.index(SEPARATOR) + 1 :]
