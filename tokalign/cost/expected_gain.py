@@ -13,7 +13,7 @@ per row instead of a constant one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -74,6 +74,12 @@ def best_length(probabilities: Sequence[float], costs: Costs, *, spent: float = 
         if rate > best.rate:
             best = Plan(length, rate, expected)
     return best
+
+
+def expected_accepted(probabilities: Sequence[float]) -> float:
+    """How many ids of a chain are accepted on average; probabilities as for `best_length`."""
+    reached: Iterable[float] = accumulate(probabilities, mul)
+    return sum(reached)
 
 
 def best_ids(
