@@ -97,3 +97,12 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
     pairs = [(name, str(value)) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def print_figures(figures: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print named figures on stdout, as a JSON object or as a table with four decimal places."""
+    if as_json:
+        print_json(figures)
+        return
+    rows = ((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
+    click.echo(table(rows))
