@@ -1,1 +1,13 @@
-"""Offline: iterables in, values out. Paths and clocks only in `pipeline.py`."""
+"""Building tables offline: a corpus and tokenizers in, bundles out.
+
+The builders are pure functions over iterables. Paths, clocks and writing are in `pipeline.py`; its
+stages report progress through `stages.py`. mlx is never imported. A bundle is what decoding gets
+from here: `build/` and `runtime/` do not import each other.
+
+    corpus.py, text_files.py    text in
+    counting/                   corpus -> n-gram counts
+    dictionary/                 n-gram counts -> the dictionary of a target and a language
+    alignment/                  two tokenizers -> the alignment of a pair
+
+Read `pipeline.py` next, for the order of the steps.
+"""

@@ -1,7 +1,8 @@
 """From a corpus and two tokenizers to table files: the order of the steps, the clock, the paths.
 
-Everything is computed before anything is written, and each file appears whole under its name or
-not at all: a build that is interrupted changes nothing.
+Everything is computed before anything is written, and each file appears whole or not at all, so an
+interrupted build changes nothing. What is built: `dictionary/dictionary_bundle.py` and
+`alignment/alignment_bundle.py`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Builder = Callable[[Corpus, Stage], Bundle]
+"""Builds one bundle from a corpus: `build_dictionary` or `build_pair`, with its arguments bound."""
 
 COVERAGE_BYTES = 1 << 23
-"""How much corpus (on disk) the coverage of a pair is measured on; beyond it every n-th line."""
+"""The coverage of a pair is measured on about so many bytes (on disk) of the corpus."""
 
 _ENTRIES = {"dictionary": "entries", "alignment": "intersection_pairs"}
-"""The statistic that says how many entries a table of each kind has."""
+"""For each kind of bundle, the statistic that counts its entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
     """One table file: its size in bytes, and how many entries (contexts, pairs) it holds.
 
-    previous: where the table it replaced was kept, if that was another one.
+    previous: where the table that it replaced is kept, if that had other content.
     """
 
     path: Path
@@ -46,7 +48,10 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build did. text_bytes: the corpus, decompressed; peak_memory: see `workers`."""
+    """What a build did.
+
+    text_bytes: of the corpus, decompressed. peak_memory: in bytes, see `workers.peak_memory`.
+    """
 
     tables: tuple[WrittenTable, ...]
     text_bytes: int
@@ -60,10 +65,7 @@ def build_tables(
     builders: Mapping[Path, Builder],
     stage: Stage = silent,
 ) -> BuildReport:
-    """Build every table, then write every table.
-
-    builders: file -> what makes its bundle (`build_dictionary` or `build_pair`, arguments bound).
-    """
+    """Build every table, then write every table. builders: file -> what builds its bundle."""
     started = time.monotonic()
     bundles = {path: build(corpus, stage) for path, build in builders.items()}
     return BuildReport(
@@ -82,18 +84,18 @@ def build_pair(
     *,
     stage: Stage = silent,
 ) -> Bundle:
-    """The alignment of two tokenizers; its coverage is measured on an even sample of the corpus."""
+    """The alignment of two tokenizers, with frequencies from every n-th line of the corpus."""
     every = max(1, -(-corpus.size // COVERAGE_BYTES))
-    # Two steps under one bar: the target's tokens, each worth so many bytes, then the corpus.
-    worth = corpus.size // len(target.vocabulary) + 1
-    with stage(
-        worth * len(target.vocabulary) + corpus.size, "Aligning the vocabularies"
-    ) as advance:
+    # One stage for two steps: first the target's tokens, each counted as so many bytes, then the
+    # corpus.
+    token_bytes = corpus.size // len(target.vocabulary) + 1
+    total = token_bytes * len(target.vocabulary) + corpus.size
+    with stage(total, "Aligning the vocabularies") as advance:
         bundle = build_alignment(
             draft,
             target,
             islice(corpus.lines(advance), 0, None, every),
-            progress=lambda tokens: advance(worth * tokens),
+            progress=lambda tokens: advance(token_bytes * tokens),
         )
     return replace(
         bundle, corpus=corpus.stamp, parameters={**bundle.parameters, "coverage_every": every}
@@ -101,7 +103,7 @@ def build_pair(
 
 
 def _write(path: Path, bundle: Bundle) -> WrittenTable:
-    """Write a table; one of other content that stood there stays beside it as `*.previous`."""
+    """Write a table. A table of other content at that path is kept as `*.previous`."""
     previous = _set_aside(path, encode_bundle(bundle)) if path.is_file() else None
     write_bundle(path, bundle)
     return WrittenTable(
@@ -114,7 +116,7 @@ def _write(path: Path, bundle: Bundle) -> WrittenTable:
 
 
 def _set_aside(path: Path, new: bytes) -> Path | None:
-    """Keep what is about to be replaced: a table of a larger corpus cannot be had back quickly."""
+    """Keep what is about to be replaced: building it again from a large corpus would take long."""
     old = path.read_bytes()
     if old == new:
         return None

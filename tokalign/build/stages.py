@@ -1,4 +1,4 @@
-"""How a long step tells how far it is, without knowing who shows it."""
+"""How a long step reports its progress without knowing who shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Stage = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
-"""Opens a step of `total` units under a label; gives what is called with the units done."""
+"""Opens a step of so many units under a label. The step calls what it is given with the units done
+since the last call."""
 
 
 @contextmanager

@@ -255,8 +255,8 @@ def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
         raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
     if bundled and language != _BUNDLED_LANGUAGE:
         raise UsageError(
-            f"--language {language} needs a corpus in that language, for the bundled one is "
-            "Polish; give it with --corpus FILE"
+            f"--language {language} needs a corpus in that language (the bundled one is Polish); "
+            "give it with --corpus FILE"
         )
     return language
 

@@ -1,4 +1,4 @@
-"""Rates at the boundary: counted again by other means."""
+"""Rates at the boundary, counted again by other means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_tokenizer_on_its_own_boundaries_heals_nothing(bielik: Tokenizer[Any])
     assert 0.5 < rates.unstable_boundaries <= 1
 
 
-def test_healing_is_where_the_text_so_far_is_encoded_otherwise(
+def test_healing_is_needed_where_the_text_so_far_is_encoded_differently(
     bielik: Tokenizer[Any], llama: Tokenizer[Any]
 ) -> None:
     """By encoding every beginning of the text from scratch."""

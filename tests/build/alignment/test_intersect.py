@@ -50,7 +50,7 @@ def test_polish_letters_are_matched_by_bytes_not_by_spelling(
 def test_matching_strings_finds_fewer_pairs_and_wrong_ones(
     llama: Tokenizer[Any], bielik: Tokenizer[Any]
 ) -> None:
-    """What the README says of the published intersections, counted."""
+    """Counts what the published intersections, which match strings, get wrong."""
     alphabet = byte_alphabet()
     ours = {"".join(alphabet[b] for b in t): t for t in llama.spec.tokens if t}
     matched = [

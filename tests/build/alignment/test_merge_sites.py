@@ -1,4 +1,4 @@
-"""The table of merge sites says what asking the merges one by one says."""
+"""The table of merge sites says what the merges say when they are asked one by one."""
 
 from __future__ import annotations
 
@@ -54,13 +54,22 @@ def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenize
         halves = derived.last_pair or (-1, -1)
         assert found.reachable[token] == bpe.validity.reachable(token)
         assert (found.left[token], found.right[token]) == halves
-        assert (found.rank[token], found.moment[token]) == (derived.last_rank, derived.moment)
+        assert (found.last_rank[token], found.moment[token]) == (derived.last_rank, derived.moment)
 
 
 def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
+    compare_validity(tokenizer, pairs=3_000)
+
+
+@pytest.mark.slow
+def test_validity_of_very_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
+    compare_validity(tokenizer, pairs=30_000)
+
+
+def compare_validity(tokenizer: Tokenizer[Any], *, pairs: int) -> None:
     found, bpe, draw = Derivations.of(tokenizer), tokenizer.bpe, np.random.default_rng(4)
     tokens = np.flatnonzero(found.reachable)
-    left, right = draw.choice(tokens, (2, 20_000))
+    left, right = draw.choice(tokens, (2, pairs))
     valid = found.valid_pairs(left, right)
     assert 0 < valid.sum() < len(valid)
     for a, b, expected in zip(left.tolist(), right.tolist(), valid.tolist(), strict=True):

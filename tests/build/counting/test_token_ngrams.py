@@ -24,7 +24,7 @@ from polish import SENTENCES, texts
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.budget import share
+from tokalign.build.counting.memory_budget import share
 from tokalign.build.counting.token_ngrams import Chunks, TokenNgrams, count_token_ngrams
 from tokalign.build.counting.windows import IdSpace, count_range, join_ranges, sort_windows
 from tokalign.build.stages import Stage, silent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokalign.build.counting.token_ngrams import TokenNgrams
 from tokalign.build.dictionary.backoff import entries_within, make_table, select
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
-from tokalign.build.dictionary.prune import best_predictions, gains, keep_above, keep_best
+from tokalign.build.dictionary.pruning import best_predictions, gains, keep_above, keep_best
 from tokalign.build.dictionary.smoothing import smooth
 
 MAX_ORDER = 4

@@ -17,7 +17,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
 
 def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment:
-    """What follows from two vocabularies at once, without the merge sites. Cost: 0.5 s."""
+    """The intersection and the healing trie of a pair, without merge sites. Cost: 0.5 s."""
     return Alignment(intersect(draft, target), HealingTrie.of(draft.tokens))
 
 
@@ -31,8 +31,9 @@ def build_alignment(
 ) -> Bundle:
     """All tables of a pair: intersection, merge sites of the target, healing trie of the draft.
 
-    lines: the text for the reported frequencies; the tables follow from the vocabularies alone.
-    corpus: the stamp of that text. progress: target tokens done since the last call.
+    lines: the text that the reported frequencies are measured on. The tables do not depend on it.
+    corpus: the stamp of that text.
+    progress: called with the number of target tokens done since the last call.
     """
     alignment = replace(
         align(draft.vocabulary, target.vocabulary),

@@ -1,8 +1,8 @@
-"""What the boundary costs a pair: counted where the target's tokens end in a text.
+"""How often the boundary matters to a pair, counted where the target's tokens end in a text.
 
-Two things decide whether a draft model is well asked there. Some of its tokens are ruled out,
-because the target would have merged them into its last token; and its own encoding of the text so
-far has a tail that more text may change, and has to be healed.
+Two things make drafting harder at a boundary. Some draft tokens are ruled out, because the target
+would have merged them into its last token. And more text may change the last tokens of the draft's
+own encoding, which then have to be healed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-_BYTES = 8_000
-_RULED_AT = 300
-_RULED_TOKENS = 130
-"""Text looked at; at so many of its boundaries so many draft tokens are tried (a fixed seed)."""
+_TEXT_LENGTH = 8_000
+"""About how many characters of text are looked at."""
+
+_BOUNDARIES = 300
+_TOKENS = 130
+"""At how many boundaries how many draft tokens are tried, both drawn with a fixed seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryRates:
-    """Rates over the boundaries of a text, each weighing the same; shares are in [0, 1].
+    """Rates over the boundaries of a text; shares are in [0, 1].
 
     boundaries: how many were looked at, evenly over the text.
-    merge_site_boundaries: share at which some draft tokens are ruled out (of 130 drawn).
-    draft_tokens_ruled_out: how many of the draft's vocabulary on average (estimated from these).
-    unstable_boundaries: share at which the draft's encoding of the text so far has a tail that
-        more text may change; unstable_tokens: its length on average over all boundaries.
-    healed_boundaries: share at which the text, as it goes on, does change it.
-    tokens_taken_back: how many of the draft's tokens change then, on average over those.
+    merge_site_boundaries: share of boundaries at which a draft token is ruled out (130 are tried).
+    draft_tokens_ruled_out: how many tokens of the draft's vocabulary are ruled out on average,
+        estimated from the same trials.
+    unstable_boundaries: share of boundaries at which more text may change the last tokens of the
+        draft's encoding.
+    unstable_tokens: how many tokens it may change, on average over all boundaries.
+    healed_boundaries: share of boundaries at which the rest of the text does change them.
+    tokens_taken_back: how many tokens it changes, on average over the healed boundaries.
     """
 
     boundaries: int
@@ -48,7 +52,12 @@ class BoundaryRates:
 
 @dataclass(frozen=True, slots=True)
 class _Boundary:
-    """The text so far, as the target has it, and the draft's tokens at its end."""
+    """One boundary.
+
+    left: the target's text up to it, from the last settled piece on. last: the token it ends with.
+    unstable: how many of the draft's last tokens more text may change.
+    changed: how many of them the rest of the line does change.
+    """
 
     left: bytes
     last: TargetId
@@ -62,20 +71,18 @@ def measure_boundaries(
     lines: Iterable[str],
     merge_sites: MergeSites | None = None,
 ) -> BoundaryRates:
-    """Look at the boundaries of the target's tokens in `lines`. Cost: 1-2 s.
+    """Measure the boundaries of the target's tokens in `lines`. Cost: 1-2 s.
 
-    merge_sites: the target's table, which saves time and changes nothing.
+    merge_sites: the target's table; it saves time and does not change the result.
     """
     found = [b for line in _some(list(lines)) for b in _boundaries(draft, target, line)]
     absorption, draw = Absorption(target.bpe, merge_sites), Random(0)
     ruled_out = [
-        _count_ruled_out(
-            absorption, boundary, draw.choices(draft.bpe.order.spelled, k=_RULED_TOKENS)
-        )
-        for boundary in draw.sample(found, min(len(found), _RULED_AT))
+        _count_ruled_out(absorption, boundary, draw.choices(draft.bpe.order.spelled, k=_TOKENS))
+        for boundary in draw.sample(found, min(len(found), _BOUNDARIES))
     ]
     healed = [boundary.changed for boundary in found if boundary.changed]
-    in_vocabulary = len(draft.bpe.order.ids) / _RULED_TOKENS
+    in_vocabulary = len(draft.bpe.order.ids) / _TOKENS
     return BoundaryRates(
         boundaries=len(found),
         merge_site_boundaries=_mean([count > 0 for count in ruled_out]),
@@ -88,20 +95,20 @@ def measure_boundaries(
 
 
 def _some(lines: Sequence[str]) -> Sequence[str]:
-    """Every n-th line, together about `_BYTES`."""
-    return lines[:: max(1, -(-sum(map(len, lines)) // _BYTES))]
+    """Every n-th line, together about `_TEXT_LENGTH` long."""
+    return lines[:: max(1, -(-sum(map(len, lines)) // _TEXT_LENGTH))]
 
 
 def _boundaries(
     draft: Tokenizer[DraftId], target: Tokenizer[TargetId], line: str
 ) -> Iterator[_Boundary]:
-    """Behind every token of the target but the last."""
+    """The boundary after each of the target's tokens but the last."""
     spelled = target.vocabulary.tokens
     text, ahead = IncrementalEncoder(target.bpe), IncrementalEncoder(draft.bpe)
     whole = draft.encode(line)
     ids = target.encode(line)
     data = draft.text_bytes(line)
-    # Where a token ends in the draft's text: the two differ by a space in front.
+    # From positions in the target's text to the draft's: only one may begin with a dummy prefix.
     shift = int(draft.spec.dummy_prefix) - int(target.spec.dummy_prefix)
     ends = [end + shift for end in accumulate(len(spelled[i]) for i in ids)]
     for last, end in zip(ids[:-1], ends, strict=False):

@@ -1,4 +1,4 @@
-"""How well two tokenizers fit together on a text: counted, not guessed."""
+"""How well two tokenizers fit together, counted on a text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Counts = NDArray[np.int64]
+"""How often each id of a vocabulary occurs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """Counts over a text, encoded by both tokenizers; shares are in [0, 1].
 
-    draft_token_coverage: share of the draft's tokens that are in the intersection.
-    target_token_coverage: share of the target's tokens that are.
-    byte_coverage: share of the text's bytes under those target tokens.
-    draft_fertility, target_fertility: tokens per word (runs without white space).
+    draft_token_coverage, target_token_coverage: share of the draft's, the target's tokens of the
+        text that are in the intersection.
+    byte_coverage: share of the text's bytes that such target tokens cover.
+    draft_fertility, target_fertility: tokens per word, words being separated by white space.
     boundaries_inside_draft_tokens: share of the target's boundaries within a line that fall inside
         a token of the draft's canonical encoding.
     """
@@ -96,7 +97,7 @@ def _count(encoded: Iterable[Sequence[int]], size: int) -> Counts:
 
 
 def _ends(tokenizer: Tokenizer[DraftId] | Tokenizer[TargetId], ids: Sequence[int]) -> set[int]:
-    """Byte positions in the text, between its first and last byte, where a token ends."""
+    """The byte positions inside a text at which a token ends."""
     tokens, prefix = tokenizer.vocabulary.tokens, int(tokenizer.spec.dummy_prefix)
     ends = [end - prefix for end in accumulate(len(tokens[i]) for i in ids)]
     return {end for end in ends[:-1] if end > 0}

@@ -1,7 +1,12 @@
-"""How the merges make every token of a vocabulary: all of them at once, as arrays.
+"""How the merges make the tokens of a vocabulary: all of them at once, as arrays.
 
-The same theory as `bpe/validity.py` and `bpe/spines.py`, which answer for one pair at a time;
-here for a whole vocabulary, or a million pairs.
+The theory is that of `bpe/validity.py` and `bpe/spines.py`, which answer for one pair of tokens at
+a time and explain the words used here. These arrays answer for a whole vocabulary, or for a million
+pairs, in one call.
+
+Example (Bielik): the last merge of `▁War` joins `▁W` and `ar` and has rank 6770, which is also its
+moment. At its right edge stand `▁War` itself, `ar` from moment 34 until 6770, and `r` until 34.
+Next: `followers.py`, which asks which tokens may follow which.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ class Rules:
     result: Ints
 
     def ranks_of(self, left: Ints, right: Ints) -> Ints:
-        """The rank of the merge of each pair; NEVER where there is none."""
+        """The rank of the merge of each pair of ids; NEVER where there is none."""
         pairs = self.left << 32 | self.right
         wanted = left << 32 | right
         found = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
@@ -38,51 +43,52 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
-    """Tokens standing at an edge, one per row: `spines.EdgeToken` as arrays.
+class EdgeTokens:
+    """`spines.EdgeToken` as arrays, i64[rows].
 
-    token: whose edge it is; inner: the token that stands there. All i64[rows].
+    owner: the index of the larger token at whose edge `id` stands, among the tokens asked about.
     """
 
-    token: Ints
-    inner: Ints
-    made: Ints
-    used: Ints
-    hold: Ints
+    owner: Ints
+    id: Ints
+    entered: Ints
+    left: Ints
+    blocking_rank: Ints
 
-    def where(self, rows: Bools | Ints) -> Edge:
-        return Edge(
-            token=self.token[rows],
-            inner=self.inner[rows],
-            made=self.made[rows],
-            used=self.used[rows],
-            hold=self.hold[rows],
+    def where(self, rows: Bools | Ints) -> EdgeTokens:
+        """Some of the rows, given as a mask or as indices."""
+        return EdgeTokens(
+            owner=self.owner[rows],
+            id=self.id[rows],
+            entered=self.entered[rows],
+            left=self.left[rows],
+            blocking_rank=self.blocking_rank[rows],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivations:
-    """The last merge of every token. All arrays are [vocabulary].
+    """How every token of a vocabulary is made. All arrays but `rules` are [vocabulary].
 
-    reachable: whether the merges make the token from its own bytes (base symbols are there).
-    left, right: the halves its last merge joins, -1 for base symbols; rank: of that merge.
-    moment: the highest rank in its making, -1 for base symbols.
+    reachable: whether the merges make the token from its own bytes; symbols count.
+    left, right: the halves that its last merge joins, -1 for symbols. last_rank: of that merge.
+    moment: the highest rank merged in its making, -1 for symbols.
     """
 
     rules: Rules
     reachable: Bools
     left: Ints
     right: Ints
-    rank: Ints
+    last_rank: Ints
     moment: Ints
 
     @classmethod
     def of(cls, tokenizer: Tokenizer[Id]) -> Derivations:
         """Derive every token, shorter ones first.
 
-        Of the merges that result in a token the one that makes it joins two tokens that would
-        stand side by side, were it not for this merge. Cost: 0.1 s for 32,000 tokens, 0.7 s for
-        128,000.
+        Several merges may result in one token. The one that makes it joins two tokens that no other
+        merge would keep from standing side by side.
+        Cost: 0.1 s for 32,000 tokens, 0.7 s for 128,000.
         """
         tokens, rules = tokenizer.vocabulary.tokens, _rules(tokenizer)
         none = np.full(len(tokens), -1, dtype=np.int64)
@@ -91,7 +97,7 @@ class Derivations:
             reachable=_symbols(tokenizer),
             left=none.copy(),
             right=none.copy(),
-            rank=none.copy(),
+            last_rank=none.copy(),
             moment=none.copy(),
         )
         length = np.array([len(token) for token in tokens])[rules.result]
@@ -101,67 +107,78 @@ class Derivations:
         return found
 
     def _derive(self, rows: Ints) -> None:
-        """Enter the tokens that these rules (rows of `rules`) make; their halves are known."""
+        """Enter the tokens that these merges (rows of `rules`) make; their halves are known."""
         rules = self.rules
         rows = rows[self.reachable[rules.left[rows]] & self.reachable[rules.right[rows]]]
         rows = rows[self._stay_apart(rules.left[rows], rules.right[rows], but_for_whole=True)]
         left, right, made = rules.left[rows], rules.right[rows], rules.result[rows]
         self.reachable[made] = True
-        self.left[made], self.right[made], self.rank[made] = left, right, rules.rank[rows]
+        self.left[made], self.right[made], self.last_rank[made] = left, right, rules.rank[rows]
         halves = np.maximum(self.moment[left], self.moment[right])
-        self.moment[made] = np.maximum(self.rank[made], halves)
+        self.moment[made] = np.maximum(self.last_rank[made], halves)
 
     def valid_pairs(self, left: Ints, right: Ints) -> Bools:
-        """`BytePairEncoding.may_follow` of many pairs of reachable tokens. Cost: 2 µs a pair."""
+        """`PairValidity.may_follow` of many pairs of reachable tokens. Cost: 2 µs a pair."""
         return self._stay_apart(left, right, but_for_whole=False)
 
     def _stay_apart(self, left: Ints, right: Ints, *, but_for_whole: bool) -> Bools:
-        """but_for_whole: leave the merge of the two whole tokens out of account."""
+        """Whether no merge crosses between the tokens of each pair.
+
+        but_for_whole: do not count the merge of the two whole tokens.
+        """
         apart = np.ones(len(left), dtype=bool)
-        rows = np.arange(len(left))
         for i, a in enumerate(self.right_edges(left)):
-            # `token` is the row here: the pair that a token of a spine belongs to.
-            for j, b in enumerate(self.left_edges(right[a.token])):
+            for j, b in enumerate(self.left_edges(right[a.owner])):
                 if i or j or not but_for_whole:
-                    there = a.where(b.token)
-                    rank = self.rules.ranks_of(there.inner, b.inner)
-                    apart[rows[there.token[crosses(rank, there, b)]]] = False
+                    meeting = a.where(b.owner)  # `b.owner` is a row of `a`
+                    rank = self.rules.ranks_of(meeting.id, b.id)
+                    apart[meeting.owner[crosses(rank, meeting, b)]] = False
         return apart
 
-    def right_edges(self, tokens: Ints) -> Iterator[Edge]:
-        """The right spines of `tokens`, level by level; `Edge.token` is the index in `tokens`."""
+    def right_edges(self, tokens: Ints) -> Iterator[EdgeTokens]:
+        """The right spines of `tokens`, level by level: the tokens themselves first."""
         return self._edges(tokens, self.right, self.left, waits=np.greater)
 
-    def left_edges(self, tokens: Ints) -> Iterator[Edge]:
-        """The left spines. Of two moments that are equal the left half's comes first."""
+    def left_edges(self, tokens: Ints) -> Iterator[EdgeTokens]:
+        """The left spines of `tokens`, level by level: the tokens themselves first."""
+        # Where the moments of two halves are equal, the left half is made first.
         return self._edges(tokens, self.left, self.right, waits=np.greater_equal)
 
-    def _edges(self, tokens: Ints, inner: Ints, sibling: Ints, waits: np.ufunc) -> Iterator[Edge]:
+    def _edges(
+        self, tokens: Ints, half: Ints, sibling: Ints, waits: np.ufunc
+    ) -> Iterator[EdgeTokens]:
+        """half: of each token, at the edge asked for; sibling: at the other edge.
+
+        waits: whether a half whose sibling has the first moment waits for it, its own being the
+        second.
+        """
         never = np.full(len(tokens), NEVER, dtype=np.int64)
-        rows, whole = np.arange(len(tokens)), tokens
-        yield Edge(token=rows, inner=whole, made=self.moment[whole], used=never, hold=never)
+        owner, ids = np.arange(len(tokens)), tokens
+        yield EdgeTokens(
+            owner=owner, id=ids, entered=self.moment[ids], left=never, blocking_rank=never
+        )
         while True:
-            goes_on = inner[whole] >= 0
+            goes_on = half[ids] >= 0
             if not goes_on.any():
                 return
-            rows, outer = rows[goes_on], whole[goes_on]
-            whole, other = inner[outer], sibling[outer]
-            late = waits(self.moment[other], self.moment[whole])
-            hold = np.maximum(self.rank[outer], np.where(late, self.moment[other], -1))
-            yield Edge(
-                token=rows,
-                inner=whole,
-                made=self.moment[whole],
-                used=self.moment[outer],
-                hold=hold,
+            owner, outer = owner[goes_on], ids[goes_on]
+            ids, waited = half[outer], self.moment[sibling[outer]]
+            late = waits(waited, self.moment[ids])
+            yield EdgeTokens(
+                owner=owner,
+                id=ids,
+                entered=self.moment[ids],
+                left=self.moment[outer],
+                blocking_rank=np.maximum(self.last_rank[outer], np.where(late, waited, -1)),
             )
 
 
-def crosses(rank: Ints, a: Edge, b: Edge) -> Bools:
-    """`spines.crosses` of many: whether each merge happens while both its halves stand there."""
-    first = (b.used >= a.made) & (rank < a.hold) & (rank <= b.used)
-    second = (a.used > b.made) & (rank <= b.hold) & (rank < a.used)
-    return np.asarray((rank < NEVER) & np.where(a.made > b.made, first, second))
+def crosses(rank: Ints, a: EdgeTokens, b: EdgeTokens) -> Bools:
+    """`spines.crosses` of many pairs, row by row. rank: of the merge of `a` and `b`."""
+    a_enters_last = (b.left >= a.entered) & (rank < a.blocking_rank) & (rank <= b.left)
+    b_enters_last = (a.left > b.entered) & (rank <= b.blocking_rank) & (rank < a.left)
+    crossed = np.where(a.entered > b.entered, a_enters_last, b_enters_last)
+    return np.asarray((rank < NEVER) & crossed)
 
 
 def _rules(tokenizer: Tokenizer[Id]) -> Rules:

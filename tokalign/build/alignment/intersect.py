@@ -12,9 +12,9 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 def intersect(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Intersection:
     """Match the ordinary tokens of two vocabularies by their bytes.
 
-    Example: Mistral's `ą` is the bytes C4 85, and so is one token of Llama's. Matching *strings*,
-    as the token-level intersections of Transformers and vLLM do, pairs it with Llama's byte 0x05,
-    whose stand-in in the byte-level alphabet happens to be the character `ą`.
+    Example: Mistral's token `ą` is the bytes C4 85, and Llama has a token of the same bytes. The
+    token-level intersections of Transformers and vLLM match *strings*. They pair `ą` with Llama's
+    token of the byte 05, which the byte-level alphabet happens to write as `ą`.
     Cost: O(size of both vocabularies).
     """
     return Intersection(
@@ -26,6 +26,6 @@ def _map_ids(
     source: Vocabulary[DraftId] | Vocabulary[TargetId],
     onto: Vocabulary[DraftId] | Vocabulary[TargetId],
 ) -> NDArray[np.int32]:
-    """For each id of `source` the id of `onto` with the same bytes, literal pieces first."""
+    """For each id of `source` the id of `onto` with the same bytes; NO_TOKEN if there is none."""
     ids = onto.id_of
     return np.array([ids.get(token, NO_TOKEN) for token in source.tokens], dtype=np.int32)

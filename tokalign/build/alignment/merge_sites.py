@@ -1,8 +1,12 @@
 """Where the target tokenizer would merge across a boundary, found from the merges alone.
 
-First, for every token the tokens that may not follow it (`followers.py`). Then the byte strings
-under which *nothing* may follow: those are the merge sites. All of it depends on a token only
-through its signature.
+`followers.py` knows for every token which tokens may not follow it. A byte string is a *merge site*
+of a token if nothing that begins with these bytes may follow: no token that begins with them, and
+no shorter token together with the rest of them. The sites of a token depend on its signature only.
+
+Example (Bielik): 31 tokens begin with `su`, and `▁War` rules out all of them, because it would be
+merged with their `s`. It rules out the token `s`, too. So `su` is a merge site of `▁War`: the
+boundary of `▁War` + `su…` is in no canonical encoding. `s` alone is not, for `st` may follow.
 """
 
 from __future__ import annotations
@@ -27,11 +31,10 @@ from tokalign.tokenizer.vocabulary import TargetId
 def find_merge_sites(
     target: Tokenizer[TargetId], *, progress: Callable[[int], None] = lambda _: None
 ) -> MergeSites:
-    """Find, for every target token, the crowded prefixes that would be merged into it.
+    """Find for every target token the shortest merge sites with which many tokens begin.
 
-    Example: with ` komputer` a token, `p` is a merge site of ` kom`: no canonical encoding has a
-    boundary there. Exact and complete within a piece, whatever kind of BPE: for every byte string
-    with which more than CROWDED tokens begin. See `MergeSites` for the others.
+    Exact and complete within a piece, for every kind of BPE and every byte string with which more
+    than CROWDED tokens begin. `Absorption` works out the others when it is asked.
     progress: called with the number of tokens done since the last call.
     Cost: 4 s for 32,000 tokens, 30 s for 128,000. Source: rust-gems bpe README, corollary IIIa.
     """
@@ -46,10 +49,10 @@ def find_merge_sites(
 
 
 class SiteSearch:
-    """Finds the shortest byte strings that nothing canonical can begin with."""
+    """Finds the merge sites of a tokenizer: the shortest ones, with which many tokens begin."""
 
     def __init__(self, target: Tokenizer[TargetId], *, more_than: int = CROWDED) -> None:
-        """more_than: look for byte strings with which more tokens than this begin."""
+        """more_than: look only for sites with which more tokens than this begin."""
         self._more_than = more_than
         order, derivations = target.bpe.order, Derivations.of(target)
         ids = np.array(order.ids, dtype=np.int64)
@@ -57,12 +60,12 @@ class SiteSearch:
         self._tree = PrefixTree.of(order)
         self._followers = Followers(derivations, order)
         self._absorption = _Tabulated(target.bpe, self._followers)
-        self._refused = np.zeros(len(ids), dtype=bool)
+        self._ruled_out = np.zeros(len(ids), dtype=bool)
         self.text = cache(self._tree.text)
         self._beginnings = cache(lambda node: self._absorption.beginnings(self.text(node)))
 
     def groups(self) -> list[tuple[Ints, Signature]]:
-        """The tokens that the merges make, by signature."""
+        """The tokens that the merges make, grouped by signature."""
         signatures = self._followers.signatures(self._reachable)
         groups: dict[Signature, list[int]] = {}
         for token, signature in zip(self._reachable.tolist(), signatures, strict=True):
@@ -70,42 +73,42 @@ class SiteSearch:
         return [(np.array(group, dtype=np.int64), sign) for sign, group in groups.items()]
 
     def sites(self, signature: Signature) -> tuple[int, ...]:
-        """The merge sites of the tokens with this signature, as nodes, sorted by their bytes."""
-        tree, forbidden = self._tree, self._followers.forbidden(signature)
+        """The merge sites of tokens with this signature, as nodes of a tree, sorted by bytes."""
+        tree, ruled_out = self._tree, self._followers.ruled_out(signature)
         found: list[int] = []
-        nodes = tree.covered(forbidden, more_than=self._more_than)
-        self._refused[forbidden] = True
+        nodes = tree.covered(ruled_out, more_than=self._more_than)
+        self._ruled_out[ruled_out] = True
         while len(nodes):
-            is_open = np.array([self._begin_shorter(node) for node in nodes.tolist()], dtype=bool)
+            is_open = np.array([self._may_be_split(node) for node in nodes.tolist()], dtype=bool)
             found += nodes[~is_open].tolist()
-            nodes = tree.children(nodes[is_open])  # one byte more may close it
+            nodes = tree.children(nodes[is_open])  # with one byte more it may be a site
             nodes = nodes[tree.last[nodes] - tree.first[nodes] > self._more_than]
-        self._refused[forbidden] = False
+        self._ruled_out[ruled_out] = False
         return tuple(sorted(found))
 
-    def _begin_shorter(self, node: int) -> bool:
-        """Whether the bytes can follow as a shorter token, not refused, with the rest behind it."""
-        return any(at == FALLBACK or not self._refused[at] for at in self._beginnings(node))
+    def _may_be_split(self, node: int) -> bool:
+        """Whether the bytes may follow as a shorter token that is not ruled out, then the rest."""
+        return any(at == FALLBACK or not self._ruled_out[at] for at in self._beginnings(node))
 
 
 class _Tabulated(Absorption):
-    """Answers from the followers of all tokens at once, instead of one pair at a time."""
+    """Looks up which tokens may follow, instead of asking the merges about one pair at a time."""
 
     def __init__(self, bpe: BytePairEncoding[TargetId], followers: Followers) -> None:
         super().__init__(bpe)
         self._followers = followers
-        self._refused_by = lru_cache(maxsize=4096)(self._sorted_refused)
+        self._ruled_out_by = lru_cache(maxsize=4096)(self._find_ruled_out)
 
-    def _sorted_refused(self, last: int) -> NDArray[np.int32]:
+    def _find_ruled_out(self, last: TargetId) -> NDArray[np.int32]:
         signature = self._followers.signatures(np.array([last]))[0]
-        return self._followers.forbidden(signature).astype(np.int32)
+        return self._followers.ruled_out(signature).astype(np.int32)
 
-    def _some_follows(self, last: int, indices: Sequence[int]) -> bool:
-        refused = self._refused_by(last)
+    def _some_follows(self, last: TargetId, indices: Sequence[int]) -> bool:
+        ruled_out = self._ruled_out_by(last)
         if isinstance(indices, range):
-            start, end = np.searchsorted(refused, (indices.start, indices.stop)).tolist()
+            start, end = np.searchsorted(ruled_out, (indices.start, indices.stop)).tolist()
             return bool(end - start < len(indices))
-        return not all(_contains(refused, at) for at in indices)
+        return not all(_contains(ruled_out, at) for at in indices)
 
 
 def _contains(ordered: NDArray[np.int32], value: int) -> bool:

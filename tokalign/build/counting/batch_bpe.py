@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokalign.bpe.pretokenizer import as_bytes
 from tokalign.build.counting.hash_index import MULTIPLIER, HashIndex
-from tokalign.build.counting.spans import Ints, Pool, positions
+from tokalign.build.counting.sequence_pool import Ints, Pool, positions
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 _NONE = np.int64(1 << 60)

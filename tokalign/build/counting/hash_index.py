@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.spans import Ints, grown
+from tokalign.build.counting.sequence_pool import Ints, grown
 
 Hashes = NDArray[np.uint64]
 

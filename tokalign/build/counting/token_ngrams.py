@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.budget import MEMORY, share
+from tokalign.build.counting.memory_budget import MEMORY, share
 from tokalign.build.counting.run_files import (
     Layout,
     Run,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokalign.bpe.pretokenizer import Splitter
 from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, MULTIPLIER, Hashes, HashIndex
-from tokalign.build.counting.spans import Ints, Pool, positions
+from tokalign.build.counting.sequence_pool import Ints, Pool, positions
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 Units = NDArray[np.uint16]

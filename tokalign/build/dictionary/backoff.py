@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
-from tokalign.build.dictionary.prune import ROW_COST, Mask, best_predictions, gains, keep_best
+from tokalign.build.dictionary.pruning import ROW_COST, Mask, best_predictions, gains, keep_best
 from tokalign.build.dictionary.smoothing import smooth, sobered
 from tokalign.tables.backoff import BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix

@@ -13,7 +13,7 @@ from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
-from tokalign.build.dictionary.prune import ROW_COST
+from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, OPTIMISM
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
