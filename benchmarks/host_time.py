@@ -124,7 +124,7 @@ def forget(pair: Pair) -> None:
 @reference_texts(steps=4, limit=8)
 @click.option("--wait", default=10.0, show_default=True, help="Milliseconds.")
 def main(given: ReferenceTexts, *, wait: float) -> None:
-    """Three rows: in the loop, by itself, behind waits."""
+    """Three rows: in the loop, by itself, after waits."""
 
     def row(name: str, session: Any) -> str:
         statistics = Statistics()
@@ -143,7 +143,7 @@ def main(given: ReferenceTexts, *, wait: float) -> None:
     print(f"{given}\n\n| | host ms, p50 | p99 | translation, p50 | p99 |\n|---|---|---|---|---|")
     keep_loaded()
     print(row("in the loop", recording), flush=True)
-    for name, seconds in (("by itself", 0.0), (f"behind waits of {wait:g} ms", wait / 1e3)):
+    for name, seconds in (("by itself", 0.0), (f"after waits of {wait:g} ms", wait / 1e3)):
         forget(given.pair)
         print(row(name, Recorded(deque(map(dumps, recording.answers)), seconds)), flush=True)
 
