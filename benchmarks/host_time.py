@@ -126,7 +126,7 @@ def forget(pair: Pair) -> None:
 @reference_texts(steps=4, limit=8)
 @click.option("--wait", default=10.0, show_default=True, help="Milliseconds.")
 def main(given: ReferenceTexts, *, wait: float) -> None:
-    """Print three rows: in the loop, by itself, after waits."""
+    """Three rows: in the loop, by itself, after waits."""
 
     def row(name: str, session: Any) -> str:
         statistics = Statistics()

@@ -89,7 +89,7 @@ def test_the_likeliest_cover_of_a_token_is_the_one_taken(lists: list[Shortlist])
     found = covers_of(lists)
     found.look()
     for token in found.mass:
-        logprobs = [cover.logprob for cover in found.translated if cover.ids[0] == token]
+        logprobs = [cover[0] for cover, _, ids in found.translated if ids[0] == token]
         assert found.likeliest_with(token).logprob == max(logprobs)
 
 
@@ -120,8 +120,9 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
     covers = CandidateCovers(lists, LEAST, translator)
     covers.look()
     ard, zo = ours[b"ard"], ours[b"zo"]
-    assert [cover.ids for cover in covers.translated] == [(ard,), (ard, zo)]
+    assert [ids for _, _, ids in covers.translated] == [(ard,), (ard, zo)]
     assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
     assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1 + 0.05)
-    assert [cover.data for cover in covers.doubtful] == [b"ar", b"y"]
-    assert [boundary.absorbs(cover.data) for cover in covers.doubtful] == [False, True]
+    assert covers.likeliest_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
+    assert [data for _, data in covers.doubtful] == [b"ar", b"y"]
+    assert [boundary.absorbs(data) for _, data in covers.doubtful] == [False, True]

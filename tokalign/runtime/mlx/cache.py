@@ -57,7 +57,7 @@ class ModelCache(Generic[Id]):
     def __init__(
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
     ) -> None:
-        self._model, self._options = model, options
+        self.model, self._options = model, options
         self.layers: list[Any] = make_prompt_cache(model) if layers is None else layers
         self._held: list[Id] = []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
@@ -88,7 +88,7 @@ class ModelCache(Generic[Id]):
 
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
-        logits = self._model(tokens[None], cache=self.layers)[0]
+        logits = self.model(tokens[None], cache=self.layers)[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, cast
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -24,7 +24,6 @@ from tokalign.runtime.interfaces import (
     Shortlist,
 )
 from tokalign.runtime.mlx.busy import BusyTime, UnderWay
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.drawing import ToTargetIds, draw
 from tokalign.runtime.mlx.session import ModelSession, timed
 from tokalign.runtime.proposal import Array
@@ -35,15 +34,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 class DraftModelSession(ModelSession[DraftId]):
     """A session of the draft model. Parameters and errors are those of `ModelSession`."""
 
-    def __init__(
-        self,
-        model: Any,
-        options: CacheOptions | None = None,
-        *,
-        cache: list[Any] | None = None,
-    ) -> None:
-        super().__init__(model, options, cache=cache)
-        self._projection: ToTargetIds | None = None  # of the tables asked for last
+    _projection: ToTargetIds | None = None  # of the tables asked for last
 
     @timed
     def draft(

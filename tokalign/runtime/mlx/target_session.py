@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 import mlx.core as mx
 
-from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.session import ModelSession, timed
-from tokalign.runtime.mlx.tree_attention import can_branch, find_ropes, tree_rows
+from tokalign.runtime.mlx.tree_attention import Place, can_branch, find_ropes, tree_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -17,17 +16,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 class TargetModelSession(ModelSession[TargetId]):
     """A session of the target model. Parameters and errors are those of `ModelSession`."""
-
-    def __init__(
-        self,
-        model: Any,
-        options: CacheOptions | None = None,
-        *,
-        cache: list[Any] | None = None,
-        rewinds: bool = True,
-    ) -> None:
-        super().__init__(model, options, cache=cache, rewinds=rewinds)
-        self._ropes = find_ropes(model)
 
     @property
     def can_branch(self) -> bool:
@@ -48,3 +36,7 @@ class TargetModelSession(ModelSession[TargetId]):
         self.passes += 1
         self.rows += len(tokens)
         return logits
+
+    @cached_property
+    def _ropes(self) -> list[Place]:
+        return find_ropes(self._cache.model)

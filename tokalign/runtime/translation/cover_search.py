@@ -54,27 +54,20 @@ look.
 
 Cover: TypeAlias = tuple[float, int, DraftId]
 """Log-probability (given the text without its last J tokens), how many tokens it takes back, the
-token it adds. A plain tuple, as there are dozens in a round."""
+token it adds."""
 
 
 class TranslatedCover(NamedTuple):
-    """A cover, the bytes that it adds to the committed text, and their target ids (one or more)."""
+    """A cover with what it adds to the committed text.
+
+    logprob, back, token: as in `Cover`. data, ids: the bytes, and their target ids (one or more).
+    """
 
     logprob: float
     back: int
     token: DraftId
     data: bytes
     ids: tuple[TargetId, ...]
-
-
-class DoubtfulCover(NamedTuple):
-    """A cover whose bytes alone would change committed ids, so that it has no target ids.
-
-    It is a merge site if no longer text that begins with these bytes can leave the ids as they are.
-    """
-
-    logprob: float
-    data: bytes
 
 
 class CandidateCovers:
@@ -86,7 +79,9 @@ class CandidateCovers:
 
     mass: for each next target token found so far, the summed probability of its covers.
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
-    translated: the covers that gave `mass`, the likeliest first. doubtful: see `DoubtfulCover`.
+    translated: the covers that gave `mass`, the likeliest first, as (cover, bytes, ids).
+    doubtful: covers whose bytes alone would change committed ids, as (log-probability, bytes). Such
+        a cover is a merge site if no longer text with this beginning leaves the ids as they are.
 
     Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
     token of both.
@@ -100,16 +95,16 @@ class CandidateCovers:
     `ar` may still become `ard`.
     """
 
-    # The loops are plain on purpose. After a model's pass the processor's caches are cold, and each
-    # further kind of object that is used, such as a generator, costs a handful of cache misses.
+    # Loops and tuples are plain on purpose: after a model's pass the processor's caches are cold,
+    # and a generator or a named tuple in a loop costs a handful of cache misses.
 
     def __init__(
         self, lists: Sequence[Shortlist], least: float, translator: CoverTranslator
     ) -> None:
         self._translator = translator
         self.mass: dict[TargetId, float] = {}
-        self.translated: list[TranslatedCover] = []
-        self.doubtful: list[DoubtfulCover] = []
+        self.translated: list[tuple[Cover, bytes, tuple[TargetId, ...]]] = []
+        self.doubtful: list[tuple[float, bytes]] = []
         kept = 0.0  # log-probability of the tail tokens that are kept
         for at in lists:
             kept += at.kept
@@ -144,15 +139,16 @@ class CandidateCovers:
         while covers and (len(covers) > self._unlikely or not mass):
             if until_clear and self._is_clear():
                 return
-            logprob, back, token = covers.pop()
+            cover = covers.pop()
+            logprob, back, token = cover
             probability = exp(logprob)
             self._left -= probability
             data, ids = translate(back, token)
             if ids:
-                self.translated.append(TranslatedCover(logprob, back, token, data, ids))
+                self.translated.append((cover, data, ids))
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids is None:
-                self.doubtful.append(DoubtfulCover(logprob, data))
+                self.doubtful.append((logprob, data))
 
     def leader(self) -> TargetId:
         """The likeliest next target token among the covers looked at."""
@@ -160,9 +156,9 @@ class CandidateCovers:
 
     def likeliest_with(self, token: TargetId) -> TranslatedCover:
         """The likeliest cover whose text begins with `token`. Raises: KeyError if there is none."""
-        for cover in self.translated:
-            if cover.ids[0] == token:
-                return cover
+        for cover, data, ids in self.translated:
+            if ids[0] == token:
+                return TranslatedCover(*cover, data, ids)
         raise KeyError(token)
 
     def _is_clear(self) -> bool:

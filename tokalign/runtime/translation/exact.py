@@ -138,9 +138,9 @@ class ExactTranslation:
         """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
         if self._search.mask or not covers.doubtful:
             return False
-        doubtful = covers.doubtful[0]
-        likelier = doubtful.logprob > covers.translated[0].logprob
-        return likelier and self._boundary.absorbs(doubtful.data)
+        logprob, data = covers.doubtful[0]
+        likeliest, _, _ = covers.translated[0]
+        return logprob > likeliest[0] and self._boundary.absorbs(data)
 
     def _rank(
         self, covers: CandidateCovers, context: Context, noise: Array | None
@@ -191,10 +191,10 @@ class ExactTranslation:
         Masked covers are subtracted from what may follow, as the target has ruled them out.
         """
         possible = covers.possible
-        for doubtful in covers.doubtful:
-            if self._search.mask and self._boundary.absorbs(doubtful.data):
+        for logprob, data in covers.doubtful:
+            if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
-                possible -= exp(doubtful.logprob)
+                possible -= exp(logprob)
         ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
         return {token: mass / possible for token, mass in ranked}
 
