@@ -8,13 +8,9 @@ import pytest
 from recorded_worlds import a_world, costs_of
 
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import (
-    RecordedDrafter,
-    SimulatedClock,
-    TimedReplay,
-    knowledge_of,
-)
+from tokalign.evaluate.project import knowledge_of
 from tokalign.evaluate.recorded_proposals import TracedText
+from tokalign.evaluate.simulated import RecordedDrafter, SimulatedClock, TimedReplay, ids_of
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.estimates import PassTimes
@@ -116,7 +112,7 @@ def proposals_in(text: TracedText, truth: Costs, knowledge: Knowledge) -> list[P
         model=RecordedDrafter("it", text, truth, clock),
         clock=clock,
     )
-    watched, context = Watched(controller), Context([TargetId(i) for i in range(text.given)])
+    watched, context = Watched(controller), Context(ids_of(text.given))
     for _ in decode(context, watched, controller, limits=Limits(max_tokens=300)):
         pass
     return watched.proposals
