@@ -72,8 +72,7 @@ def _row(
     knowledge: Callable[[], Knowledge] | None,
 ) -> bool:
     """Print one row; whether a bar was missed."""
-    lengths = [length for length in LENGTHS if length <= max(2, trace.longest)]
-    found = project(trace, costs, lengths=lengths, knowledge=knowledge)
+    found = project(trace, costs, lengths=LENGTHS, knowledge=knowledge)
     best = found.fixed[found.best]
     missed = found.auto < 0.99 or found.auto < 0.97 * best
     click.echo(

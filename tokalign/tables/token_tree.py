@@ -120,7 +120,7 @@ class TokenTree:
         """
         return sum(index >= self.chain_length for index in path)
 
-    def path_of(self, ids: Sequence[int]) -> list[int]:
+    def path_of(self, ids: Sequence[TargetId]) -> list[int]:
         """The indices along which `ids` runs through the tree, as far as it does."""
         path: list[int] = []
         last = -1
