@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.token_tree import TokenTree
@@ -243,14 +244,8 @@ def _trace_in(text: str, path: Path) -> ProposalTrace:
 
 
 def write_trace(trace: ProposalTrace, path: Path) -> None:
-    """Write a trace, whole or not at all. Raises: UsageError if it cannot be written."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in trace.lines())
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); choose another file") from error
+    """Write a trace, whole or not at all. Raises: UsageError."""
+    write_file(path, "".join(line + "\n" for line in trace.lines()))
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
