@@ -17,7 +17,7 @@ from tokalign.assemble import DraftingOptions, assemble, choose_dtype, load_deco
 from tokalign.cli.decode import command
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
-from tokalign.runtime.draft_length import known_costs
+from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
@@ -132,12 +132,12 @@ def assert_equal(one: Decoder, other: Decoder) -> None:
         assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
         assert one.draft.stop_ids == other.draft.stop_ids
     mine, yours = one.drafting, other.drafting
-    tables = {"dictionary", "alignment", "costs", "pace", "experience"}
+    tables = {"dictionary", "alignment", "costs", "knowledge", "experience"}
     for field in {f.name for f in fields(Drafting)} - tables:
         assert getattr(mine, field) == getattr(yours, field), field
     assert sections(mine.dictionary) == sections(yours.dictionary)
     assert mine.costs() == yours.costs()
-    assert (mine.pace is None) == (yours.pace is None)
+    assert (mine.knowledge is None) == (yours.knowledge is None)
     if one.draft is not None:
         assert sections(mine.alignment()) == sections(yours.alignment())
     assert one.cache == other.cache
@@ -231,11 +231,11 @@ def test_the_costs_that_are_assumed_are_told_once_per_pair(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
-    monkeypatch.setattr(known_costs, "_shared", known_costs._shared.copy())
+    monkeypatch.setattr(opening_knowledge, "_shared", opening_knowledge._shared.copy())
     notes: list[str] = []
     [target] = load_models([str(files.bare)])
     first, second = (assemble(target, None, DraftingOptions(), note=notes.append) for _ in range(2))
-    assert first.drafting.pace is second.drafting.pace is not None
+    assert first.drafting.knowledge is second.drafting.knowledge is not None
     assert sum("verification cost not measured" in line for line in notes) == 1
 
 

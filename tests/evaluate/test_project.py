@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import expected_tokens, project
+from tokalign.evaluate.project import project
 from tokalign.evaluate.recorded_proposals import (
     WRONG,
     ProposalTrace,
@@ -61,11 +61,3 @@ def test_a_text_without_proposals_is_decoded_plainly() -> None:
     trace = ProposalTrace(texts=(TracedText(given=1, length=9),), every_position=True)
     found = project(trace, COSTS)
     assert found.fixed == {0: 1.0}
-    assert expected_tokens(trace, 3) == 1.0
-
-
-def test_expected_tokens_are_the_mean_over_positions() -> None:
-    trace = trace_of(3, 2, tokens=4)  # room for 3, 2 and 1 ids
-    assert expected_tokens(trace, 3) == pytest.approx(1 + (2 + 2 + 1) / 3)
-    assert expected_tokens(trace, 1) == pytest.approx(2.0)
-    assert expected_tokens(trace, 0) == 1.0
