@@ -294,10 +294,10 @@ def test_of_two_languages_one_has_to_be_chosen(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    tokenizer = LanguageModel.from_folder(Path(models["target"])).tokenizer
     for language in ("pl", "uk"):
-        write_dictionary(
-            tmp_path / f"{language}.dictionary.tok", models["target"], language=language
-        )
+        path = tmp_path / f"{language}.dictionary.tok"
+        write_dictionary(path, tokenizer, language=language)
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
     unsaid = run(*arguments)
     assert (unsaid.exit_code, unsaid.stderr.count("choose one with --language")) == (0, 1)
