@@ -5,8 +5,8 @@
 
 FOLDER has `parallel/` (PUD English-Polish, UDHR) and the corpora `crh/`, `train/` and `dev/`. For
 `saving`, the tables of all languages are built from the same number of characters, so that only
-fertility differs and not the size of the corpus. The languages are Crimean Tatar in two scripts, with
-every tenth line held out, and Polish, with texts from `dev/wiki.jsonl`.
+fertility differs and not the size of the corpus. The languages are Crimean Tatar in two scripts,
+with every tenth line held out, and Polish, with texts from `dev/wiki.jsonl`.
 """
 
 from __future__ import annotations
