@@ -29,7 +29,7 @@ bench: $(STAMP)
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
 		--dtype float32
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
-		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 --repeats 3 \
+		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
 		--results out/bench-demo.jsonl \
 		--save benchmarks/results/bench-demo.md --save benchmarks/results/bench-demo.html
 

@@ -18,12 +18,12 @@ from reference_texts import ReferenceTexts, reference_texts
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.translation.base import Translation
 from tokalign.runtime.translation.cover_search import CoverSearch
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.published import Translation
 from tokalign.tokenizer.vocabulary import TargetId
 
 PUBLISHED = ("naive", "context:5", "intersection")
@@ -41,7 +41,7 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|---|"""
 
 
-def row(given: ReferenceTexts, session: ModelSession, name: str) -> str:
+def row(given: ReferenceTexts, session: DraftModelSession, name: str) -> str:
     """Replay every text with one translation."""
     statistics, per_text = Statistics(), []
     search, alternatives = PARTS.get(name, (None, 0))
@@ -84,7 +84,7 @@ def bootstrap(per_text: Sequence[tuple[int, int]], *, resamples: int = 1000) -> 
 @click.option("--only", multiple=True, help="Rows to run; all by default.")
 def main(given: ReferenceTexts, *, only: tuple[str, ...]) -> None:
     """Print one row per translation."""
-    session = ModelSession(given.model.model)
+    session = DraftModelSession(given.model.model)
     print(f"{given}\n\n{HEADER}")
     for name in only or (*PUBLISHED, *PARTS):
         print(row(given, session, name), flush=True)

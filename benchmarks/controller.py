@@ -25,7 +25,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
-from tokalign.runtime.draft_length.controller import MAX_DRAFT
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
@@ -72,8 +72,7 @@ def _row(
     knowledge: Callable[[], Knowledge] | None,
 ) -> bool:
     """Print one row; whether a bar was missed."""
-    lengths = [length for length in LENGTHS if length <= max(2, trace.longest)]
-    found = project(trace, costs, lengths=lengths, knowledge=knowledge)
+    found = project(trace, costs, lengths=LENGTHS, knowledge=knowledge)
     best = found.fixed[found.best]
     missed = found.auto < 0.99 or found.auto < 0.97 * best
     click.echo(

@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import correlation
 
 import click
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.emulate import emulate
-from tokalign.evaluate.fertility import measure_fertility, pearson
+from tokalign.evaluate.fertility import measure_fertility
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
 from tokalign.runtime.drafting import Drafting
@@ -95,7 +96,7 @@ def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> N
     for chosen in (None, *dict.fromkeys(language for language, _, _ in points)):
         of_it = [(x, ys) for language, x, ys in points if chosen in (None, language)]
         for place, kind in enumerate(kinds):
-            r = pearson([x for x, _ in of_it], [ys[place] for _, ys in of_it])
+            r = correlation([x for x, _ in of_it], [ys[place] for _, ys in of_it])
             print(f"Pearson r, {chosen or 'all'}, {kind}: {r:.2f} ({len(of_it)} points)")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pickle import dumps, loads
 from time import perf_counter
@@ -24,35 +24,50 @@ import click
 from reference_texts import ReferenceTexts, reference_texts
 
 from tokalign.assemble import keep_loaded
-from tokalign.runtime.interfaces import Waiting
+from tokalign.runtime.interfaces import GreedyDraft, Pending, PendingShortlists, Shortlist
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
-from tokalign.tables.absorption import share
+from tokalign.runtime.translation.base import Pair
+from tokalign.tables.absorption import shared_absorption
+from tokalign.tokenizer.vocabulary import DraftId
 
 
-class Recording(ModelSession):
-    """A session that keeps its answers, in the order in which they are read."""
+@dataclass
+class Kept:
+    """A result that is added to `answers` when it is read."""
+
+    pending: Pending[Any]
+    answers: list[Any]
+
+    def read(self) -> Any:
+        self.answers.append(self.pending.read())
+        return self.answers[-1]
+
+
+@dataclass
+class KeptShortlists:
+    """Shortlists that are added to `answers` when they are read."""
+
+    pending: PendingShortlists
+    answers: list[Any]
+
+    def among(self, allowed: Any, count: int) -> Pending[list[Shortlist]]:
+        return Kept(self.pending.among(allowed, count), self.answers)
+
+
+class Recording(DraftModelSession):
+    """A session whose answers are kept, in the order in which they are read."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.answers: list[Any] = []
 
-    def shortlist(self, *asked: Any) -> Waiting[Any]:
-        """See `interfaces.Session`."""
-        return self._kept(super().shortlist(*asked))
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
+        return KeptShortlists(super().start_shortlists(ids, back), self.answers)
 
-    def draft(self, *asked: Any) -> Waiting[Any]:
-        """See `interfaces.Session`."""
-        return self._kept(super().draft(*asked))
-
-    def _kept(self, waiting: Waiting[Any]) -> Waiting[Any]:
-        def wait() -> Any:
-            self.answers.append(waiting())
-            return self.answers[-1]
-
-        return wait
+    def draft(self, ids: Sequence[DraftId], steps: int, shared: Any = None) -> Pending[GreedyDraft]:
+        return Kept(super().draft(ids, steps, shared), self.answers)
 
 
 @dataclass
@@ -67,34 +82,40 @@ class Recorded:
     passes: int = 0
     seconds: float = 0.0
 
-    def shortlist(self, _: Any, __: int, allowed: Callable[[], Any], *___: Any) -> Waiting[Any]:
-        """See `interfaces.Session`."""
-        return self._waiting(allowed)
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> RecordedAnswer:
+        return self._ask()
 
-    def draft(self, *_: Any) -> Waiting[Any]:
-        """See `interfaces.Session`."""
-        return self._waiting()
+    def draft(self, ids: Sequence[DraftId], steps: int) -> RecordedAnswer:
+        return self._ask()
 
-    def _waiting(self, *beside: Callable[[], Any]) -> Waiting[Any]:
+    def _ask(self) -> RecordedAnswer:
         self.passes += 1
-        asked = perf_counter()
-        for work in beside:
-            work()
+        return RecordedAnswer(self, perf_counter())
 
-        def wait() -> Any:
-            began = asked if self.wait else perf_counter()
-            if self.wait:
-                time.sleep(max(0.0, began + self.wait - perf_counter()))
-            answer = loads(self.answers.popleft())  # new objects, as a device would give
-            self.seconds += perf_counter() - began
-            return answer
 
-        return wait
+@dataclass
+class RecordedAnswer:
+    """One of them, asked for at a time."""
+
+    session: Recorded
+    asked: float
+
+    def among(self, allowed: Any, count: int) -> RecordedAnswer:
+        return self
+
+    def read(self) -> Any:
+        session = self.session
+        began = self.asked if session.wait else perf_counter()
+        if session.wait:
+            time.sleep(max(0.0, began + session.wait - perf_counter()))
+        answer = loads(session.answers.popleft())  # made anew, as what comes from a device
+        session.seconds += perf_counter() - began
+        return answer
 
 
 def forget(pair: Pair) -> None:
     """Empty the caches of the tokenizers, so that every word is new again."""
-    share.cache_clear()
+    shared_absorption.cache_clear()
     for bpe in (pair.target.bpe, pair.draft.bpe):
         valid = bpe.validity
         for known in (bpe.encode_piece, valid.derivation, valid.left_spine, valid.right_spine):
@@ -105,7 +126,7 @@ def forget(pair: Pair) -> None:
 @reference_texts(steps=4, limit=8)
 @click.option("--wait", default=10.0, show_default=True, help="Milliseconds.")
 def main(given: ReferenceTexts, *, wait: float) -> None:
-    """Print three rows: in the loop, by itself, after waits."""
+    """Three rows: in the loop, by itself, after waits."""
 
     def row(name: str, session: Any) -> str:
         statistics = Statistics()

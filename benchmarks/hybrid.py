@@ -32,11 +32,11 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.opening import open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -107,7 +107,7 @@ def recorder(
         return Text
     location = resolve_model(model)
     draft: LanguageModel[DraftId] = LanguageModel.from_folder(location.folder, dtype="float32")
-    pair, session = Pair(target, draft.tokenizer), ModelSession(draft.model)
+    pair, session = Pair(target, draft.tokenizer), DraftModelSession(draft.model)
     tables = cache(lambda: open_alignment(target, draft.tokenizer, otherwise=align))
 
     def ask(ids: Sequence[TargetId]) -> Text:

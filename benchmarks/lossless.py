@@ -22,8 +22,9 @@ from tokalign.assemble import DraftingOptions, load_decoder
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.statistics import Statistics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,8 +71,8 @@ class Bench:
     """A loaded pair; its sessions are used again from prompt to prompt."""
 
     decoder: Decoder
-    target_session: ModelSession
-    draft_session: ModelSession | None
+    target_session: TargetModelSession
+    draft_session: DraftModelSession | None
     tokens: int
 
     @classmethod

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from tokalign.assemble import load_model, pair_tables
+from tokalign.assemble import load_models, pair_tables
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Session
-from tokalign.runtime.translation.published import Pair, Translation
+from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class ReferenceTexts:
     def play(
         self,
         ids: Sequence[TargetId],
-        session: Session,
+        session: DraftSession,
         translation: Translation,
         *,
         alternatives: int,
@@ -101,7 +101,7 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
             limit: int | None,
             **others: Any,
         ) -> None:
-            model = load_model(draft_model, dtype="float32")
+            [model] = load_models([draft_model], dtype="float32")
             tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
             texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
             found = ReferenceTexts(

@@ -33,8 +33,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = """\
@@ -66,7 +67,7 @@ class Bench:
     """A loaded pair; its sessions are used again from prompt to prompt."""
 
     decoder: Decoder
-    sessions: tuple[ModelSession, ModelSession | None]
+    sessions: tuple[TargetModelSession, DraftModelSession | None]
     tokens: int
 
     def run(self, prompt: str, sampling: Sampling, drafting: Drafting) -> tuple[list[int], Any]:

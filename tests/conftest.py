@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 settings.register_profile("shared", deadline=None)  # a machine shared with others has no clock
 settings.load_profile("shared")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tables that a developer has built change no test, and no test changes them."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""The Python API: mlx-lm's shapes, mlx-lm's output."""
+"""The Python API: mlx-lm's responses and mlx-lm's output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,35 @@ def test_a_dictionary_is_chosen_by_language(pair: dict[str, Any], tables: Path) 
         sources(language="de")
     with pytest.raises(MissingAssetError):
         sources()  # either of two languages might be meant
+
+
+def test_the_tokenizer_of_a_draft_model_has_to_be_given(pair: dict[str, Any]) -> None:
+    models = {key: pair[key] for key in ("model", "tokenizer", "draft_model")}
+    with pytest.raises(UsageError, match="draft_tokenizer=tokenizer"):
+        tokalign.stream_generate(prompt=PROMPT, **models)
+    models["draft_model"] = pair["model"]
+    shared = tokalign.stream_generate(
+        prompt=PROMPT, draft_tokenizer=pair["tokenizer"], max_tokens=8, **models
+    )
+    found = [r.token for r in shared]
+    assert found == plain(pair, 8)[: len(found)]
+
+
+def test_stop_ids_are_also_those_of_the_models_configuration(pair: dict[str, Any]) -> None:
+    """A path to a folder stops where mlx-lm's tokenizer of that folder stops."""
+    last = plain(pair, 4)[-1]
+    (pair["folder"] / "target" / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [last]})
+    )
+    try:
+        responses = tokalign.stream_generate(
+            pair["model"], pair["folder"] / "target", PROMPT, max_tokens=8, method="plain"
+        )
+        found = list(responses)
+    finally:
+        (pair["folder"] / "target" / "generation_config.json").unlink()
+    assert found[-1].token == last
+    assert found[-1].finish_reason == "stop"
 
 
 def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:

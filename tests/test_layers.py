@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tokalign.cli import _COMMANDS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "tokalign"
 
@@ -80,31 +81,65 @@ def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
 
 def loaded_by(program: str) -> set[str]:
     """Top-level modules that a program has loaded when it ends, in a process of its own."""
-    program += "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    program += (
+        "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
     run = [sys.executable, "-c", program]
-    return set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+    return set(subprocess.run(run, capture_output=True, text=True, check=True).stderr.split())
 
 
 HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "rich", "scipy"}
+TABLES = {"numpy", "tokenizers", "sentencepiece", "marisa_trie"}
+
+RUNS_MODELS = {
+    "api.py",
+    "evaluate/bench.py",
+    "evaluate/calibrate.py",
+    "evaluate/self_draft.py",
+    "runtime/decoder.py",
+    "runtime/draft_length/opening_knowledge.py",
+    "runtime/generate.py",
+}
+"""They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 
 
-def test_importing_tokalign_loads_nothing_heavy() -> None:
-    assert not loaded_by("import tokalign") & (HEAVY | {"numpy", "tokenizers", "marisa_trie"})
-    assert not loaded_by("import tokalign.build.pipeline") & HEAVY
-    assert not loaded_by("import tokalign.runtime.loop, tokalign.runtime.draft") & HEAVY
+def module_name(path: Path) -> str:
+    """The name under which a file of the package is imported."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["check", "--help"]])
-def test_help_is_instant(arguments: list[str]) -> None:
-    """Under 0.3 s, of which the interpreter's own start is taken out; the best of five runs."""
-    command = [sys.executable, "-m", "tokalign", *arguments]
+def test_importing_tokalign_loads_no_library() -> None:
+    assert not loaded_by("import tokalign") & (HEAVY | TABLES)
 
-    def fastest(run: list[str]) -> float:
-        def once() -> float:
-            began = time.perf_counter()
-            subprocess.run(run, check=True, capture_output=True)
-            return time.perf_counter() - began
 
-        return min(once() for _ in range(5))
+def test_only_modules_that_run_models_load_mlx() -> None:
+    """And none loads the other heavy libraries: every other module of the package is imported."""
+    others = [
+        module_name(path)
+        for path in PACKAGE.rglob("*.py")
+        if str(path.relative_to(PACKAGE)) not in RUNS_MODELS | {"__main__.py"}
+        and path.parent != PACKAGE / "runtime" / "mlx"
+    ]
+    assert len(others) > 100
+    loaded = loaded_by("\n".join(f"import {name}" for name in others))
+    assert "tokalign" in loaded
+    assert not loaded & HEAVY
 
-    assert fastest(command) - fastest([sys.executable, "-c", "pass"]) < 0.3
+
+def test_every_module_said_to_run_models_does() -> None:
+    names = {module_name(PACKAGE / path) for path in RUNS_MODELS} | {"tokalign.runtime.mlx"}
+    for path in RUNS_MODELS:
+        assert any(name.startswith(tuple(names)) for name in imports(PACKAGE / path)), path
+
+
+@pytest.mark.parametrize("command", ["", *sorted(_COMMANDS)])
+def test_help_loads_neither_models_nor_tables(command: str) -> None:
+    arguments = [*command.split(), "--help"]
+    program = (
+        f"import sys; sys.argv[1:] = {arguments}\n"
+        "from tokalign.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert ended.code == 0"
+    )
+    assert not loaded_by(program) & (HEAVY | TABLES)

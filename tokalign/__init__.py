@@ -14,7 +14,7 @@ __all__ = ["GenerationResponse", "clear_session", "speculative_generate_step", "
 
 
 def __getattr__(name: str) -> Any:
-    """The Python API, loaded when it is asked for: it brings mlx with it."""
+    """Load the Python API on first use, because it imports mlx."""
     if name == "clear_session":
         from tokalign.runtime.session_store import clear_session
 

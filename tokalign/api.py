@@ -25,7 +25,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation, stop_ids
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.generate import Generation, Piece
-from tokalign.runtime.interfaces import Guesser, Sampler
+from tokalign.runtime.interfaces import DraftSampler, Sampler
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import (
@@ -37,18 +37,21 @@ from tokalign.runtime.methods import (
     check_translation,
     choose_translation,
 )
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, read_config
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.session_store import OutputStore, session_store
-from tokalign.runtime.translation.published import Pair, SharedIds, Translation
+from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.shared_ids import SharedIds
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.opening import FilePath, Note
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import Id, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 AnyTokenizer = Any
 """A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""
@@ -256,13 +259,13 @@ def speculative_generate_step(
     caches = (
         (None, None) if prompt_cache is None else (prompt_cache[:layers], prompt_cache[layers:])
     )
-    target_session = ModelSession(model, options, cache=caches[0])
-    draft_session = ModelSession(draft_model, options, cache=caches[1])
+    target_session = TargetModelSession(model, options, cache=caches[0])
+    draft_session = DraftModelSession(draft_model, options, cache=caches[1])
     context = Context([TargetId(int(i)) for i in prompt])
     chooser = _sampler(None, sampler, logits_processors or ())
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.drafts),
+        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.draft_sampler),
         num_draft_tokens=num_draft_tokens,
         alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )
@@ -281,7 +284,8 @@ def speculative_generate_step(
     finally:
         if prompt_cache is not None:
             target_session.settle(context.ids[: yielded - 1])
-            draft_session.settle(context.ids[: yielded - 1])
+            shared_ids = cast("Sequence[DraftId]", context.ids)
+            draft_session.settle(shared_ids[: yielded - 1])
 
 
 # -- mlx-lm's objects as tokalign's ----------------------------------------------------------------
@@ -352,13 +356,13 @@ def _pass_ids(
     draft_tokenizer: AnyTokenizer,
     translation: str | None,
     context: Context,
-    guesser: Guesser | None,
+    sampler: DraftSampler | None,
 ) -> Translation:
     """The translation of `speculative_generate_step`; without tokenizers, ids are shared."""
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
-        return SharedIds(guesser)
+        return SharedIds(sampler)
     check_translation(translation)
     target, draft = as_tokenizer(tokenizer), as_tokenizer(draft_tokenizer)
     return make_translation(
@@ -366,5 +370,5 @@ def _pass_ids(
         Pair(target, draft),
         Prompt(target=context.ids[:]),
         pair_tables(target, draft, beside=_folder_of(tokenizer)),
-        guesser,
+        sampler,
     )

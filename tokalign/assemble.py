@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.runtime.interfaces import Sampler
-    from tokalign.runtime.mlx.session import CacheOptions
+    from tokalign.runtime.mlx.cache import CacheOptions
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class DraftingOptions:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def choose_dtype(asked: str | None, *, note: Note) -> str | None:
+def choose_dtype(asked: str | None, *, note: Note = no_note) -> str | None:
     """The number format to load weights in: as asked, else by device; None leaves them as they are.
 
     `note` is told if the device decides.
@@ -98,21 +98,25 @@ def choose_dtype(asked: str | None, *, note: Note) -> str | None:
 
     chosen = asked or default_dtype()
     if chosen != asked:
-        note(f"weights in {chosen}: 16-bit formats are slow on this device; --dtype overrides")
+        note(f"weights in {chosen}, the default on this device; --dtype chooses another format")
     return chosen
 
 
-def load_model(name: str, *, dtype: str | None, note: Note = no_note) -> LanguageModel[Any]:
-    """Load the model that `name` stands for; `note` is told where it was found.
+def load_models(
+    names: Sequence[str], *, dtype: str | None = None, note: Note = no_note
+) -> list[LanguageModel[Any]]:
+    """Load the models that `names` stand for; `note` is told where each was found.
 
+    dtype: as asked in `choose_dtype`. All models are found before the first one is loaded.
     Raises: as `resolve_model` and `LanguageModel.from_folder`.
     """
     from tokalign.runtime.decoder import LanguageModel
 
-    location = resolve_model(name)
-    note(location.description)
-    model: LanguageModel[Any] = LanguageModel.from_folder(location.folder, dtype=dtype)
-    return model
+    places = [resolve_model(name) for name in names]
+    for place in places:
+        note(place.description)
+    dtype = choose_dtype(dtype, note=note)
+    return [LanguageModel.from_folder(place.folder, dtype=dtype) for place in places]
 
 
 def keep_loaded() -> None:
@@ -139,16 +143,17 @@ def load_decoder(
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
-    A draft model that the method does not use is not loaded. dtype: as in `load_model`.
-    Raises: as `load_model` and `assemble`.
+    A draft model that the method does not use is not loaded. dtype: as in `load_models`.
+    Raises: as `load_models` and `assemble`.
     """
-    choose_method(options.method, draft=draft is not None, dictionary=True)  # before loading
+    choose_method(options.method, draft=draft is not None, dictionary=True)  # fail before loading
     draft = _used_draft(draft, options, note)
-    theirs = None
-    ours = load_model(target, dtype=dtype, note=note)
-    if draft is not None:
-        theirs = load_model(draft, dtype=dtype, note=note)
-    return assemble(ours, theirs, options, sampler=sampler, cache=cache, note=note)
+    ours, *theirs = load_models(
+        [target, *([] if draft is None else [draft])], dtype=dtype, note=note
+    )
+    return assemble(
+        ours, theirs[0] if theirs else None, options, sampler=sampler, cache=cache, note=note
+    )
 
 
 def assemble(
@@ -169,8 +174,8 @@ def assemble(
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.session import CacheOptions
 
     draft = _used_draft(draft, options, note)
     drafting = choose_drafting(

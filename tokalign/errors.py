@@ -11,8 +11,8 @@
     ├── BundleError               exit 3   rebuild or re-download the table
     └── MissingAssetError         exit 4   fetch the file, or go online
 
-A message is one line: what was expected, what arrived, what to do.
-`ValueError` is left for misuse of the Python API, `assert` for our own mistakes.
+A message is one line: what was expected, what arrived, what to do. `ValueError` is for values that
+break the rule of a type, `assert` for our own mistakes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tokalign bench`: measured, kept, gone on with, shown in every form, and every refusal."""
+"""`tokalign bench`: measured, kept, resumed, shown in every form, and every refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from places import DEMO
 
 from tokalign.cli.bench import command
 from tokalign.cli.prompts import read_prompts
-from tokalign.errors import IncompatibleError, TokalignError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import read_measurements
 
@@ -45,18 +45,26 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]
     assert [(row["name"], row["k"]) for row in found["overall"]] == [
         ("plain", None),
+        ("plain again", None),
         ("exact", 2),
         ("copy", 2),
     ]
     assert found["ids_that_differ"] == 0
     assert all(row["prompts"] == 3 for row in found["overall"])
+    assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
     assert_self_contained(kept.with_name("x.html").read_text("utf-8"))
     typed = f"tokalign bench --target {DEMO}/target --draft {DEMO}/draft"
     assert found["about"]["command"].startswith(typed)
     assert "--condition exact --condition copy" in found["about"]["command"]
     assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
-    assert [key for key in found["overall"][1] if f"`{key}`" not in documented] == []
+    assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
+
+
+def test_a_language_without_a_dictionary_is_refused() -> None:
+    result = bench(*PAIR, *SHORT, "--language", "de")
+    assert isinstance(result.exception, MissingAssetError)
+    assert "no dictionary of language de" in str(result.exception)
 
 
 def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
@@ -69,7 +77,8 @@ def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
         result = bench("--results", str(kept), "-o", form)
         assert result.exit_code == 0
         assert sign in result.stdout
-    assert json.loads(bench("--results", str(kept), "-o", "json").stdout)
+    as_json = [bench("--results", str(kept), *form).stdout for form in (["--json"], ["-o", "json"])]
+    assert len({json.dumps(json.loads(one)["overall"]) for one in as_json}) == 1
 
 
 def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +96,8 @@ def test_a_killed_run_goes_on(kept: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Bench, "run", counted)
     result = bench(*PAIR, *SHORT, "--results", str(results))
     assert result.exit_code == 0, result.output
-    assert "3 measurements are there already" in result.stderr
-    assert len(taken) == 9 - 3
+    assert "holds 3 measurements already" in result.stderr
+    assert len(taken) == 12 - 3
     ids = [m.token_ids for m in read_measurements(results)[1]]
     assert ids == [m.token_ids for m in read_measurements(kept)[1]]
 
@@ -134,8 +143,20 @@ def test_windows_are_cut_in_target_tokens(tmp_path: Path) -> None:
     cut = ["--windows", str(windows), "--window-tokens", "5", "--results", str(results)]
     assert bench(*PAIR, "-m", "4", "-k", "2", "--condition", "exact", *cut).exit_code == 0
     measured = read_measurements(results)[1]
-    assert [m.prompt_tokens for m in measured] == [5, 5]
-    assert measured[0].token_ids == measured[1].token_ids
+    assert [m.prompt_tokens for m in measured] == [5, 5, 5]
+    assert len({m.token_ids for m in measured}) == 1
+
+
+@pytest.mark.parametrize(("default", "measured_in"), [("float32", "float32"), (None, "of the we")])
+def test_the_device_chooses_the_number_format(
+    default: str | None, measured_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.weights.default_dtype", lambda: default)
+    (tmp_path / "p.txt").write_text("Wisła\n")
+    given = ["--target", str(DEMO / "target"), "--prompts", str(tmp_path / "p.txt"), "-m", "2"]
+    result = bench(*given, "-k", "2", "--condition", "copy", "--json")
+    assert json.loads(result.stdout)["about"]["dtype"].startswith(measured_in)
+    assert result.stderr.count("weights in float32") == (default is not None)
 
 
 def test_prompts_come_from_files(tmp_path: Path) -> None:

@@ -86,6 +86,21 @@ def test_the_bundled_corpus_is_the_default_and_is_named(tmp_path: Path, target: 
     assert [file["name"] for file in bundle.corpus["files"]] == ["pl-mini.txt"]
 
 
+def test_tables_go_to_the_users_data_folder_by_default(
+    tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--json")
+    for variable, folder in (
+        ("", tmp_path / "data" / "tokalign" / "tables"),
+        (str(tmp_path / "chosen"), tmp_path / "chosen"),
+    ):
+        monkeypatch.setenv("TOKALIGN_TABLES", variable)
+        written = json.loads(tokalign(*build).stdout)["files"]
+        assert written == [str(folder / "small-target" / "pl.dictionary.tok")]
+        assert Path(written[0]).is_file()
+
+
 def test_one_of_the_two_can_be_left_out(
     tmp_path: Path, draft: Path, target: Path, corpus: Path
 ) -> None:

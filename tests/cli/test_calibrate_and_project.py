@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from tokalign.evaluate.recorded_proposals import (
     TracedText,
     write_trace,
 )
-from tokalign.evaluate.unispec import unispec_size
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.tables.token_tree import TokenTree
@@ -36,19 +36,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
     given = ["--target", models["target"], "--draft", models["draft"], "--budget", "1"]
     return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
 
 
-def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], store: Path) -> None:
-    first = run_calibrate(models, "--json")
+@pytest.fixture(scope="module")
+def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+    """What the first calibration prints; its curve stays in the cache of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKALIGN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield run_calibrate(models, "--json")
+
+
+def test_a_curve_is_measured_once_reused_and_refreshed(
+    models: dict[str, str], first: Result
+) -> None:
     assert first.exit_code == 0
     measured: dict[str, Any] = json.loads(first.stdout)
     rows = measured["contexts"][0]["rows"]
@@ -63,13 +66,16 @@ def test_a_curve_is_measured_once_reused_and_refreshed(models: dict[str, str], s
     assert "cost curve ->" in run_calibrate(models, "--refresh").stderr
 
 
-def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], store: Path) -> None:
+def test_a_measured_curve_is_what_decoding_begins_with(
+    models: dict[str, str], first: Result, tmp_path: Path
+) -> None:
     target = LanguageModel.from_folder(Path(models["target"])).model
     assumed: list[str] = []
-    before = opening_knowledge(target, note=assumed.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKALIGN_CACHE", str(tmp_path))
+        before = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
     assert not before.costs.rows.is_calibrated
-    run_calibrate(models)
     after = opening_knowledge(target, note=assumed.append)
     assert len(assumed) == 1
     assert after.costs.rows.is_calibrated
@@ -77,7 +83,7 @@ def test_a_measured_curve_is_what_decoding_begins_with(models: dict[str, str], s
 
 
 def test_a_curve_can_be_written_elsewhere_and_projected(
-    models: dict[str, str], store: Path, tmp_path: Path
+    models: dict[str, str], first: Result, tmp_path: Path
 ) -> None:
     curve, trace = tmp_path / "mine.json", tmp_path / "t.jsonl"
     assert run_calibrate(models, "--output", str(curve)).exit_code == 0
@@ -91,7 +97,7 @@ def test_a_curve_can_be_written_elsewhere_and_projected(
     found = json.loads(result.stdout)
     assert found["tokens"] == 95
     flat = found["curves"]["flat"]
-    assert flat["best_length"] == 2  # every pass behind the second one is for nothing
+    assert flat["best_length"] == 2  # every pass after the second one is for nothing
     assert flat["fixed"]["2"] == pytest.approx(2.2, rel=0.05)
     assert flat["auto"] > 1.5
     shown = CliRunner().invoke(project, arguments[:-1], catch_exceptions=False)
@@ -106,13 +112,11 @@ def test_an_unknown_curve_or_trace_is_refused(tmp_path: Path) -> None:
         assert isinstance(result.exception, UsageError)
 
 
-def test_unispec_finds_the_summit_of_smooth_costs() -> None:
-    """tau = 1 + 2.4 (1 - 0.6^g), every row 10 %: the smooth optimum is near the true one."""
-    tokens = {g: 1 + 1.5 * (1 - 0.6**g) for g in range(9)}
-    smooth = {g: 1 + 0.1 * g for g in range(9)}
-    best = max(smooth, key=lambda g: tokens[g] / smooth[g])
-    found = unispec_size(smooth, tokens)
-    assert abs(found.length - best) <= 1
-    assert found.speedup == pytest.approx(tokens[best] / smooth[best], rel=0.03)
-    nowhere = unispec_size({g: 1 + 2.0 * g for g in range(9)}, tokens)
-    assert nowhere.length == 0
+def test_lengths_that_the_trace_cannot_tell_of_are_left_out(tmp_path: Path) -> None:
+    """Three passes brought six ids: nothing is known of a fourth pass."""
+    chain = TokenTree.chain([WRONG] * 6, "draft")
+    recorded = {at: RecordedProposal.of(chain, (0, 1), passes=3) for at in range(5, 40)}
+    text = TracedText(given=5, length=60, proposals={"draft": recorded})
+    write_trace(ProposalTrace(texts=(text,), every_position=True), tmp_path / "t")
+    result = CliRunner().invoke(project, ["--trace", str(tmp_path / "t"), "--cost", "m2", "--json"])
+    assert list(json.loads(result.stdout)["curves"]["m2"]["fixed"]) == ["0", "1", "2", "3"]

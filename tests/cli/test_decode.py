@@ -1,9 +1,10 @@
-"""`tokalign decode`: the target's own output, statistics, and every refusal."""
+"""`tokalign decode`: the target's own output, its statistics, and every error."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from mlx_lm.generate import generate_step
 from random_models import write_model
+from small_tables import write_dictionary
 
 from tokalign.cli.decode import command
 from tokalign.errors import (
@@ -24,8 +26,7 @@ from tokalign.errors import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.rounds import SavedRun
-from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 VLLM_NAMES = {
     "mean_acceptance_length",
@@ -78,27 +79,11 @@ def refused(error: type[TokalignError], *arguments: str) -> str:
     return str(result.exception)
 
 
-def write_dictionary(
-    path: Path, target: str, fingerprint: str | None = None, *, language: str = "pl"
-) -> Path:
-    tokenizer = LanguageModel.from_folder(Path(target)).tokenizer
-    ids = tuple(tokenizer.encode(" gęślą jaźń"))
-    entries = {ids[:n]: (ids[n : n + 2], 0.5) for n in range(1, 4)}
-    bundle = Bundle(
-        kind="dictionary",
-        fingerprints={"target": fingerprint or tokenizer.fingerprint},
-        parameters={"language": language},
-        sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
-    )
-    write_bundle(path, bundle)
-    return path
-
-
 def test_every_method_gives_mlx_lms_output(models: dict[str, str], tmp_path: Path) -> None:
     target = LanguageModel.from_folder(Path(models["target"]))
     prompt = mx.array(target.tokenizer.encode(PROMPT))
     expected = [token for token, _ in generate_step(prompt, target.model, max_tokens=20)]
-    table = str(write_dictionary(tmp_path / "pl.dictionary.tok", models["target"]))
+    table = str(write_dictionary(tmp_path / "pl.dictionary.tok", target.tokenizer))
     found = {
         name: decode(models, *arguments)["token_ids"]
         for name, arguments in {
@@ -158,28 +143,59 @@ def test_auto_says_once_what_it_assumes_and_records_a_trace(
     assert "auto:" not in run(*arguments, "-m", "5", "--num-draft-tokens", "2").stderr
 
 
+def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str]) -> None:
+    found = decode(models, "-m", "-1", "--method", "plain")
+    longer = decode(models, "-m", "500", "--method", "plain")
+    assert found["token_ids"] == longer["token_ids"]
+    assert found["generation_tokens"] > 20
+    for given in ("0", "-2"):
+        message = refused(UsageError, "--target", "t", "-p", PROMPT, "-m", given)
+        assert "-1 for no limit" in message
+
+
+def test_a_draft_model_that_the_method_does_not_use_is_named(models: dict[str, str]) -> None:
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "4", "--method", "copy"]
+    result = run(*arguments, "--draft", models["draft"])
+    assert result.stderr.count("draft model is not used") == 1
+    assert f"{models['draft']} -> " not in result.stderr
+    assert "draft model" not in run(*arguments).stderr
+
+
+def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "chat"
+    copytree(models["target"], folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}{{ ending }}")
+    arguments = ["--target", str(folder), "--chat-template-config", '{"ending": "jaźń i żółw"}']
+    longer, shorter = decode(models, *arguments), decode(models, *arguments[:2])
+    assert longer["prompt_tokens"] > shorter["prompt_tokens"]
+    plain = decode(models, *arguments, "--ignore-chat-template")
+    assert plain["token_ids"] == shorter["token_ids"] == decode(models)["token_ids"]
+    message = refused(UsageError, "--target", "t", "-p", "a", "--chat-template-config", "[1]")
+    assert "JSON object" in message
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "two", "1.5"])
-def test_a_number_of_draft_tokens_that_is_none_is_refused(given: str) -> None:
+def test_what_is_no_number_of_draft_tokens_is_refused(given: str) -> None:
     result = run("--target", "t", "-p", PROMPT, "--num-draft-tokens", given)
     assert isinstance(result.exception, UsageError)
 
 
-def test_text_is_data_and_the_rest_is_not(models: dict[str, str]) -> None:
+def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
     assert "tokens/s" in result.stderr
-    assert "method auto -> hybrid of context copy; no dictionary" in result.stderr
+    assert "method auto -> hybrid of context copy; no dictionary is in use" in result.stderr
     assert "tokens/s" not in result.stdout
 
 
 GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[4;35m", "\x1b[36m"
 
 
-def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
+def test_every_outcome_has_its_own_style(models: dict[str, str]) -> None:
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "12", "--num-draft-tokens", "2"]
     same = run(*arguments, "--draft", models["target"], "--method", "draft", "--color")
     assert GREEN in same.stdout
-    assert CYAN in same.stdout  # behind a proposal accepted to its end
+    assert CYAN in same.stdout  # after a proposal accepted to its end
     assert MAGENTA not in same.stdout
     other = run(*arguments, "--draft", models["draft"], "--translation", "naive", "--color")
     assert MAGENTA in other.stdout
@@ -187,7 +203,7 @@ def test_every_outcome_has_a_style_of_its_own(models: dict[str, str]) -> None:
     assert same.stderr.count("rejected and corrected") == 1
 
 
-def test_colours_are_for_terminals_and_those_who_want_them(
+def test_colours_are_printed_on_terminals_or_on_request(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
@@ -202,7 +218,7 @@ def test_colours_are_for_terminals_and_those_who_want_them(
     assert "\x1b[" not in run(*arguments).output
 
 
-def test_the_trace_is_the_run(models: dict[str, str]) -> None:
+def test_the_saved_rounds_are_those_of_the_run(models: dict[str, str]) -> None:
     found = decode(models, "--draft", models["draft"], "--translation", "exact")
     run = SavedRun.from_json(found, name="run")
     assert [i for one in run.rounds for i in one.emitted] == found["token_ids"]
@@ -265,7 +281,8 @@ def test_the_context_ends_a_generation_that_goes_on(models: dict[str, str]) -> N
 
 
 def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
-    table = write_dictionary(tmp_path / "x.dictionary.tok", models["target"], "ab" * 32)
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(models["target"])
+    table = write_dictionary(tmp_path / "x.dictionary.tok", tokenizer, fingerprint="ab" * 32)
     message = refused(
         FingerprintError, "--target", models["target"], "-p", "a", "--dictionary", str(table)
     )

@@ -1,4 +1,4 @@
-"""`tokalign emulate`: a table against a text, counted by hand."""
+"""`tokalign emulate`: figures of drafting on texts, compared with a count by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from polish import SENTENCES
 
 from tokalign.cli.emulate import command
-from tokalign.errors import CorpusError
+from tokalign.errors import CorpusError, MissingAssetError
 from tokalign.runtime.methods import LOOKUP_METHODS
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
@@ -22,7 +22,7 @@ TEXT = "Rada Ministrów przyjęła projekt ustawy"
 
 @pytest.fixture
 def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
-    """Knows what follows ` Rada`, three tokens of it right and one wrong."""
+    """A dictionary that knows what follows `Rada`: three tokens right and one wrong."""
     ids = bielik.encode(TEXT)
     first = len(bielik.encode("Rada"))
     entries = {tuple(ids[:first]): ((*ids[first : first + 3], 5), 0.5)}
@@ -40,7 +40,7 @@ def emulate(dictionary: Path, text: Path, *more: str) -> Result:
     return CliRunner().invoke(command, [*arguments, "--quiet", *more])
 
 
-def test_steps_are_counted_as_on_paper(
+def test_steps_match_a_count_by_hand(
     dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
 ) -> None:
     text = tmp_path / "t.jsonl"
@@ -64,7 +64,7 @@ def test_steps_are_counted_as_on_paper(
 def test_every_source_is_emulated(
     method: str, dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
 ) -> None:
-    """On text that repeats itself, whatever copies saves nearly all of the repetition."""
+    """On text that repeats itself, every source that copies saves most of the repetition."""
     text = tmp_path / "t.txt"
     text.write_text(" ".join([TEXT] * 6) + "\n")
     found = json.loads(emulate(dictionary, text, "--json", "--method", method).stdout)
@@ -75,9 +75,7 @@ def test_every_source_is_emulated(
     assert found["rows_per_step"] <= 1 + 8
 
 
-def test_rows_that_cost_something_are_verified_where_they_pay(
-    dictionary: Path, tmp_path: Path
-) -> None:
+def test_the_more_a_row_costs_the_fewer_are_verified(dictionary: Path, tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(" ".join(SENTENCES).replace("\n", " ") + "\n")
     rows = [
@@ -89,7 +87,21 @@ def test_rows_that_cost_something_are_verified_where_they_pay(
     assert rows[0] > rows[1] > rows[2] == 1
 
 
-def test_given_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:
+def test_the_dictionary_of_a_language_is_emulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT + "\n")
+    given = ["--target", "bielik", "--text", str(text), "--language"]
+    shipped = CliRunner().invoke(command, [*given, "pl"])
+    assert "pl.dictionary.tok" in shipped.stderr
+    refused = CliRunner().invoke(command, [*given, "uk"])
+    assert isinstance(refused.exception, MissingAssetError)
+    assert "language: pl" in str(refused.exception)
+
+
+def test_prompt_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(TEXT + "\n")
     whole, rest = (
@@ -99,7 +111,7 @@ def test_given_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:
     assert rest == whole - 3
 
 
-def test_a_person_reads_a_table(dictionary: Path, tmp_path: Path) -> None:
+def test_without_json_a_table_is_printed(dictionary: Path, tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(TEXT + "\n")
     assert "speedup" in emulate(dictionary, text).stdout

@@ -1,4 +1,4 @@
-"""`tokalign replay`: a text plays the target; the figures of the baselines."""
+"""`tokalign replay`: a text plays the target, and rounds and acceptance are counted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_same_tokenizer_is_recognized(draft: Path, text: Path) -> None:
     assert replay(draft, str(draft), text)["translation"] == "none"
 
 
-def test_what_cannot_be_honoured_is_refused(draft: Path, text: Path) -> None:
+def test_options_that_cannot_be_honoured_are_refused(draft: Path, text: Path) -> None:
     def refused(*more: str) -> BaseException | None:
         arguments = ["--draft-model", str(draft), "--target", "bielik", "--text", str(text), *more]
         return CliRunner().invoke(command, arguments).exception
@@ -72,6 +72,7 @@ def test_what_cannot_be_honoured_is_refused(draft: Path, text: Path) -> None:
     assert isinstance(refused("--translation", "none", "--quiet"), IncompatibleError)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_naive_accepts_next_to_nothing_and_the_intersection_something(
     shared_data: Path, tmp_path: Path

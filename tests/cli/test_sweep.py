@@ -28,22 +28,22 @@ def arguments(tmp_path: Path) -> list[str]:
     ]
 
 
-def outcomes(arguments: list[str]) -> list[dict[str, Any]]:
+def results(arguments: list[str]) -> list[dict[str, Any]]:
     result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
-    found: list[dict[str, Any]] = json.loads(result.stdout)["outcomes"]
+    found: list[dict[str, Any]] = json.loads(result.stdout)["results"]
     return found
 
 
 def test_every_combination_is_measured_once(arguments: list[str], tmp_path: Path) -> None:
-    found = outcomes(arguments)
+    found = results(arguments)
     assert {(o["kind"], o["order"], o["size"]) for o in found} == {
         *(("backoff", order, 100_000) for order in (1, 2)),
         *(("dictspec", order, size) for order in (1, 2) for size in (20, 200)),
     }
     assert len(found) == 6
-    for outcome in found:
-        saved = 1 + outcome["coverage"] * outcome["mean_accepted_length"]
-        assert outcome["speedup"] == pytest.approx(saved)
+    for result in found:
+        saved = 1 + result["coverage"] * result["mean_accepted_length"]
+        assert result["speedup"] == pytest.approx(saved)
     best = {o["order"]: o["speedup"] for o in found if o["kind"] == "backoff"}
     assert best[2] > best[1] > 1, "the corpus holds the text"
     with (tmp_path / "sweep.csv").open(newline="") as file:
@@ -53,11 +53,11 @@ def test_every_combination_is_measured_once(arguments: list[str], tmp_path: Path
 
 
 def test_a_sweep_resumes_and_is_drawn(arguments: list[str], tmp_path: Path) -> None:
-    whole = outcomes(arguments)
+    whole = results(arguments)
     kept = (tmp_path / "sweep.csv").read_text().splitlines(keepends=True)
     (tmp_path / "sweep.csv").write_text("".join(kept[:3]) + kept[3][:9])
     plot = tmp_path / "sweep.html"
-    assert outcomes([*arguments, "--plot", str(plot)]) == whole
+    assert results([*arguments, "--plot", str(plot)]) == whole
     page = plot.read_text()
     assert page.count("<svg") == 1
     assert "dictspec, order 2, p_min 0.2" in page
@@ -69,7 +69,7 @@ def test_what_cannot_be_swept_is_refused(arguments: list[str], tmp_path: Path) -
         return CliRunner().invoke(command, [*arguments, *more])
 
     assert isinstance(refused("--kind", "magic").exception, UsageError)
-    assert "no list of numbers" in refused("--order", "a").output
+    assert "not a list of numbers" in refused("--order", "a").output
     assert "less than" in refused("--ngrams", "0").output
     missing = refused("--corpus", str(tmp_path / "none.txt")).exception
     assert isinstance(missing, CorpusError)

@@ -15,23 +15,34 @@ PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
 ROWS = st.lists(st.floats(0.1, 10), min_size=1, max_size=14).map(tuple)
 
 
-def rate(probabilities: list[float], costs: Costs, length: int) -> float:
+def rate(probabilities: list[float], costs: Costs, length: int, spent: float) -> float:
     expected, all_right = 1.0, 1.0
     for probability in probabilities[:length]:
         all_right *= probability
         expected += all_right
-    return expected / (costs.verify(length + 1) + (costs.host if length else 0.0))
+    return expected / (costs.verify(length + 1) + (costs.host if length else 0.0) + spent)
+
+
+@given(PROBABILITIES, ROWS, st.floats(0, 1), st.floats(0, 1))
+def test_no_other_length_has_a_higher_rate(
+    probabilities: list[float], rows: tuple[float, ...], host: float, spent: float
+) -> None:
+    costs = Costs(rows=rows, host=host)
+    plan = best_length(probabilities, costs, spent=spent)
+    rates = [rate(probabilities, costs, n, spent) for n in range(len(probabilities) + 1)]
+    assert plan.rate == pytest.approx(max(rates))
+    assert rates[plan.length] == pytest.approx(max(rates))
+    time = costs.verify(plan.length + 1) + (host if plan.length else 0.0) + spent
+    assert plan.tokens == pytest.approx(plan.rate * time)
 
 
 @given(PROBABILITIES, ROWS, st.floats(0, 1))
-def test_no_other_length_has_a_higher_rate(
-    probabilities: list[float], rows: tuple[float, ...], host: float
+def test_a_chain_is_a_tree_of_one_branch(
+    probabilities: list[float], rows: tuple[float, ...], spent: float
 ) -> None:
-    costs = Costs(rows=rows, host=host)
-    plan = best_length(probabilities, costs)
-    rates = [rate(probabilities, costs, n) for n in range(len(probabilities) + 1)]
-    assert plan.rate == pytest.approx(max(rates))
-    assert rates[plan.length] == pytest.approx(max(rates))
+    costs, parents = Costs(rows=rows), range(-1, len(probabilities) - 1)
+    length = best_length(probabilities, costs, spent=spent).length
+    assert best_ids(probabilities, parents, costs, spent=spent) == list(range(length))
 
 
 @st.composite
@@ -74,6 +85,18 @@ def test_where_rows_are_dear_nothing_is_proposed() -> None:
     assert best_length([0.9, 0.9], Costs(rows=(1.0, 2.0, 3.0))).length == 0
 
 
-def test_behind_the_measured_rows_the_last_step_goes_on() -> None:
+def test_after_the_measured_rows_the_last_step_goes_on() -> None:
     costs = Costs(rows=(1.0, 1.5, 2.5))
     assert costs.verify(5) == pytest.approx(4.5)
+    assert Costs(rows=(2.0,)).verify(9) == 2.0
+    assert Costs(rows=(1.0, 2.0, 1.5)).verify(9) == 1.5  # more rows are never taken to cost less
+
+
+@given(ROWS, st.integers(1, 16), st.floats(0, 1))
+def test_an_expected_number_of_rows_lies_between_its_neighbours(
+    rows: tuple[float, ...], whole: int, part: float
+) -> None:
+    costs = Costs(rows=rows)
+    ends = costs.verify(whole), costs.verify(whole + 1)
+    assert costs.expected_verify(whole) == ends[0]
+    assert min(ends) - 1e-9 <= costs.expected_verify(whole + part) <= max(ends) + 1e-9

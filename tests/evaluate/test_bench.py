@@ -1,4 +1,4 @@
-"""The benchmark on the demo pair: fair order, equal outputs, going on where it was killed."""
+"""The benchmark on the demo pair: fair order, equal outputs, resuming a killed run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from places import DEMO
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench, conditions_of
 from tokalign.evaluate.comparison import compare
-from tokalign.evaluate.measurements import PLAIN, Condition
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -55,7 +55,8 @@ def test_every_condition_takes_every_place(bench: Bench) -> None:
     assert order == list(fair.schedule())
 
 
-def test_all_conditions_emit_the_same_ids_and_a_killed_run_goes_on(bench: Bench) -> None:
+@pytest.mark.slow
+def test_all_conditions_emit_the_same_ids_and_a_killed_run_is_resumed(bench: Bench) -> None:
     first = list(islice(bench.run(), 9))
     rest = list(bench.run(first))
     assert [(m.block, m.condition) for m in first + rest] == list(bench.schedule())
@@ -69,14 +70,14 @@ def test_all_conditions_emit_the_same_ids_and_a_killed_run_goes_on(bench: Bench)
     assert not list(bench.run(first + rest))
 
 
-def test_conditions_are_those_that_the_pair_has(bench: Bench) -> None:
+def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
     drafting, tokenizer = Drafting(), bench.decoder.target.tokenizer
 
     def names(*conditions: Condition) -> set[str]:
         return {condition.name for condition in conditions}
 
     alone = conditions_of(drafting, lengths=[2], pair=None)
-    assert names(*alone) == {PLAIN, "copy", "prompt-lookup", "hybrid"}
+    assert names(*alone) == {PLAIN, CONTROL, "copy", "prompt-lookup", "hybrid"}
     same = conditions_of(drafting, lengths=[2, 4], pair=(tokenizer, tokenizer))
     assert names(*same) - names(*alone) == {"none"}
     assert names(*bench.conditions) - names(*alone) == {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from measured import EXACT, block, measured
 
-from tokalign.evaluate.comparison import compare
-from tokalign.evaluate.measurements import PLAIN, Condition
+from tokalign.evaluate.comparison import ENOUGH_PROMPTS, compare
+from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Condition
 
 BASE = Condition(PLAIN)
 
@@ -99,3 +101,46 @@ def test_sets_are_kept_apart() -> None:
     assert list(found.sets) == ["a", "b"]
     assert [row.prompts for row in found.sets["a"]] == [1, 1]
     assert [row.prompts for row in found.overall] == [2, 2]
+
+
+def verdicts(speeds: dict[str, list[float]]) -> list[str]:
+    """`against_plain` of every condition, from its speeds on prompts 0, 1, ..."""
+    found = compare(
+        measured(condition, block(n), tokens_per_second=speed)
+        for condition in (*BASELINES, EXACT)
+        for n, speed in enumerate(speeds.get(condition.name, []))
+    )
+    return [row.against_plain for row in found.overall]
+
+
+def test_only_what_clears_the_control_is_faster_or_slower() -> None:
+    plain, again = [10.0] * 8, [9.0, 10.0, 10.0, 11.0] * 2
+    both = {PLAIN: plain, CONTROL: again}
+    assert verdicts(both | {"exact": [12.0] * 8}) == ["", "", "faster"]
+    assert verdicts(both | {"exact": [8.0] * 8}) == ["", "", "slower"]
+    assert verdicts(both | {"exact": [10.5, 9.5, 12.0, 8.0] * 2}) == ["", "", "no difference"]
+    assert verdicts({PLAIN: plain, "exact": [12.0] * 8}) == ["", ""]
+    nothing = compare(
+        measured(
+            condition, block(n), tokens_per_second=12.0 if condition.drafts else 10.0, accepted=0
+        )
+        for condition in (*BASELINES, EXACT)
+        for n in range(8)
+    )
+    assert nothing.overall[2].against_plain == "no difference", "it accepted nothing"
+    few = ENOUGH_PROMPTS - 1
+    assert verdicts({PLAIN: plain[:few], CONTROL: again[:few], "exact": [12.0] * few})[2] == ""
+
+
+def test_noise_is_not_called_faster() -> None:
+    """Equal conditions on a noisy machine, at the fewest prompts that decide anything."""
+    chance = random.Random(5)
+
+    def speeds() -> list[float]:
+        return [10 * chance.lognormvariate(0, 0.2) for _ in range(ENOUGH_PROMPTS)]
+
+    claims = [
+        verdicts({PLAIN: speeds(), CONTROL: speeds(), "exact": speeds()})[2] for _ in range(1000)
+    ]
+    assert claims.count("faster") < 25
+    assert claims.count("slower") < 25

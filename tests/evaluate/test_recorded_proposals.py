@@ -72,7 +72,7 @@ def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
     assert read_trace(tmp_path / "t.jsonl") == trace
     assert trace.tokens == 5
-    assert trace.longest == 3
+    assert trace.longest == 2  # passes
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,32 @@ def test_between_rounds_the_rest_of_the_last_proposal_stands_in() -> None:
 
 def test_fewer_passes_bring_fewer_ids() -> None:
     whole = chain(9, 5, passes=8)
-    assert whole.after_passes(8) is whole
-    assert whole.after_passes(4) == chain(4, 4, passes=4)
-    assert whole.after_passes(1).accepted == 1
+    assert whole.at_most(8) is whole
+    assert whole.at_most(4) == chain(4, 4, passes=4)
+    assert whole.at_most(1).accepted == 1
+
+
+def test_a_free_proposal_is_cut() -> None:
+    whole = chain(5, 3)
+    assert whole.at_most(5) is whole
+    assert whole.at_most(4) == chain(4, 3)
+    assert whole.at_most(2) == chain(2, 2)
 
 
 def test_alternatives_to_the_chain_stay_with_their_parent() -> None:
     """A chain of three, and another id that might come first."""
     tree = TokenTree((WRONG,) * 4, (-1, 0, 1, -1), ("d",) * 4)
-    short = RecordedProposal.of(tree, (3,), passes=3).after_passes(1)
+    short = RecordedProposal.of(tree, (3,), passes=3).at_most(1)
     assert short.tree.parents == (-1, -1)
+    assert short.passes == 1
     assert short.path == [1]
+
+
+@given(proposals())
+def test_what_was_accepted_stays_so_at_a_shorter_length(whole: RecordedProposal) -> None:
+    accepted = [whole.at_most(length).accepted for length in range(1, whole.length + 1)]
+    assert accepted == sorted(accepted)
+    assert not accepted or accepted[-1] == whole.accepted
 
 
 def test_no_path_through_the_tree_is_refused() -> None:

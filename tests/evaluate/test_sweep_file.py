@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.sweep import Outcome, SweepFile, Variant, by_line, sweep, variants
+from tokalign.evaluate.sweep import SweepFile, SweepResult, Variant, by_line, sweep, variants
 from tokalign.tables.bundle import Bundle
 
 WANTED = variants({"backoff": [1000, 2000], "dictspec": [50]}, [1, 3, 5], [0.1])
@@ -26,9 +26,11 @@ class KilledError(Exception):
     """In the middle of a sweep."""
 
 
-def run(file: SweepFile, *, killed_at: int | None = None) -> tuple[list[Outcome], list[Variant]]:
-    """Sweep what is missing; all outcomes, and what had to be built."""
-    outcomes, built = file.open(), list[Variant]()
+def run(
+    file: SweepFile, *, killed_at: int | None = None
+) -> tuple[list[SweepResult], list[Variant]]:
+    """Sweep what is missing; all results, and what had to be built."""
+    results, built = file.open(), list[Variant]()
 
     def build(variant: Variant) -> Bundle:
         if len(built) == killed_at:
@@ -41,10 +43,10 @@ def run(file: SweepFile, *, killed_at: int | None = None) -> tuple[list[Outcome]
     def measure(_: Bundle) -> Mapping[str, Mapping[str, float]]:
         return {"one, two.txt": FIGURES, "ł.txt": FIGURES}
 
-    missing = sorted(set(WANTED) - {outcome.variant for outcome in outcomes})
+    missing = sorted(set(WANTED) - {result.variant for result in results})
     for found in sweep(missing, file, build=build, measure=measure):
-        outcomes += found
-    return outcomes, built
+        results += found
+    return results, built
 
 
 def test_orders_that_a_kind_lacks_are_left_out() -> None:
@@ -101,7 +103,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_plot_varies_in_size_alone(tmp_path: Path) -> None:
-    outcomes, _ = run(SweepFile(tmp_path / "a.csv", "b", 2))
-    for _, line in by_line([outcome for outcome in outcomes if outcome.text == "ł.txt"]):
+    results, _ = run(SweepFile(tmp_path / "a.csv", "b", 2))
+    for _, line in by_line([result for result in results if result.text == "ł.txt"]):
         assert len({(o.kind, o.order, o.p_min) for o in line}) == 1
         assert [o.size for o in line] == sorted({o.size for o in line})

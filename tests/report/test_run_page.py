@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
@@ -76,11 +76,13 @@ def test_text_is_only_text(data: bytes) -> None:
 tokens = {i: f" t{i}".encode() for i in range(35)}
 
 
+@settings(max_examples=20)
 @given(st.lists(rounds(), max_size=8))
 def test_every_token_appears_once_in_order(log: list[Round]) -> None:
     run = run_of(log, tokens)
-    document = Document(run_page(run))
-    assert_self_contained(run_page(run))
+    page = run_page(run)
+    document = Document(page)
+    assert_self_contained(page)
     shown = [a for a in document.of_class("t") if "data-note" in a]
     expected = [one.outcome(i) for one in log for i in range(len(one.emitted))]
     assert [(a["class"] or "").split()[1] for a in shown] == [str(o) for o in expected]
@@ -96,6 +98,7 @@ def statistics_of(log: list[Round]) -> Statistics:
     return found
 
 
+@settings(max_examples=20)
 @given(st.lists(rounds(), min_size=1, max_size=8))
 def test_totals_are_the_statistics(log: list[Round]) -> None:
     found, pieces = statistics_of(log), Document(run_page(run_of(log, tokens))).pieces

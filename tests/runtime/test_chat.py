@@ -1,4 +1,4 @@
-"""Prompts through chat templates: the ids are those transformers makes."""
+"""Prompts through chat templates: the text and the ids are those that transformers makes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DEMO
 
 from tokalign.errors import UsageError
-from tokalign.runtime.chat import ChatTemplate, encode_prompt, with_bos
+from tokalign.runtime.chat import (
+    ChatTemplate,
+    Message,
+    encode_chat,
+    encode_prompt,
+    find_template,
+    with_bos,
+)
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 CHATML = (
@@ -17,59 +25,124 @@ CHATML = (
     "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-TOKENS = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+HISTORY: list[Message] = [
+    {"role": "system", "content": "Mów krótko."},
+    {"role": "user", "content": "Zażółć gęślą jaźń?"},
+    {"role": "assistant", "content": "Tak, a\n\nb  c 🐟"},
+    {"role": "user", "content": "Dlaczego?"},
+]
 
 
-def test_a_conversation_is_rendered_up_to_the_answer(bielik: Tokenizer[Any]) -> None:
-    template = ChatTemplate(CHATML, TOKENS)
-    ids = encode_prompt(bielik, template, "Cześć", system="Mów krótko.")
+def write_config(folder: Path, template: Any) -> Path:
+    config = {"chat_template": template, "bos_token": "<s>", "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def template_of(folder: Path) -> ChatTemplate:
+    found = find_template(folder)
+    assert found is not None
+    return found
+
+
+def test_a_conversation_is_rendered_up_to_the_answer(
+    tmp_path: Path, bielik: Tokenizer[Any]
+) -> None:
+    template = template_of(write_config(tmp_path, CHATML))
+    ids = encode_chat(bielik, template, "Cześć", system="Mów krótko.")
     spelled = "<s><|im_start|>system\nMów krótko.<|im_end|>\n<|im_start|>user\nCześć<|im_end|>\n"
     assert ids == bielik.encode(spelled + "<|im_start|>assistant\n", specials=True)
     assert ids.count(bielik.vocabulary.roles.turn_start) == 3
 
 
-def test_a_template_is_found_where_models_keep_it(tmp_path: Path) -> None:
-    assert ChatTemplate.from_folder(tmp_path) is None
-    config = {"chat_template": "old", "bos_token": {"content": "<s>"}, "eos_token": None}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert (found.source, found.tokens["bos_token"]) == ("old", "<s>")
-    named = [{"name": "tools", "template": "x"}, {"name": "default", "template": "y"}]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    assert ChatTemplate.from_folder(tmp_path) == ChatTemplate("y", dict.fromkeys(found.tokens, ""))
-    (tmp_path / "chat_template.jinja").write_text("new")
-    assert ChatTemplate.from_folder(tmp_path) == ChatTemplate(
-        "new", dict.fromkeys(found.tokens, "")
+def test_a_folder_without_a_template_has_none(tmp_path: Path) -> None:
+    assert find_template(tmp_path) is None
+    (tmp_path / "configured").mkdir()
+    assert find_template(write_config(tmp_path / "configured", None)) is None
+
+
+def test_templates_are_found_where_models_keep_them(tmp_path: Path) -> None:
+    """In the configuration, several of them by name, or in a file of its own, which comes first."""
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    places = {name: tmp_path / name for name in ("configured", "named", "file")}
+    for folder in places.values():
+        folder.mkdir()
+    write_config(places["configured"], "configured")
+    write_config(places["named"], named)
+    (write_config(places["file"], "configured") / "chat_template.jinja").write_text("file")
+    assert {name: template_of(folder).render(HISTORY) for name, folder in places.items()} == {
+        "configured": "configured",
+        "named": "plain",
+        "file": "file",
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    assert template_of(places["named"]).render(HISTORY, tools=tools) == "tools"
+
+
+def test_templates_may_mark_generated_text_and_read_variables(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+        "{% if not enable_thinking %}<no>{% endif %}{% for t in tools %}{{ t.function.name }}"
+        "{% endfor %}"
     )
+    found = template_of(write_config(tmp_path, template))
+    tools = [{"type": "function", "function": {"name": "pogoda", "parameters": {}}}]
+    asked: list[Message] = [{"role": "user", "content": "a"}]
+    assert found.render(asked, enable_thinking=True, tools=tools) == "apogoda"
+    assert found.render(asked, enable_thinking=False, tools=[]) == "a<no>"
 
 
-def test_a_templates_own_complaint_is_a_usage_error() -> None:
-    template = ChatTemplate("{{ raise_exception('no system role') }}", TOKENS)
-    with pytest.raises(UsageError, match=r"no system role.*--ignore-chat-template"):
-        template.render([{"role": "user", "content": "a"}])
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no system role') }}", "{{ 'no system role' + 1 }}", "{% if"]
+)
+def test_what_a_template_cannot_render_is_a_usage_error(tmp_path: Path, template: str) -> None:
+    with pytest.raises(UsageError, match="cannot render") as raised:
+        template_of(write_config(tmp_path, template)).render(HISTORY)
+    assert "--ignore-chat-template" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
+def test_a_configuration_that_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}}')
+    with pytest.raises(UsageError, match=r"tokenizer_config\.json.*--ignore-chat-template"):
+        find_template(tmp_path)
+
+
+@pytest.mark.shared
 def test_a_raw_prompt_gets_bos_once_and_only_where_the_tokenizer_adds_it(
     bielik: Tokenizer[Any], shared_data: Path
 ) -> None:
-    assert encode_prompt(bielik, None, "Ala ma") == bielik.encode("Ala ma")
+    assert encode_prompt(bielik, "Ala ma") == bielik.encode("Ala ma")
     polish: Tokenizer[Any] = Tokenizer.from_file(shared_data / "tokenizers" / "polish-spm-32k")
-    assert encode_prompt(polish, None, "Ala ma") == [1, *polish.encode("Ala ma")]
+    assert encode_prompt(polish, "Ala ma") == [1, *polish.encode("Ala ma")]
     assert with_bos(polish, [1, 5]) == [1, 5]
+
+
+def assert_prompts_are_those_of_transformers(folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    ours: Tokenizer[Any] = Tokenizer.from_file(folder)
+    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    template = template_of(folder)
+    for asked in (HISTORY, HISTORY[1:2]):
+        expected = theirs.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        assert template.render(asked) == expected
+    for text in ("Zażółć gęślą jaźń?", "a\n\nb  c 🐟"):
+        asked = [{"role": "user", "content": text}]
+        expected = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+        assert encode_chat(ours, template, text) == list(expected)
+        assert encode_prompt(ours, text) == theirs.encode(text)
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_prompts_of_the_demo_pair_are_those_of_transformers(name: str) -> None:
+    """Although the template is read without the vocabulary that transformers would load."""
+    assert_prompts_are_those_of_transformers(DEMO / name)
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["target-bielik-tiny", "draft-llama-tiny", "draft-polish-tiny"])
-def test_prompts_are_those_of_transformers(shared_data: Path, name: str) -> None:
-    from mlx_lm.utils import load_tokenizer
-
-    folder = shared_data / "models" / name
-    ours: Tokenizer[Any] = Tokenizer.from_file(folder)
-    theirs = load_tokenizer(folder)
-    template = ChatTemplate.from_folder(folder)
-    for text in ("Zażółć gęślą jaźń?", "a\n\nb  c 🐟"):
-        asked = [{"role": "user", "content": text}]
-        expected = theirs.apply_chat_template(asked, add_generation_prompt=True)
-        assert encode_prompt(ours, template, text) == list(expected)
-        assert encode_prompt(ours, None, text) == theirs.encode(text)
+def test_prompts_of_the_shared_models_are_those_of_transformers(
+    shared_data: Path, name: str
+) -> None:
+    assert_prompts_are_those_of_transformers(shared_data / "models" / name)

@@ -1,4 +1,4 @@
-"""With a dictionary of either kind, alone or in a hybrid, the output is the target's own."""
+"""With either kind of dictionary, alone or in a hybrid, the output is the target's own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def generate(target: LanguageModel, sampling: Sampling, **how: Any) -> tuple[lis
 
 
 def tables(text: list[int], size: int) -> dict[str, Dictionary]:
-    """Of the text itself, every other stretch of it spoilt: some guesses are right, some wrong."""
+    """Tables of the text with every fourth stretch changed, so that some proposals are wrong."""
     spoilt = [token if i % 12 < 9 else (token + 1) % size for i, token in enumerate(text)]
     orders, lines = [], [spoilt[i : i + 12] for i in range(0, len(spoilt), 6)]
     for n in range(1, 5):

@@ -1,4 +1,4 @@
-"""The decode loop: no drafter can change what is emitted, only how fast."""
+"""The decode loop: no drafter changes what is emitted, only how fast."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def test_a_consumer_may_stop_at_any_event() -> None:
     assert list(context.emitted) == [1]
 
 
-def test_time_between_events_is_not_the_loops() -> None:
-    """Only what drafter and verifier take is counted, by whatever clock."""
+def test_time_between_events_is_not_counted() -> None:
+    """Only the time of drafter and verifier is counted."""
     ticks = iter(range(100))
     events = decode(
         Context([]),

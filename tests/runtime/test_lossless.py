@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from places import DEMO
@@ -16,20 +18,29 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
 from tokalign.tables.dictspec import DictSpecTable
 
+ModelPair: TypeAlias = tuple[LanguageModel[Any], LanguageModel[Any]]
 PROMPTS = ("Wczoraj rano", "Napisz: „żółw 🐟”, potem def f(x):\n    return")
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
 
 
 @pytest.fixture(scope="module")
-def demo_pair() -> tuple[LanguageModel, LanguageModel]:
+def demo_pair() -> ModelPair:
     return (
         LanguageModel.from_folder(DEMO / "target", dtype="float32"),
         LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
     )
 
 
+@pytest.fixture(scope="module")
+def plain_output(demo_pair: ModelPair) -> Callable[[str, str], list[int]]:
+    """The ids of plain decoding for a sampling and a prompt, each computed once."""
+    return cache(
+        lambda sampling, prompt: emit(demo_pair, SAMPLINGS[sampling], prompt, 40, method="plain")
+    )
+
+
 def emit(
-    pair: tuple[LanguageModel, LanguageModel],
+    pair: ModelPair,
     sampling: Sampling,
     prompt: str,
     tokens: int,
@@ -66,10 +77,13 @@ def emit(
     ],
 )
 def test_the_demo_pair_is_lossless(
-    demo_pair: tuple[LanguageModel, LanguageModel], sampling: str, method: str, translation: str
+    demo_pair: ModelPair,
+    plain_output: Callable[[str, str], list[int]],
+    sampling: str,
+    method: str,
+    translation: str,
 ) -> None:
     for prompt in PROMPTS:
-        plain = emit(demo_pair, SAMPLINGS[sampling], prompt, 40, method="plain")
         drafted = emit(
             demo_pair,
             SAMPLINGS[sampling],
@@ -79,17 +93,20 @@ def test_the_demo_pair_is_lossless(
             translation=translation,
             num_draft_tokens=3,
         )
-        assert drafted == plain
+        assert drafted == plain_output(sampling, prompt)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid", "hybrid-fixed"])
 def test_all_sources_together_are_lossless(
-    demo_pair: tuple[LanguageModel, LanguageModel], sampling: str, method: str
+    demo_pair: ModelPair,
+    plain_output: Callable[[str, str], list[int]],
+    sampling: str,
+    method: str,
 ) -> None:
-    """Table and session half know the output, so there are right and wrong guesses of each."""
+    """Table and session know parts of the output, so that some proposals of each are wrong."""
     for prompt in PROMPTS:
-        plain = emit(demo_pair, SAMPLINGS[sampling], prompt, 40, method="plain")
+        plain = plain_output(sampling, prompt)
         ids = [*plain[:30], *plain[5:]]
         entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
         store = OutputStore()
@@ -108,6 +125,7 @@ def test_all_sources_together_are_lossless(
         assert drafted == plain
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("draft", ["draft-llama-tiny", "draft-polish-tiny"])
 def test_the_shared_pairs_are_lossless(shared_data: Path, draft: str) -> None:

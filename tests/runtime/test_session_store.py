@@ -1,4 +1,4 @@
-"""Earlier outputs: copied from inside their session only, forgotten on request."""
+"""Earlier outputs: copied inside their session only, and dropped on request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_session_is_off_by_default_scoped_and_clearable(target: dict[str, Any]) -> None:
     def tokens_and_sources(**more: Any) -> tuple[list[int], set[str]]:
-        # A length that is fixed: on a busy machine the gain controller may draft nothing.
+        # With a fixed length: on a busy machine the gain controller may draft nothing.
         how = {"max_tokens": 24, "num_draft_tokens": 4, **target, **more}
         responses = list(tokalign.stream_generate(prompt="Zażółć", **how))
         return [r.token for r in responses], {r.source for r in responses}
@@ -73,7 +73,7 @@ def test_a_session_is_off_by_default_scoped_and_clearable(target: dict[str, Any]
     tokalign.clear_session()
 
 
-def test_an_output_that_is_broken_off_is_kept_as_far_as_it_came(target: dict[str, Any]) -> None:
+def test_an_interrupted_output_is_kept_as_far_as_it_came(target: dict[str, Any]) -> None:
     tokalign.clear_session()
     responses = tokalign.stream_generate(prompt="Zażółć", max_tokens=24, session="c", **target)
     shown = [next(responses).token for _ in range(3)]

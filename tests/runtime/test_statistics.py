@@ -1,4 +1,4 @@
-"""Statistics by hand: three rounds whose figures can be counted on paper."""
+"""Statistics of three rounds, compared with a count by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fold(*rounds: Round) -> Statistics:
     return statistics
 
 
-def test_three_rounds_on_paper() -> None:
+def test_three_rounds_match_a_count_by_hand() -> None:
     found = fold(round_of(2, 0), round_of(3, 3, source="dictionary"), round_of(0, 0)).summary()
     assert found["rounds"] == 3
     assert found["generation_tokens"] == 1 + 4 + 1
@@ -62,7 +62,7 @@ def test_three_rounds_on_paper() -> None:
     assert found["finish_reason"] == "length"
 
 
-def test_rates_leave_the_first_round_to_the_prompt() -> None:
+def test_rates_of_output_leave_out_the_first_round() -> None:
     found = fold(round_of(2, 0), round_of(2, 2), round_of(2, 0)).summary()
     assert found["prompt_tokens_per_second"] == pytest.approx(50 / 0.010)
     assert found["tokens_per_second"] == pytest.approx(4 / 0.020)
@@ -70,11 +70,11 @@ def test_rates_leave_the_first_round_to_the_prompt() -> None:
     assert found["translation_ms_per_round"] == {"p50": 0.7, "p99": 0.7}
 
 
-def test_a_round_that_was_asked_for_nothing_is_not_empty() -> None:
+def test_a_round_with_a_limit_of_zero_is_not_counted_as_empty() -> None:
     assert fold(round_of(0, 0, limit=0)).empty_rounds == 0
 
 
-def test_nothing_has_happened_yet() -> None:
+def test_all_figures_are_zero_before_the_first_round() -> None:
     found = Statistics().summary()
     assert found["tokens_per_second"] == found["tokens_per_round"] == 0
     assert found["acceptance_histogram"] == []

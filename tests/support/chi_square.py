@@ -1,25 +1,25 @@
-"""Chi-square for laws on few outcomes, without scipy."""
+"""The chi-square test for distributions over few outcomes."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chisquare
 
 Floats = NDArray[np.float64]
 
 
-def deviations(counts: Floats, law: Floats) -> float:
-    """How many standard deviations chi-square lies above its mean; about 0 where the law is right.
+def p_value(counts: Floats, distribution: Floats) -> float:
+    """How often counts would be at least as far off if they were drawn from the distribution.
 
-    Outcomes expected fewer than five times are taken together. One that cannot come and did makes
-    it infinite. A right implementation stays under 5 but once in some 10,000 runs (chi-square has
-    a heavier tail than the normal distribution); seeds are fixed all the same.
+    Outcomes expected fewer than five times are counted together. An impossible outcome that
+    occurred gives 0.
     """
-    counts, expected = counts.ravel(), law.ravel() * counts.sum()
+    counts = counts.ravel()
+    expected = distribution.ravel() / distribution.sum() * counts.sum()
     if counts[expected == 0].any():
-        return float("inf")
+        return 0.0
     common = expected >= 5
     found = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], max(expected[~common].sum(), 1e-9))
-    freedom = len(found) - 1
-    return float((((found - wanted) ** 2 / wanted).sum() - freedom) / np.sqrt(2 * freedom))
+    wanted = np.append(expected[common], expected[~common].sum())
+    return float(chisquare(found[wanted > 0], wanted[wanted > 0]).pvalue)

@@ -1,4 +1,4 @@
-"""Tiny random models and tokenizers, made in milliseconds, for the laws of the decode loop."""
+"""Tiny random models and tokenizers, made in milliseconds, for tests of the decode loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -36,7 +36,7 @@ def random_model(
     heads: int = 4,
     sliding_window: int | None = None,
 ) -> Any:
-    """A float32 Llama of two layers whose logits are far enough apart to be of interest."""
+    """A float32 Llama of two layers whose likeliest next token depends on the context."""
     arguments = ModelArgs(
         model_type="llama",
         hidden_size=32,
@@ -59,7 +59,7 @@ def random_model(
 
 
 def _random(weight: mx.array) -> mx.array:
-    """Large enough that greedy output does not settle on one token."""
+    """Weights large enough that greedy output does not repeat one token."""
     return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
 
 
@@ -76,7 +76,7 @@ def write_model(folder: Path, *, vocabulary_size: int, seed: int = 0) -> Path:
 
 
 class RandomDrafter:
-    """An adversary: right guesses, wrong guesses, long and empty ones, as the seed has it."""
+    """An adversary: proposals are right or wrong, long or empty, as the seed decides."""
 
     def __init__(self, seed: int, reference: Sequence[int] = ()) -> None:
         self._random = Random(seed)
@@ -99,11 +99,11 @@ def generate(
     *,
     prompt: Sequence[int] = (5, 17, 3),
     tokens: int = 40,
-    session: ModelSession | None = None,
+    session: TargetModelSession | None = None,
 ) -> list[int]:
-    """Ids that the random model emits after `prompt`."""
+    """The ids that the random model emits after `prompt`."""
     context = Context([TargetId(i) for i in prompt])
-    verifier = TargetVerifier(session or ModelSession(random_model()), sampling)
+    verifier = TargetVerifier(session or TargetModelSession(random_model()), sampling)
     for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):
         pass
     return list(context.emitted)

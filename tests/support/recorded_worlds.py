@@ -26,9 +26,9 @@ def a_world(
     offered: float = 1.0,
     tokens: int = 1800,
 ) -> ProposalTrace:
-    """Texts in which every offered id is right with one probability, given those before it.
+    """Texts in which every proposed id is right with one probability if those before it are.
 
-    said: what the source claims it to be. offered: share of positions with an offer at all.
+    said: the probability that the source states. offered: the share of positions with a proposal.
     """
     chance, texts = Random(seed), []
     for _ in range(tokens // 300):

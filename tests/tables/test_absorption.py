@@ -17,7 +17,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 
 def goes_on(bpe: BytePairEncoding, ids: list[int], rest: bytes) -> bool:
-    """Brute force: whether `ids`, and tokens behind them that begin with `rest`, are canonical."""
+    """Brute force: whether `ids`, and tokens after them that begin with `rest`, are canonical."""
     text = b"".join([bpe.tokens[i] for i in ids])
     for token in bpe.order.ids:
         spelled = bpe.tokens[token]
@@ -48,7 +48,7 @@ def test_absorbed_iff_no_sequence_of_tokens_goes_on_like_that(seed: int) -> None
 
 
 def witness(absorption: Absorption, bpe: BytePairEncoding, last: int, data: bytes) -> list[int]:
-    """Tokens that can stand behind `last` and begin with `data`."""
+    """Tokens that can come after `last` and begin with `data`."""
     if bpe.fallback and bpe.base_symbols(data)[0] in bpe.fallback:
         return list(bpe.encode_piece(data))
     first, end = bpe.order.starting_with(data)
@@ -66,7 +66,7 @@ def witness(absorption: Absorption, bpe: BytePairEncoding, last: int, data: byte
 
 
 def following(bpe: BytePairEncoding, last: bytes, draw: Random) -> bytes:
-    """The beginning of a token, every other time of what a token has behind `last`."""
+    """The beginning of a token, or of what a token that begins with `last` has after it."""
     first, end = bpe.order.extending(last)
     if first < end and draw.random() < 0.5:
         return bpe.order.spelled[draw.randrange(first, end)][len(last) :]
@@ -75,7 +75,7 @@ def following(bpe: BytePairEncoding, last: bytes, draw: Random) -> bytes:
 
 
 def crowded(bpe: BytePairEncoding, data: bytes) -> bool:
-    """Whether to work it out takes long; `test_merge_sites.py` tries these with their table."""
+    """Whether this takes long to derive; `test_merge_sites.py` tries these with their table."""
     first, end = bpe.order.starting_with(data)
     return end - first > 100
 
@@ -117,7 +117,7 @@ def test_canonical_text_is_never_absorbed(tokenizer: Tokenizer[Any]) -> None:
 
 
 def test_what_is_absorbed_never_leaves_the_committed_ids(tokenizer: Tokenizer[Any]) -> None:
-    """Whatever comes behind it: more tokens, other pieces, a broken character."""
+    """Whatever comes after it: more tokens, other pieces, a broken character."""
     bpe, draw = tokenizer.bpe, Random(13)
     absorption, tokens = Absorption(bpe), tokenizer.vocabulary.tokens
     absorbed = 0

@@ -29,7 +29,7 @@ Stored = dict[tuple[int, ...], tuple[int, float]]
 
 @st.composite
 def closed_tables(draw: st.DrawFn) -> Stored:
-    """Contexts with all their ends."""
+    """Contexts with all their suffixes."""
     contexts = draw(st.lists(CONTEXTS, max_size=30))
     ends = sorted({c[i:] for c in contexts for i in range(len(c))})
     levels = st.tuples(IDS, st.integers(1, 255).map(lambda p: p / 255))
@@ -117,7 +117,7 @@ def test_a_chain_is_what_asking_again_gives() -> None:
         for p_min in (0.001, 0.3):
             chain = table.follow(context, 6, p_min=p_min)  # type: ignore[arg-type]
             text, together = list(context), 1.0
-            for token, probability in zip(*chain, strict=True):
+            for token, probability in zip(chain.ids, chain.probabilities, strict=True):
                 assert table.predict(text) == (token, probability)  # type: ignore[arg-type]
                 text.append(token)
                 together *= probability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 
-from tokalign.build.alignment.merge_sites import find_merge_sites
+from tokalign.shipped import TABLES, shipped
+from tokalign.tables.alignment import MergeSites
 from tokalign.tables.boundary import Boundary
+from tokalign.tables.bundle import open_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
-def behind(tokenizer: Tokenizer[Any], ids: list[Any]) -> Boundary:
+def boundary_after(tokenizer: Tokenizer[Any], ids: list[Any]) -> Boundary:
     boundary = Boundary(tokenizer)
     boundary.follow(ids)
     return boundary
@@ -25,7 +28,7 @@ def test_the_rest_of_a_text_is_encoded_as_in_the_whole(tokenizer: Tokenizer[Any]
         ids = tokenizer.encode(sentence)
         for cut in range(1, len(ids)):
             rest = tokenizer.vocabulary.bytes_of(ids[cut:])
-            assert behind(tokenizer, ids[:cut]).encode(rest) == tuple(ids[cut:])
+            assert boundary_after(tokenizer, ids[:cut]).encode(rest) == tuple(ids[cut:])
 
 
 @given(data=byte_strings, cut=st.integers(1, 30))
@@ -33,13 +36,13 @@ def test_the_rest_of_a_text_is_encoded_as_in_the_whole(tokenizer: Tokenizer[Any]
 def test_what_follows_is_what_encoding_the_whole_gives_or_is_absorbed(
     tokenizer: Tokenizer[Any], data: bytes, cut: int
 ) -> None:
-    """Committed text that is canonical by itself, and any bytes behind it."""
+    """Committed text that is canonical by itself, and any bytes after it."""
     text = tokenizer.text_bytes(SENTENCES[0])[:cut].decode("utf-8", "ignore").encode()
     committed = tokenizer.bpe.encode(text)
     whole = tokenizer.bpe.encode(text + data)
     kept = whole[: len(committed)] == committed
     expected = tuple(whole[len(committed) :]) if kept else None
-    assert behind(tokenizer, committed).encode(data) == expected
+    assert boundary_after(tokenizer, committed).encode(data) == expected
 
 
 def test_growing_step_by_step_is_the_same_as_starting_there(tokenizer: Tokenizer[Any]) -> None:
@@ -49,15 +52,15 @@ def test_growing_step_by_step_is_the_same_as_starting_there(tokenizer: Tokenizer
         for cut in range(1, len(ids)):
             growing.follow(ids[:cut])
             for data in (b" kot", b"om", b"\n", b"1", "ż".encode()[:1], b""):
-                assert growing.encode(data) == behind(tokenizer, ids[:cut]).encode(data)
+                assert growing.encode(data) == boundary_after(tokenizer, ids[:cut]).encode(data)
 
 
-def test_behind_text_that_is_not_canonical_only_the_last_token_counts(
+def test_after_text_that_is_not_canonical_only_the_last_token_counts(
     bielik: Tokenizer[Any],
 ) -> None:
     tokens = bielik.vocabulary.id_of
     spelled = [tokens[b" "], tokens[b"k"], tokens[b"o"]]
-    boundary = behind(bielik, spelled)
+    boundary = boundary_after(bielik, spelled)
     assert boundary.encode(b" kot") == tuple(bielik.bpe.encode(b" kot"))
     alone = bielik.bpe.encode(b"om")
     assert boundary.encode(b"m") == (tuple(alone[1:]) if alone[0] == tokens[b"o"] else None)
@@ -65,17 +68,61 @@ def test_behind_text_that_is_not_canonical_only_the_last_token_counts(
 
 def test_a_special_token_ends_all_that_could_absorb(bielik: Tokenizer[Any]) -> None:
     ids = [*bielik.encode("kom"), 32001]
-    assert behind(bielik, ids).encode(b"puter") == tuple(bielik.bpe.encode(b"puter"))
+    assert boundary_after(bielik, ids).encode(b"puter") == tuple(bielik.bpe.encode(b"puter"))
 
 
-@pytest.mark.slow
-def test_a_merge_site_is_never_kept(bielik: Tokenizer[Any]) -> None:
-    """The table says so before encoding does: the stronger statement implies the weaker."""
-    sites = find_merge_sites(bielik)
-    for sentence in SENTENCES[:3]:
+@pytest.fixture(scope="module")
+def bielik_sites() -> MergeSites:
+    """The shipped table of Bielik's merge sites."""
+    bundle = open_bundle(shipped(TABLES) / "bielik" / "llama3.2.alignment.tok", verify=True)
+    return MergeSites.from_sections(bundle.sections)
+
+
+def test_the_documented_example(bielik: Tokenizer[Any], bielik_sites: MergeSites) -> None:
+    """The example of `Boundary`, and that of the module `absorption`."""
+    boundary = Boundary(bielik, bielik_sites)
+    boundary.follow(bielik.encode("Mam kom"))
+
+    def spelled(ids: Iterable[int]) -> list[bytes]:
+        return [bielik.vocabulary.tokens[i] for i in ids]
+
+    assert spelled(bielik.encode("Mam komputer")) == [b" Mam", b" kom", b"put", b"er"]
+    assert spelled(boundary.encode(b"puter") or ()) == [b"put", b"er"]
+    assert spelled(bielik.encode("Mam komet")) == [b" Mam", b" k", b"omet"]
+    assert boundary.encode(b"et") is None
+    assert not boundary.absorbs(b"et")
+    assert spelled(bielik.encode("Mam kometa")) == [b" Mam", b" kom", b"eta"]
+    assert not boundary.absorbs(b"eta")
+    assert boundary.absorbs(b"etr")
+    first, end = bielik.bpe.order.starting_with(b"etr")
+    assert bielik.bpe.order.spelled[first:end] == [b"etr", b"etric", b"etry"]
+
+
+def test_the_documented_merge_site(bielik: Tokenizer[Any], bielik_sites: MergeSites) -> None:
+    """The example of `MergeSites`, and what it says of the shortest sites."""
+    tokens = bielik.vocabulary.tokens
+    nie = bielik.vocabulary.id_of[b" nie"]
+    assert b"d" in bielik_sites.after(nie)
+    assert bielik_sites.absorbs(nie, b"d")
+    assert bielik_sites.absorbs(nie, b"dziela")
+    niedziela = [tokens[i] for i in bielik.encode("niedziela")]
+    assert niedziela == [b" n", b"ied", b"z", b"iel", b"a"]
+
+
+def test_what_is_absorbed_is_never_encoded(
+    bielik: Tokenizer[Any], bielik_sites: MergeSites
+) -> None:
+    """`absorbs` is the stronger statement: it says that `encode` gives None, and more."""
+    absorbed = kept = 0
+    for sentence in SENTENCES:
         ids = bielik.encode(sentence)
         for cut in range(1, len(ids)):
-            boundary = Boundary(bielik, sites)
+            boundary = Boundary(bielik, bielik_sites)
             boundary.follow(ids[:cut])
-            for data in (b"a", b"om", b"nie", b" nie", "ść".encode(), b"."):
-                assert not boundary.absorbs(data) or boundary.encode(data) is None
+            for data in (b"a", b"om", b"nie", b"die", b" nie", "ść".encode(), b"."):
+                if boundary.absorbs(data):
+                    absorbed += 1
+                    assert boundary.encode(data) is None
+                else:
+                    kept += 1
+    assert min(absorbed, kept) > 50

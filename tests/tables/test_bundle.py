@@ -106,8 +106,8 @@ def test_any_truncation_is_found_without_reading_everything(verify: bool) -> Non
             decode_bundle(data[:length], verify=verify)
 
 
-def test_bytes_behind_the_end_are_found() -> None:
-    with pytest.raises(BundleError, match="1 bytes behind its end"):
+def test_bytes_after_the_end_are_found() -> None:
+    with pytest.raises(BundleError, match="1 bytes after its end"):
         decode_bundle(encode_bundle(SMALL) + b"\0", verify=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def test_a_draft_id_never_reaches_a_parameter_for_target_ids(tmp_path: Path) -> 
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     run = [sys.executable, "-m", "mypy", "--strict", "--no-pretty", str(program)]
-    answer = subprocess.run(run, cwd=ROOT, capture_output=True, text=True).stdout
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    answer = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
     refused = {int(line) for line in re.findall(r"program\.py:(\d+): error", answer)}
     lines = enumerate(PROGRAM.splitlines(), start=1)
     assert refused == {number for number, line in lines if line.endswith("# refused")}, answer

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Generic, cast
 
-from tokalign.bpe.merges import Id, Merged, Merges
+from tokalign.bpe.ids import Id
+from tokalign.bpe.merges import Merged, Merges
 from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.bpe.validity import PairValidity

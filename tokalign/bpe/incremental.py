@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Generic
 
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.merges import Id
+from tokalign.bpe.ids import Id
 from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.bpe.stable_prefix import count_stable
 

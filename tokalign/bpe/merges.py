@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Id = TypeVar("Id", bound=int)
-"""The ids of one tokenizer; `tokenizer/vocabulary.py` tells the draft's from the target's."""
+from tokalign.bpe.ids import Id
 
 Ints: TypeAlias = NDArray[np.int64]
 

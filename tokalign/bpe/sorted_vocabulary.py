@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Generic
 
-from tokalign.bpe.merges import Id
+from tokalign.bpe.ids import Id
 
 
 class TokenOrder(Generic[Id]):

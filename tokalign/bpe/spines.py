@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeAlias
 
-from tokalign.bpe.merges import Id
+from tokalign.bpe.ids import Id
 
 NEVER = 1 << 60
 """Later than the moment of any merge."""

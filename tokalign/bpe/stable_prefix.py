@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.merges import Id
+from tokalign.bpe.ids import Id
 
 _TRIED = 16
 """How many tokens are tried before one is assumed to follow. That makes fewer ids stable, and none

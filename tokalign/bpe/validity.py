@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence, Set
 from functools import lru_cache
 from typing import Generic
 
-from tokalign.bpe.merges import Id, Merged, Merges
+from tokalign.bpe.ids import Id
+from tokalign.bpe.merges import Merged, Merges
 from tokalign.bpe.spines import NEVER, EdgeToken, Spine, crosses
 
 

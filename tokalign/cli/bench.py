@@ -1,4 +1,4 @@
-"""`tokalign bench`: prompts times conditions against plain decoding, on this machine."""
+"""`tokalign bench`: every way to draft against plain decoding, on this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from click.core import ParameterSource
 from tokalign import __version__
 from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import language_option
-from tokalign.cli.output import as_json, note, progress, quiet_option
+from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
-from tokalign.cost.store import find_curve
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import Comparison, compare
 from tokalign.evaluate.measurements import (
+    BASELINES,
     PLAIN,
     Condition,
     Measurement,
@@ -29,8 +28,6 @@ from tokalign.evaluate.measurements import (
     model_fingerprint,
     read_measurements,
 )
-from tokalign.report import tables
-from tokalign.report.bench import bench_page
 from tokalign.runtime.methods import (
     DEFAULT_DRAFT_TOKENS,
     METHODS,
@@ -42,6 +39,7 @@ from tokalign.runtime.methods import (
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
     from tokalign.evaluate.bench import Bench
+    from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
 _PATH = click.Path(path_type=Path)
@@ -73,17 +71,19 @@ class Options:
     results: Path | None
     output: str
     save: tuple[Path, ...]
+    as_json: bool
     quiet: bool
 
     def note(self, message: str) -> None:
+        """Print a line on stderr unless `quiet`."""
         note(message, quiet=self.quiet)
 
 
 @click.command("bench")
 @click.option("--target", "--model", "target", metavar="NAME", help="The model.")
 @click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
-@click.option("--prompts", type=_PATH, multiple=True, metavar="FILE", help="Users' turns.")
-@click.option("--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to go on with.")
+@click.option("--prompts", type=_PATH, multiple=True, metavar="FILE", help="User messages.")
+@click.option("--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue.")
 @field_option
 @limit_option
 @click.option(
@@ -98,32 +98,46 @@ class Options:
 @click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
 @language_option
 @click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
-@click.option("--window-tokens", type=click.IntRange(min=1), help="Given of a window; all of it.")
-@click.option("--ignore-chat-template", is_flag=True, help="Take prompts as they are.")
-@click.option("--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; go on there.")
+@click.option(
+    "--window-tokens",
+    type=click.IntRange(min=1),
+    help="Target tokens given of each text to continue; default: all.",
+)
+@click.option("--ignore-chat-template", is_flag=True, help="Do not apply the chat template.")
+@click.option(
+    "--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; resume from FILE."
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
 @click.option("--save", type=_PATH, multiple=True, metavar="FILE", help=".md, .csv, .json, .html")
+@json_option
 @quiet_option
 def command(**given: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
-    Conditions take turns, so that a slow minute of the machine hits all alike, and each output is
-    compared with plain decoding's, id for id (exactly equal in float32). Without prompts the
-    thirty of benchmarks/prompts are used. Without --target, what --results holds is shown.
+    Conditions take turns, so that a slow minute of the machine affects all of them, and each output
+    is compared with that of plain decoding, id by id (equal in float32). Plain decoding is measured
+    twice: a condition is called faster only where it clears the second one, the control. Without
+    prompts the thirty of benchmarks/prompts are used. Without --target, the measurements in
+    --results are shown.
     """
     options = Options(**given)
-    for path in options.save:
-        _form(path)
+    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if "html" in forms:
+        from tokalign.report.charts import require_charts
+
+        require_charts()
     found = _measured(options)
+    from tokalign.evaluate.comparison import compare
+
     comparison = compare(found.measurements)
     about = {"command": _command_line(click.get_current_context()), **found.about}
-    for path in options.save:
-        write_file(path, _written(_form(path), comparison, about, found.curve))
-    click.echo(_written(options.output, comparison, about, found.curve), nl=False)
+    for path, form in zip(options.save, forms[1:], strict=True):
+        write_file(path, _written(form, comparison, about, found.curve))
+    click.echo(_written(forms[0], comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
-            "last bit may depend on how many rows a pass has; --dtype float32 rules that out"
+            "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
 
 
@@ -137,7 +151,7 @@ class _Found:
 
 
 def _command_line(context: click.Context) -> str:
-    """What was typed, for whoever wants to do it again."""
+    """The command as typed, for repeating it."""
     words = ["tokalign", "bench"]
     for option in context.command.params:
         name, typed = option.name or "", ParameterSource.COMMANDLINE
@@ -150,7 +164,7 @@ def _command_line(context: click.Context) -> str:
 
 
 def _measured(options: Options) -> _Found:
-    """Measurements of the file and of this run, those that were asked for."""
+    """The measurements asked for, from the file and from this run."""
     from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
 
     if options.target is None:
@@ -168,10 +182,10 @@ def _measured(options: Options) -> _Found:
         limit=options.limit,
         repeats=options.repeats,
     )
+    from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.sampling import Sampling
 
-    dtype = choose_dtype(options.dtype, note=options.note)
     decoder = load_decoder(
         options.target,
         options.draft,
@@ -182,23 +196,23 @@ def _measured(options: Options) -> _Found:
             language=options.language,
             alignment=options.alignment,
         ),
-        dtype=dtype,
+        dtype=options.dtype,
         sampler=Sampling(temperature=options.temp, seed=options.seed),
         note=options.note,
     )
     keep_loaded()
     machine = machine_of(decoder.target.model, decoder.draft and decoder.draft.model)
-    about = _about(options, decoder, machine, dtype)
+    about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
     return _Found(about, _run(bench, file, options), find_curve(machine))
 
 
 def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
-    """What the file has of the schedule already, and the rest of it measured now."""
+    """Take from the file what it has of the schedule, and measure the rest."""
     done = file.open() if file else []
     if done:
-        options.note(f"{options.results}: {len(done):,} measurements are there already")
+        options.note(f"{options.results}: holds {len(done):,} measurements already")
     wanted = list(bench.schedule())
     found = [m for m in done if (m.block, m.condition) in set(wanted)]
     with progress(len(wanted) - len(found), "measuring", quiet=options.quiet) as advance:
@@ -211,7 +225,7 @@ def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[M
 
 
 def _lengths(typed: str) -> list[int | str]:
-    """Draft lengths in the order typed, "auto" among them. Raises: UsageError."""
+    """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
     lengths = [read_draft_tokens(part.strip()) for part in typed.split(",")]
     return list(dict.fromkeys("auto" if k is None else k for k in lengths))
 
@@ -234,7 +248,7 @@ def _bench(
                 draft=draft is not None,
                 dictionary=decoder.drafting.dictionary is not None,
             )
-        conditions = [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
+        conditions = [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
     return Bench(
         decoder=decoder,
         prompts={one.block: _prompt(options, decoder, one) for one in texts},
@@ -256,7 +270,7 @@ def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
 def _about(
     options: Options, decoder: Decoder, machine: Machine, dtype: str | None
 ) -> dict[str, Any]:
-    """What has to be equal for measurements to be compared."""
+    """Everything that has to be equal if measurements are to be compared."""
     loaded = ((options.target, decoder.target), (options.draft, decoder.draft))
     models = [f"{name} ({model_fingerprint(m.folder)})" for name, m in loaded if m and m.folder]
     return {
@@ -275,7 +289,7 @@ def _about(
 
 
 def _form(path: Path) -> str:
-    """What to write into a file, by its ending. Raises: UsageError."""
+    """The format of a file, from the ending of its name. Raises: UsageError."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS or form == "table":
         raise UsageError(f"{path}: give a file that ends in .md, .csv, .json or .html to --save")
@@ -285,11 +299,14 @@ def _form(path: Path) -> str:
 def _written(
     form: str, comparison: Comparison, about: Mapping[str, Any], curve: CostCurve | None
 ) -> str:
+    from tokalign.report import tables
+    from tokalign.report.bench import bench_page
+
     match form:
         case "html":
             return bench_page(comparison, about, curve=curve)
         case "json":
-            return as_json(tables.as_object(comparison, about)) + "\n"
+            return to_json(tables.as_object(comparison, about)) + "\n"
         case "csv":
             return tables.comma_separated(comparison)
         case "md":

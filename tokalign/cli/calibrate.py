@@ -1,4 +1,4 @@
-"""`tokalign calibrate`: what passes cost on this machine, kept for every later run."""
+"""`tokalign calibrate`: measure what passes cost on this machine, and keep it for later runs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from tokalign.evaluate.recorded_proposals import ProposalTrace
     from tokalign.runtime.decoder import Decoder
 
-_PROMPTS, _PROMPT_WORDS, _LONGEST = 2, 8, 8
+_PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 
 
 @click.command("calibrate")
 @click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
 @click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
 @click.option(
-    "--calibration",
-    type=click.Choice(["argmax", "unispec"]),
-    default="argmax",
-    show_default=True,
-    help="How the best fixed draft length is found: every measured one, or UniSpec's smooth fits.",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write here, not to the cache.",
 )
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Not the cache.")
 @click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
 @click.option(
-    "--budget", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds."
+    "--budget",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    help="Seconds; up to three times as many if other programs disturb the measurement.",
 )
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
 @json_option
@@ -43,7 +45,6 @@ def command(
     *,
     target: str,
     draft: str | None,
-    calibration: str,
     output: Path | None,
     refresh: bool,
     budget: float,
@@ -51,9 +52,9 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure verification by rows, draft passes and host work; decode reads them by itself.
+    """Measure verification by rows, draft passes and host work; decode finds the result by itself.
 
-    A curve is measured again when the chip, mlx, or the weights' shapes or formats have changed.
+    A curve is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.machine import machine_of
@@ -63,11 +64,13 @@ def command(
     machine = machine_of(decoder.target.model, theirs)
     curve = None if refresh else find_curve(machine)
     if curve is None or curve.is_stale(machine) or "length" not in curve.notes:
-        curve = _measured(decoder, calibration, budget, quiet=quiet)
+        curve = _measured(decoder, budget, quiet=quiet)
         path = store_curve(curve, output)
         note(f"cost curve -> {path}", quiet=quiet)
     else:
-        note("measured before, and nothing has changed; --refresh measures again", quiet=quiet)
+        note(
+            "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
+        )
         if output is not None:
             store_curve(curve, output)
     if as_json:
@@ -76,9 +79,10 @@ def command(
         click.echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
 
-def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool) -> CostCurve:
-    """The curve, and in its notes how well the draft guesses and which fixed length is best."""
+def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
+    """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import measure_curve
+    from tokalign.evaluate.project import costs_under, project
     from tokalign.evaluate.self_draft import conditional_acceptance
 
     with progress(100, "measuring", quiet=quiet) as advance:
@@ -92,47 +96,29 @@ def _measured(decoder: Decoder, calibration: str, budget: float, *, quiet: bool)
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     if decoder.draft is None:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    trace = _trace(decoder)
-    length, speedup = _best_length(curve, trace, calibration)
-    found = conditional_acceptance(trace, _LONGEST)
+    trace = _self_draft_trace(decoder)
+    costs = costs_under(curve, trace, draft_pass=None)
+    projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
     notes = {
         "tokenizers": tokenizers,
-        "acceptance": [round(share, 3) for share in found],
-        "length": length,
-        "speedup": round(speedup, 3),
-        "calibration": calibration,
+        "acceptance": [round(share, 3) for share in conditional_acceptance(trace, _LONGEST)],
+        "length": projection.best,
+        "speedup": round(projection.fixed[projection.best], 3),
     }
     return replace(curve, notes=notes)
 
 
-def _trace(decoder: Decoder) -> ProposalTrace:
-    from tokalign.evaluate.self_draft import trace_own_output
+def _self_draft_trace(decoder: Decoder) -> ProposalTrace:
+    from tokalign.evaluate.self_draft import self_draft_trace
 
     lines = shipped(CORPUS).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     prompts = [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
-    return trace_own_output(decoder, prompts, limit=_LONGEST)
-
-
-def _best_length(curve: CostCurve, trace: ProposalTrace, calibration: str) -> tuple[int, float]:
-    """The best fixed number of draft tokens, 0 included, and the speed-up expected of it."""
-    from tokalign.evaluate.project import costs_under, expected_tokens, project
-    from tokalign.evaluate.unispec import unispec_size
-
-    costs = costs_under(curve, trace, draft_pass=None)
-    if calibration == "argmax":
-        projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
-        return projection.best, projection.fixed[projection.best]
-    lengths = range(_LONGEST + 1)
-    found = unispec_size(
-        {g: costs.verify(g + 1) + g * costs.draft_pass for g in lengths},
-        {g: expected_tokens(trace, g) for g in lengths},
-    )
-    return found.length, found.speedup
+    return self_draft_trace(decoder, prompts, limit=_LONGEST)
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.assemble import DraftingOptions, choose_dtype, load_decoder
+    from tokalign.assemble import DraftingOptions, load_decoder
 
     def tell(line: str) -> None:
         note(line, quiet=quiet)
@@ -143,13 +129,13 @@ def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> 
         DraftingOptions(
             method="plain" if draft is None else "draft", num_draft_tokens=DEFAULT_DRAFT_TOKENS
         ),
-        dtype=choose_dtype(dtype, note=tell),
+        dtype=dtype,
         note=tell,
     )
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
-    """What a person wants to know."""
+    """What a person wants to know of a curve."""
     shown: list[tuple[str, Any]] = [("curve", curve.name), ("source", curve.source)]
     for costs in curve.contexts:
         plain = costs.rows[1].median
@@ -158,7 +144,7 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
                 timing = costs.rows[rows]
                 shown.append(
                     (
-                        f"{rows} rows behind {costs.tokens}",
+                        f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids",
                         f"{timing.median * 1e3:.2f} ms "
                         f"({timing.low * 1e3:.2f}-{timing.high * 1e3:.2f}), "
                         f"{timing.median / plain:.2f} x one row",
@@ -166,7 +152,7 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
                 )
         if costs.draft_pass is not None:
             share = costs.draft_pass.median / plain
-            shown.append((f"draft pass behind {costs.tokens}", f"{share:.3f} x one row"))
+            shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))

@@ -13,10 +13,13 @@ import click
 
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.drafting_options import (
+    alignment_option,
     alternatives_option,
+    dictionary_option,
     dtype_option,
     language_option,
     order_option,
+    translation_option,
 )
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
@@ -103,12 +106,7 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
     help="How to draft; auto uses every source there is.",
 )
 @order_option
-@click.option(
-    "--translation",
-    metavar="NAME",
-    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
-    "Default: none for one tokenizer, exact for two.",
-)
+@translation_option
 @alternatives_option
 @click.option(
     "--num-draft-tokens",
@@ -164,13 +162,9 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
 @click.option(
     "--ignore-chat-template", is_flag=True, help="Use the prompt as it is, without a template."
 )
-@click.option(
-    "--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file; else one is found."
-)
+@dictionary_option
 @language_option
-@click.option(
-    "--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file; else one is found."
-)
+@alignment_option
 @dtype_option
 @click.option(
     "--kv-bits",
@@ -239,7 +233,7 @@ def command(**given: Any) -> None:
 
 def _load(options: Options) -> Decoder:
     """Load what the options name. Raises: UsageError before anything is loaded, if it can be."""
-    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+    from tokalign.assemble import DraftingOptions, keep_loaded, load_decoder
 
     drafting = DraftingOptions(
         method=options.method,
@@ -251,14 +245,14 @@ def _load(options: Options) -> Decoder:
         language=options.language,
         alignment=options.alignment,
     )
+    from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
-    from tokalign.runtime.mlx.session import CacheOptions
 
     decoder = load_decoder(
         options.target,
         options.draft,
         drafting,
-        dtype=choose_dtype(options.dtype, note=options.note),
+        dtype=options.dtype,
         sampler=Sampling(
             temperature=options.temp,
             top_p=options.top_p,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER
+
+_PATH = click.Path(path_type=Path)
 
 order_option = click.option(
     "--order",
@@ -18,12 +22,30 @@ language_option = click.option(
     metavar="CODE",
     help="Language of the dictionary, where dictionaries of several languages fit.",
 )
+translation_option = click.option(
+    "--translation",
+    metavar="NAME",
+    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
+    "Default: none for one tokenizer, exact for two.",
+)
 alternatives_option = click.option(
     "--alternatives",
     type=click.IntRange(min=0),
     default=DEFAULT_ALTERNATIVES,
     show_default=True,
     help="Tokens that a draft model proposes besides its first one, in a tree.",
+)
+dictionary_option = click.option(
+    "--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file; else one is found."
+)
+alignment_option = click.option(
+    "--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file; else one is found."
+)
+every_position_option = click.option(
+    "--trace",
+    type=_PATH,
+    metavar="FILE",
+    help="Also draft at every position and record that for `tokalign project`.",
 )
 dtype_option = click.option(
     "--dtype",

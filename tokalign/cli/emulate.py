@@ -7,8 +7,13 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.drafting_options import language_option, order_option
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.drafting_options import (
+    dictionary_option,
+    every_position_option,
+    language_option,
+    order_option,
+)
+from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS, read_order
 
@@ -21,13 +26,7 @@ from tokalign.runtime.methods import LOOKUP_METHODS, read_order
     show_default=True,
     help="How to draft.",
 )
-@click.option(
-    "--dictionary",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A .dictionary.tok file; else one is found.",
-)
+@dictionary_option
 @language_option
 @order_option
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
@@ -55,18 +54,13 @@ from tokalign.runtime.methods import LOOKUP_METHODS, read_order
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
-@click.option(
-    "--trace",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Also draft at every position and record that for `tokalign project`.",
-)
+@every_position_option
 @json_option
 @quiet_option
 def command(
     *,
     method: str,
-    file: Path | None,
+    dictionary: Path | None,
     language: str | None,
     order: str,
     target: str,
@@ -99,7 +93,7 @@ def command(
         method=method,
         num_draft_tokens=max_draft,
         order=read_order(order),
-        dictionary=file,
+        dictionary=dictionary,
         language=language,
     )
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
@@ -113,8 +107,4 @@ def command(
         statistics = emulate(drafting, encoded, prompt_tokens=prompt_tokens, progress=advance)
     if trace is not None:
         write_trace(trace_of(drafting, encoded, prompt_tokens=prompt_tokens), trace)
-    found = figures(statistics)
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in found.items()))
+    print_figures(figures(statistics), as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.output import json_option, print_json, table
+from tokalign.cli.output import always_quiet_option, json_option, print_json, table
 
 if TYPE_CHECKING:
     from tokalign.tables.bundle import Bundle
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
+@always_quiet_option
 def command(*, file: Path, as_json: bool) -> None:
     """Show what FILE is, what it was built from, and what it holds.
 
@@ -48,7 +49,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Nested keys as dotted names; a list of mappings (the corpus's files) row by row."""
+    """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
     for key, item in value.items():
         if isinstance(item, Mapping):
             yield from _rows(item, f"{prefix}{key}.")

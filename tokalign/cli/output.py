@@ -1,4 +1,4 @@
-"""What every subcommand shares: data to stdout, progress to stderr, colours only where wanted."""
+"""What every subcommand shares: data on stdout, progress on stderr, colours only where wanted."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+always_quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, help="No effect: this command prints no notes."
+)
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One JSON object on stdout, keys in the order given."""
-    click.echo(as_json(result))
+    """Print one JSON object on stdout, keys in the order given."""
+    click.echo(to_json(result))
 
 
-def as_json(value: Any, *, indent: str = "") -> str:
-    """JSON with a line per key, and per element of a list of objects; the rest of it in a row.
+def to_json(value: Any, *, indent: str = "") -> str:
+    """Write JSON with one line per key, and one per element of a list of objects.
 
-    An object inside stays on one line where that has at most 240 columns.
+    A nested object stays on one line if that has at most 240 columns.
     """
     flat = json.dumps(value, ensure_ascii=False)
     inner = indent + "  "
     if isinstance(value, Mapping) and value and (not indent or len(indent + flat) > 240):
         names = (json.dumps(str(key), ensure_ascii=False) for key in value)
-        values = (as_json(item, indent=inner) for item in value.values())
+        values = (to_json(item, indent=inner) for item in value.values())
         lines = [f"{name}: {item}" for name, item in zip(names, values, strict=True)]
         return _block("{", lines, "}", indent)
     if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        return _block("[", [as_json(item, indent=inner) for item in value], "]", indent)
+        return _block("[", [to_json(item, indent=inner) for item in value], "]", indent)
     return flat
 
 
@@ -43,13 +46,13 @@ def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str
 
 
 def note(message: str, *, quiet: bool = False) -> None:
-    """A line on stderr: what an alias resolved to, what was left out, why a fallback was taken."""
+    """Print a line on stderr: what an alias stands for, what was left out, a fallback."""
     if not quiet:
         print(message, file=sys.stderr)
 
 
 def colours_wanted() -> bool:
-    """Colours on a terminal, unless NO_COLOR is set (no-color.org); FORCE_COLOR overrides."""
+    """Whether to colour stdout: with FORCE_COLOR or on a terminal, but never with NO_COLOR."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
@@ -59,11 +62,11 @@ def colours_wanted() -> bool:
 def progress(
     total: int, label: str, *, quiet: bool = False, in_bytes: bool = False
 ) -> Iterator[Any]:
-    """A progress bar on stderr for work that may take over two seconds, with the time left.
+    """Show a progress bar with the time left, for work that may take over two seconds.
 
-    in_bytes: what `total` counts is bytes; then the rate is shown too.
-    Yields a callable that takes the amount done since the last call. Nothing is drawn before two
-    seconds have passed, nor when stderr is not a terminal, nor when `quiet`.
+    in_bytes: `total` counts bytes, and the rate is shown too.
+    Yields a callable that takes the amount done since the last call. Nothing is drawn in the first
+    two seconds, if stderr is not a terminal, or if `quiet`.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda _done: None
@@ -90,7 +93,16 @@ def progress(
 
 
 def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Two aligned columns."""
+    """Format two aligned columns."""
     pairs = [(name, str(value)) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
+
+
+def print_figures(figures: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print named figures on stdout, as a JSON object or as a table with four decimal places."""
+    if as_json:
+        print_json(figures)
+        return
+    rows = ((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
+    click.echo(table(rows))

@@ -1,4 +1,4 @@
-"""`tokalign project`: what recorded offers would be worth on a machine one does not have."""
+"""`tokalign project`: the speed-up to expect of recorded proposals on any machine."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path),
-    help="Written by replay, emulate or decode --trace, or by decode --json.",
+    help="Written by replay, emulate or decode with --trace, or by decode --json.",
 )
 @click.option(
     "--cost",
     "curves",
     metavar="CURVE",
     multiple=True,
-    help="A file of `tokalign calibrate`, or a shipped curve; repeatable. Default: all shipped.",
+    help="A curve of `tokalign calibrate` or a shipped one; repeatable. Default: all shipped.",
 )
 @click.option(
     "--draft-pass",
     type=click.FloatRange(min=0),
     metavar="PASSES",
-    help="A pass of the draft model, in plain passes of the target. Default: the curve's, or 0.1.",
+    help="Cost of a pass of the draft model in passes of the target. Default: the curve's, or 0.1.",
 )
 @json_option
 @quiet_option
@@ -45,7 +45,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Say what speed-up to expect under cost curves, by draft length and with `auto`."""
+    """Say what speed-up a trace promises under cost curves, by draft length and with `auto`."""
     from tokalign.cost.curve import read_curve, shipped_names
     from tokalign.evaluate.project import costs_under, project
     from tokalign.evaluate.recorded_proposals import read_trace
@@ -67,8 +67,8 @@ def command(
 def _say_what_is_approximate(trace: ProposalTrace, *, quiet: bool) -> None:
     if not trace.every_position:
         note(
-            "the trace is of one generation: other draft lengths than its own are approximate "
-            "(record with replay --trace for exact ones)",
+            "the trace is of one generation: figures for other draft lengths are approximate "
+            "(replay --trace records a trace that makes them exact)",
             quiet=quiet,
         )
 

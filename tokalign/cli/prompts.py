@@ -1,4 +1,4 @@
-"""Prompts to measure with: sets out of files, or the ones that come with tokalign."""
+"""Prompts to measure with: sets read from files, or the ones that come with tokalign."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as it stands in a file. window: text to go on with, not a user's turn."""
+    """A prompt as written in a file. window: a text to continue, not a user's message."""
 
     block: Block
     text: str
@@ -32,9 +32,9 @@ def read_prompts(
     limit: int | None,
     repeats: int = 1,
 ) -> list[PromptText]:
-    """Every prompt of every file, once per repeat; without files, of those that come with tokalign.
+    """Read every prompt of every file, once per repeat; tokalign's own prompts if no file is given.
 
-    A set has the name of its file. Raises: UsageError, CorpusError.
+    A set is named after its file. Raises: UsageError, CorpusError.
     """
     if not turns and not windows:
         turns = [shipped(PROMPTS) / name for name in _OWN_TURNS]

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.drafting_options import alternatives_option, dtype_option
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.drafting_options import (
+    alignment_option,
+    alternatives_option,
+    dtype_option,
+    every_position_option,
+    translation_option,
+)
+from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 if TYPE_CHECKING:
@@ -36,12 +42,7 @@ _KEYS = (
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
 @field_option
-@click.option(
-    "--translation",
-    metavar="NAME",
-    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
-    "Default: none for one tokenizer, exact for two.",
-)
+@translation_option
 @click.option(
     "--num-draft-tokens",
     type=int,
@@ -58,19 +59,9 @@ _KEYS = (
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
-@click.option(
-    "--alignment",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="An .alignment.tok file; else one is found.",
-)
+@alignment_option
 @dtype_option
-@click.option(
-    "--trace",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Also draft at every position and record that for `tokalign project`.",
-)
+@every_position_option
 @json_option
 @quiet_option
 def command(
@@ -124,12 +115,7 @@ def command(
         "translation_ms_per_round": statistics.translation_ms_per_round,
         "translation_counts": dict(sorted(statistics.counts.items())),
     }
-    if as_json:
-        print_json(figures)
-    else:
-        click.echo(
-            table((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
-        )
+    print_figures(figures, as_json=as_json)
 
 
 def _replay(
@@ -145,22 +131,22 @@ def _replay(
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; returns the statistics of all and the translation that was chosen."""
-    from tokalign.assemble import choose_drafting, choose_dtype, keep_loaded, load_model
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
     from tokalign.evaluate.record import record
     from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
     from tokalign.evaluate.replay import replay
     from tokalign.runtime.decoder import Prompt, make_model_drafter
-    from tokalign.runtime.mlx.session import ModelSession
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translation.published import Pair
+    from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
-    model = load_model(draft, dtype=choose_dtype(dtype, note=tell), note=tell)
+    [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
-    session, statistics = ModelSession(model.model), Statistics()
+    session, statistics = DraftModelSession(model.model), Statistics()
     recorded: list[TracedText] = []
     keep_loaded()
 

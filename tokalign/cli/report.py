@@ -1,4 +1,4 @@
-"""`tokalign report`: one HTML page that shows how each token of a run came about."""
+"""`tokalign report`: an HTML page that shows where each token of a run came from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tokalign.atomic_file import write_file
-from tokalign.cli.output import note, quiet_option
+from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
 
 
@@ -23,8 +23,9 @@ from tokalign.errors import UsageError
     help="What `tokalign decode --json` printed; - (the default) reads it from stdin.",
 )
 @click.option("--title", default="How this text was decoded", show_default=True)
+@json_option
 @quiet_option
-def command(*, file: Path, run: str, title: str, quiet: bool) -> None:
+def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> None:
     """Show a run as one self-contained page: accepted, corrected, bonus and undrafted tokens.
 
     tokalign decode --target T --draft D -p "..." --json | tokalign report FILE.html
@@ -34,11 +35,14 @@ def command(*, file: Path, run: str, title: str, quiet: bool) -> None:
 
     saved = SavedRun.from_json(_read(run), name="stdin" if run == "-" else run)
     write_file(file, run_page(saved, title=title))
-    note(f"{file}: {len(saved.rounds):,} rounds", quiet=quiet)
+    if as_json:
+        print_json({"file": str(file), "rounds": len(saved.rounds)})
+    else:
+        note(f"{file}: {len(saved.rounds):,} rounds", quiet=quiet)
 
 
 def _read(run: str) -> Any:
-    """The JSON in a file. Raises: UsageError."""
+    """Read the JSON in a file, or on stdin. Raises: UsageError."""
     try:
         return json.loads(sys.stdin.read() if run == "-" else Path(run).read_text("utf-8"))
     except OSError as error:

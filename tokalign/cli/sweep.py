@@ -1,4 +1,4 @@
-"""`tokalign sweep`: dictionaries of many kinds and sizes, and what each saves on texts."""
+"""`tokalign sweep`: build dictionaries of many kinds and sizes, and measure what each saves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokalign.atomic_file import write_file
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
-from tokalign.evaluate.sweep import LONGEST, Outcome, SweepFile, Variant, sweep, variants
+from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, Variant, sweep, variants
 
 if TYPE_CHECKING:
     from tokalign.tables.bundle import Bundle
@@ -26,7 +26,7 @@ _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
-    """Numbers separated by commas, none of them below `least`."""
+    """Numbers separated by commas, none of them below `least`; underscores may group digits."""
 
     name = "numbers"
 
@@ -34,12 +34,13 @@ class Numbers(click.ParamType[tuple[float, ...]]):
         self._number, self._least = number, least
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """See `click.ParamType`."""
         if isinstance(value, tuple):
             return value
         try:
             found = tuple(self._number(part.replace("_", "")) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers, such as 1,2,3", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers such as 1,2,3", param, ctx)
         if min(found) < self._least:
             self.fail(f"{min(found)} is less than {self._least}", param, ctx)
         return found
@@ -70,8 +71,14 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 @click.option("--max-draft", type=click.IntRange(min=1), default=8, show_default=True)
 @field_option
 @limit_option
-@click.option("--results", type=_PATH, required=True, metavar="FILE", help="CSV; it resumes.")
-@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw it, as an HTML page.")
+@click.option(
+    "--results",
+    type=_PATH,
+    required=True,
+    metavar="FILE",
+    help="CSV; a killed sweep resumes from it.",
+)
+@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw them, as an HTML page.")
 @json_option
 @quiet_option
 def command(
@@ -94,9 +101,13 @@ def command(
 ) -> None:
     """Build a dictionary for every combination and emulate it on every text.
 
-    The corpus is counted once for each kind. Finished tables are in RESULTS at once; run the same
-    command again to go on where a sweep was stopped.
+    The corpus is counted once for each kind. Results are written as soon as a table is measured;
+    run the same command again to resume a sweep that was stopped.
     """
+    if plot is not None:
+        from tokalign.report.charts import require_charts
+
+        require_charts()
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
@@ -106,10 +117,10 @@ def command(
     texts = {path.name: read_texts(path, field=field, limit=limit) for path in text_files}
     settings = resolved.tokenizer.fingerprint, max_draft, field, limit
     file = SweepFile(results, _basis(*settings, files=(*corpus_files, *text_files)), len(texts))
-    outcomes = file.open()
-    missing = sorted(set(wanted) - {outcome.variant for outcome in outcomes})
+    found = file.open()
+    missing = sorted(set(wanted) - {result.variant for result in found})
     note(f"{len(wanted) - len(missing)} of {len(wanted)} tables are done", quiet=quiet)
-    found = _sweep(
+    swept = _sweep(
         missing,
         file,
         resolved.tokenizer,
@@ -119,15 +130,15 @@ def command(
         quiet=quiet,
     )
     with progress(len(missing), "sweeping", quiet=quiet) as advance:
-        for of_table in found:
-            outcomes += of_table
+        for of_table in swept:
+            found += of_table
             advance(1)
     if plot is not None:
-        _draw(outcomes, plot, quiet=quiet)
+        _draw(found, plot, quiet=quiet)
     if as_json:
-        print_json({"outcomes": [asdict(outcome) for outcome in outcomes]})
+        print_json({"results": [asdict(result) for result in found]})
     else:
-        click.echo(_as_text(outcomes))
+        click.echo(_as_text(found))
 
 
 def _sizes_by_kind(
@@ -136,12 +147,12 @@ def _sizes_by_kind(
     known = {"backoff": sizes, "dictspec": ngrams}
     asked = [kind.strip() for kind in kinds.split(",")]
     if unknown := [kind for kind in asked if kind not in LONGEST]:
-        raise UsageError(f"there is no kind {unknown[0]!r}; choose of {', '.join(LONGEST)}")
+        raise UsageError(f"there is no kind {unknown[0]!r}; choose from {', '.join(LONGEST)}")
     return {kind: known[kind] for kind in asked}
 
 
 def _basis(*parts: object, files: Iterable[Path]) -> str:
-    """Twelve digits of all that the outcomes depend on besides the variant."""
+    """Twelve digits of everything that the results depend on besides the variant."""
     digest = sha256(json.dumps(parts).encode())
     for path in sorted(files, key=lambda path: path.name):
         digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
@@ -157,8 +168,8 @@ def _sweep(
     texts: Mapping[str, list[str]],
     max_draft: int,
     quiet: bool,
-) -> Iterator[list[Outcome]]:
-    """Wire builder and emulator; see `sweep`."""
+) -> Iterator[list[SweepResult]]:
+    """Connect builder and emulator; see `evaluate.sweep.sweep`."""
     from tokalign.build.corpus import Corpus
     from tokalign.evaluate.emulate import emulate, figures
     from tokalign.evaluate.variants import VariantBuilder
@@ -182,9 +193,9 @@ def _sweep(
     return sweep(missing, file, build=builder.build, measure=measure)
 
 
-def _as_text(outcomes: list[Outcome]) -> str:
+def _as_text(results: list[SweepResult]) -> str:
     """A table, the best on each text first."""
-    ranked = sorted(outcomes, key=lambda outcome: (outcome.text, -outcome.speedup))
+    ranked = sorted(results, key=lambda result: (result.text, -result.speedup))
     rows = [_SHOWN, *(tuple(_shown(getattr(one, key)) for key in _SHOWN) for one in ranked)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -197,8 +208,8 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _draw(outcomes: list[Outcome], path: Path, *, quiet: bool) -> None:
+def _draw(results: list[SweepResult], path: Path, *, quiet: bool) -> None:
     from tokalign.report.sweep import sweep_page
 
-    write_file(path, sweep_page(outcomes))
+    write_file(path, sweep_page(results))
     note(f"plot -> {path}", quiet=quiet)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.output import json_option, print_json
+from tokalign.cli.output import always_quiet_option, json_option, print_json
 from tokalign.errors import TokalignError
 
 
 @click.command("verify")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
+@always_quiet_option
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     """Check every byte of FILES against their checksums, and that their tables can be read.
 
@@ -41,7 +42,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _check(path: Path) -> TokalignError | None:
-    """What is wrong with a table file, None if nothing is."""
+    """The error in a table file; None if it has none."""
     from tokalign.tables.opening import verify_table
 
     try:

@@ -1,1 +1,1 @@
-"""What a round costs: curves, where they are kept, and the cost models of the literature."""
+"""What a round costs: measured curves and where they are kept, expected gain, break-even."""

@@ -1,18 +1,19 @@
 """What a pass costs on one machine: a measured staircase, as a value and as JSON.
 
-A curve says how long the target takes over m rows, m = 1, 2, ..., behind contexts of a few lengths,
-and how long a pass of the draft model takes. It is measured by `runtime/calibrate.py`, shipped
-(`tokalign/curves/`), or written by hand; the decode loop and `tokalign project` only read it.
+A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
+lengths, and how long a pass of the draft model takes. It is measured by `evaluate/calibrate.py`,
+shipped in `cost/curves/`, or written by hand. The decode loop and `tokalign project` only read it.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from tokalign.errors import UsageError
 
@@ -22,7 +23,7 @@ SHIPPED = Path(__file__).with_name("curves")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: the median of some repetitions, and the quarter below and above it."""
+    """Seconds: the median of some repetitions, and the lower and upper quartile."""
 
     median: float
     low: float
@@ -30,18 +31,16 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Of at least one repetition."""
-        ordered = sorted(seconds)
-        quarter = len(ordered) // 4
-        return cls(ordered[len(ordered) // 2], ordered[quarter], ordered[-1 - quarter])
+        """Summarize at least one repetition."""
+        return cls(*np.quantile(seconds, [0.5, 0.25, 0.75]).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCosts:
-    """Costs behind a context of `tokens` ids.
+    """Costs of passes after a context of `tokens` ids.
 
-    rows: C(m) by the number of rows m, not necessarily of every m. draft_pass: None if there is no
-    draft model, or its time is not known.
+    rows: C(m) by the number of rows m; some m may be missing. draft_pass: None if there is no draft
+    model, or if its time is not known.
     """
 
     tokens: int
@@ -51,10 +50,10 @@ class ContextCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a measured curve holds for; a change of any of it makes the curve stale.
+    """What a measured curve holds for; a change of any field makes the curve stale.
 
     target, draft: fingerprints of the shapes and number formats of the weights (quantization
-    included), which is what a pass costs; draft is empty without a draft model.
+    included), because these determine what a pass costs; draft is empty without a draft model.
     """
 
     device: str
@@ -67,9 +66,10 @@ class Machine:
 class CostCurve:
     """Costs of passes on one machine.
 
-    source: where the figures come from, with everything that is assumed about them.
-    unit: "seconds", or "plain passes" where only ratios are known. host: of a round besides the
-    models. machine: None for a curve that was not measured by `tokalign calibrate`.
+    source: where the figures come from, and every assumption behind them.
+    unit: "seconds", or "plain passes" where only ratios are known. host: time of a round outside
+    the models. machine: None for a curve that was not measured by `tokalign calibrate`.
+    notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
     name: str
@@ -87,51 +87,47 @@ class CostCurve:
             raise ValueError("a pass takes no time")
 
     def rows_at(self, context: int) -> tuple[float, ...]:
-        """C(1), C(2), ... behind `context` ids, up to the most rows that were measured.
+        """C(1), C(2), ... after `context` ids, up to the most rows that were measured.
 
-        Rows and contexts in between are interpolated; outside the contexts the nearest one counts.
+        Rows and contexts in between are interpolated linearly; beyond the measured contexts the
+        nearest one counts.
         """
         known = [_every_row(costs.rows) for costs in self.contexts]
-        most = min(map(len, known))
         lengths = [costs.tokens for costs in self.contexts]
-        return tuple(
-            _interpolate(lengths, [rows[m] for rows in known], context) for m in range(most)
-        )
+        by_rows = zip(*known, strict=False)  # as far as the shortest goes
+        return tuple(float(np.interp(context, lengths, times)) for times in by_rows)
 
     def draft_pass_at(self, context: int) -> float | None:
-        """Time of a pass of the draft model, interpolated likewise."""
-        known = [(c.tokens, c.draft_pass.median) for c in self.contexts if c.draft_pass]
-        if not known:
-            return None
-        lengths, times = zip(*known, strict=True)
-        return _interpolate(lengths, times, context)
+        """Time of a pass of the draft model, interpolated in the same way; None if not known."""
+        known = {c.tokens: c.draft_pass.median for c in self.contexts if c.draft_pass}
+        return float(np.interp(context, [*known], [*known.values()])) if known else None
 
     def without_draft(self) -> Self:
-        """The target's costs alone."""
+        """The same curve with the target's costs only."""
         contexts = tuple(replace(costs, draft_pass=None) for costs in self.contexts)
         machine = self.machine and replace(self.machine, draft="")
         return replace(self, contexts=contexts, machine=machine, notes={})
 
     def is_stale(self, machine: Machine) -> bool:
-        """Whether it was measured on, or for, something else."""
+        """Whether the curve was measured on another machine or for other models."""
         return self.machine != machine
 
     def expectation(self) -> str:
-        """What it means for someone who wants to decode faster, in a sentence."""
+        """Say in a sentence what the curve means for someone who wants to decode faster."""
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
         second = f"on {device} verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
             drafting = self.draft_pass_at(0) or 0.0
             pays = (rows[1] + drafting) / rows[0] - 1
-            return f"{second}: a drafted token pays where more than {pays:.0%} are accepted"
+            return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{second}: this draft model is not expected to pay, decode will do without"
+            return f"{second}: this draft model is not expected to pay, and decode leaves it out"
         speedup = self.notes["speedup"]
         return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
     def to_json(self) -> dict[str, Any]:
-        """One object; times as [median, low, high], to a hundred nanoseconds."""
+        """Return one JSON object; a time is [median, low, high], to a hundred nanoseconds."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -146,10 +142,13 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
-        """Raises: UsageError, with `name`, for anything that is not a curve of this version."""
+        """Read what `to_json` wrote; a time may also be a single number.
+
+        Raises: UsageError, with `name`, for anything that is not a curve of this version.
+        """
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
-                raise ValueError(f"it is of {saved['format']} version {saved['version']}")
+                raise ValueError(f"it has format {saved['format']} version {saved['version']}")
             return cls(
                 name=saved["name"],
                 source=saved["source"],
@@ -167,12 +166,12 @@ class CostCurve:
 
 
 def shipped_names() -> list[str]:
-    """Names that `read_curve` knows besides paths."""
+    """List the names of the curves that come with tokalign."""
     return sorted(path.stem for path in SHIPPED.glob("*.json"))
 
 
 def read_curve(name: str) -> CostCurve:
-    """A shipped curve by its name, or one from a file. Raises: UsageError."""
+    """Read a shipped curve by its name, or a curve from a file. Raises: UsageError."""
     shipped = SHIPPED / f"{name}.json"
     path = shipped if name in shipped_names() else Path(name).expanduser()
     try:
@@ -187,20 +186,11 @@ def read_curve(name: str) -> CostCurve:
 
 
 def _every_row(rows: Mapping[int, Timing]) -> list[float]:
-    """C(1), C(2), ... with those in between interpolated."""
+    """C(1), C(2), ... with the missing ones interpolated."""
     measured = sorted(rows)
-    times = [rows[m].median for m in measured]
-    return [_interpolate(measured, times, m) for m in range(1, measured[-1] + 1)]
-
-
-def _interpolate(places: Sequence[float], values: Sequence[float], at: float) -> float:
-    """On the straight line between the neighbours; the nearest value outside."""
-    right = bisect_left(places, at)
-    if right == 0 or right == len(places):
-        return values[min(right, len(values) - 1)]
-    left = right - 1
-    share = (at - places[left]) / (places[right] - places[left])
-    return values[left] + share * (values[right] - values[left])
+    every = range(1, measured[-1] + 1)
+    times: list[float] = np.interp(every, measured, [rows[m].median for m in measured]).tolist()
+    return times
 
 
 def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
@@ -210,7 +200,6 @@ def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
-    """A time may be a number instead of [median, low, high]."""
     draft = saved.get("draft_pass")
     return ContextCosts(
         tokens=int(saved["tokens"]),

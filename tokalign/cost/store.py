@@ -1,4 +1,7 @@
-"""Where measured cost curves are kept: one file per target and draft in the user's cache folder."""
+"""Where measured cost curves are kept: one file per target and draft in the user's cache folder.
+
+`runtime/draft_length/known_costs.py` reads them when a decoder starts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tokalign.errors import UsageError
 
 
 def cache_folder() -> Path:
-    """$TOKALIGN_CACHE; else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
+    """$TOKALIGN_CACHE, else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
     if chosen := os.environ.get("TOKALIGN_CACHE"):
         return Path(chosen).expanduser()
     if sys.platform == "darwin":
@@ -25,16 +28,16 @@ def cache_folder() -> Path:
 
 
 def curve_path(machine: Machine) -> Path:
-    """The file of a pair of models on a device; another version of mlx has the same file."""
+    """Return the file for a pair of models on a device; every version of mlx has the same file."""
     key = sha256("\n".join((machine.device, machine.target, machine.draft)).encode())
     return cache_folder() / "curves" / f"{key.hexdigest()[:20]}.json"
 
 
 def find_curve(machine: Machine) -> CostCurve | None:
-    """The stored curve, None where there is none that still holds.
+    """Find the stored curve; None if there is none, or if it is stale.
 
-    A curve of the target alone, or with another draft model, stands in for one of the pair: what
-    the target's passes cost does not depend on the draft.
+    A curve of the same target with another draft model, or with none, is used for the target's
+    part, because the cost of the target's passes does not depend on the draft.
     """
     own = _read(curve_path(machine))
     if own is not None and not own.is_stale(machine):
@@ -47,7 +50,7 @@ def find_curve(machine: Machine) -> CostCurve | None:
 
 
 def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
-    """A stored curve of models with these tokenizers (fingerprints); else of the target alone."""
+    """Find a curve of models with these tokenizers (by fingerprint), or of the target alone."""
     curves = [_read(path) for path in sorted((cache_folder() / "curves").glob("*.json"))]
     found = None
     for curve in curves:
@@ -60,9 +63,10 @@ def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
 
 
 def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
-    """Write a measured curve to `path`, or to its place in the cache; whole or not at all.
+    """Write a measured curve to `path`, or to its place in the cache; returns where it is.
 
-    Raises: UsageError where it cannot be written; ValueError for one that was not measured.
+    The file is written whole or not at all.
+    Raises: UsageError if it cannot be written; ValueError for a curve that was not measured.
     """
     if path is None:
         if curve.machine is None:
@@ -79,7 +83,7 @@ def _same_target(one: Machine, other: Machine) -> bool:
 
 
 def _read(path: Path) -> CostCurve | None:
-    """A damaged or outdated file is as good as none: it will be measured again."""
+    """Read a curve; a damaged or outdated file counts as none, and will be measured again."""
     try:
         return CostCurve.from_json(json.loads(path.read_text("utf-8")), name=str(path))
     except (OSError, ValueError, UsageError):

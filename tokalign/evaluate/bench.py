@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.measurements import BASELINES, PLAIN, Block, Condition, Measurement
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 12
@@ -67,8 +68,9 @@ class Bench:
     def _drafting(self, condition: Condition) -> Drafting:
         """How a condition drafts: its name is a method, else a translation of the draft model."""
         drafting = self.decoder.drafting
-        if condition.name in METHODS:
-            drafting = replace(drafting, method=condition.name)
+        name = condition.name if condition.drafts else PLAIN
+        if name in METHODS:
+            drafting = replace(drafting, method=name)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
         if isinstance(condition.k, str):
@@ -80,7 +82,7 @@ class Bench:
         self,
         block: Block,
         drafting: Drafting,
-        sessions: tuple[ModelSession, ModelSession | None],
+        sessions: tuple[TargetModelSession, DraftModelSession | None],
         max_tokens: int,
     ) -> Generation:
         generation = Generation(
@@ -119,7 +121,7 @@ def conditions_of(
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
 ) -> list[Condition]:
-    """All conditions that can be measured: plain decoding once, the others with each length.
+    """All conditions that can be measured: plain decoding and its control, the others by length.
 
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
     `none` is the only translation; else the others are measured. A dictionary is measured if there
@@ -131,4 +133,4 @@ def conditions_of(
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
     names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
-    return [Condition(PLAIN), *(Condition(name, k) for name in names for k in lengths)]
+    return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

@@ -1,8 +1,10 @@
-"""Measuring a cost curve: what passes of a loaded pair take on this machine.
+"""Measuring a cost curve: how long passes of a loaded pair take on this machine.
 
-What is timed is what decoding does: a verification of m rows by the verifier itself, a draft by the
-session itself. Every repetition goes through all counts and contexts in an order of its own, so
-that heat and other programs hit all alike; the first is a warm-up (kernels are compiled then).
+The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts.
+Every repetition goes through all counts and contexts in an order of its own, so that heat and other
+programs affect all alike; the first one is a warm-up in which kernels are compiled. Where other
+programs disturb the times, measuring goes on beyond its budget, and the curve says how far the
+times still differ.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -18,23 +20,28 @@ from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.runtime.context import Context
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 33
 CONTEXTS = (128, 1024)
 
 _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
-"""What is left out where every count would take too long: where no chip is known to have a step."""
+"""Measured where every count would take too long: no chip is known to have a step between them."""
 
 _DRAFT_STEPS = 4
 _LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 15
+_DISTURBED = 0.2
+"""Spread of the times of one row, as a share of their median, above which measuring goes on."""
+_EXTENSION = 3
+"""How many times its budget and repetitions a disturbed measurement may take."""
 
 
 def measure_curve(
@@ -46,26 +53,29 @@ def measure_curve(
     advance: Callable[[float], object] = lambda _: None,
     clock: Callable[[], float] = perf_counter,
 ) -> CostCurve:
-    """The cost curve of two loaded mlx-lm models.
+    """Measure the cost curve of two loaded mlx-lm models.
 
-    contexts: ids in front of the measured passes; those that the models cannot hold are left out.
-    budget: seconds, roughly; three repetitions are made in any case, of fewer counts if need be.
+    contexts: how many ids precede the measured passes; what the models cannot hold is left out.
+    budget: about how many seconds; three repetitions are made in any case, of fewer counts if
+    necessary, and three times the budget is used on a machine that other programs disturb.
     advance: told the share of the budget spent since the last call.
     """
     benches = [_Bench(target, draft, length, clock) for length in _possible(contexts, target)]
-    began = clock()
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]  # compiled now
     one_repetition = sum(slowest) / 2 * MOST_ROWS
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
-    times = _repeat(benches, rows, began + budget, budget, advance, clock)
+    times = _repeat(benches, rows, budget, advance, clock)
     costs = tuple(_costs(bench, times) for bench in benches)
     sync = costs[0].rows[1].median
+    spread = _spread(costs[0].rows[1])
     return CostCurve(
         name=f"{device_name()}, measured",
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of "
-        f"{len(times[benches[0], 'rows', 1])} repetitions, the warm-up left out",
+        f"{len(times[benches[0], 'rows', 1])} repetitions, the warm-up left out; the times of one "
+        f"row differ by {spread:.0%}"
+        + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
         contexts=costs,
         host=max(0.0, sync - median(times[benches[0], "ahead", 1])),
         machine=machine_of(target, draft),
@@ -74,7 +84,7 @@ def measure_curve(
 
 @dataclass(eq=False)
 class _Bench:
-    """A pair at one context length: its caches stay filled up to there."""
+    """A pair at one context length, up to which its caches stay filled."""
 
     target: Any
     draft: Any
@@ -84,13 +94,13 @@ class _Bench:
     def __post_init__(self) -> None:
         size = max(2, int(getattr(self.target.args, "vocab_size", 1000)))
         self._ids = [TargetId(i * 7919 % size) for i in range(self.length + MOST_ROWS)]
-        self._verifier = TargetVerifier(ModelSession(self.target), Sampling())
-        self._draft = None if self.draft is None else ModelSession(self.draft)
+        self._verifier = TargetVerifier(TargetModelSession(self.target), Sampling())
+        self._draft = None if self.draft is None else DraftModelSession(self.draft)
         size = 2 if self.draft is None else max(2, int(self.draft.args.vocab_size))
-        self._draft_ids = [int(i) % size for i in self._ids[: self.length]]
+        self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
 
     def verify(self, rows: int) -> float:
-        """Seconds of a round over so many rows, host and device in turn."""
+        """Seconds of a round that verifies `rows` rows, host and device one after the other."""
         context = Context(self._ids[: self.length])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
         proposal = Proposal(tree=TokenTree.chain(proposed, ""))
@@ -99,20 +109,20 @@ class _Bench:
         return self.clock() - began
 
     def run_ahead(self, rounds: int = 6) -> list[float]:
-        """Seconds of rounds of plain decoding, from verdict to verdict."""
+        """Seconds of rounds of plain decoding that run ahead, from verdict to verdict."""
         context, ends = Context(self._ids[: self.length]), []
         for _ in range(rounds):
             context.extend(self._verifier.verify(context, Proposal(run_ahead=True)).ids)
             ends.append(self.clock())
-        self._verifier.verify(context, Proposal())  # takes the pass that is still under way
+        self._verifier.verify(context, Proposal())  # fetches the pass that is still running
         return [later - sooner for sooner, later in pairwise(ends[1:])]
 
     def draft_pass(self) -> float | None:
-        """Seconds of one of several passes of the draft model."""
+        """Seconds of a pass of the draft model, averaged over several; None without one."""
         if self._draft is None:
             return None
         began = self.clock()
-        self._draft.draft(self._draft_ids, _DRAFT_STEPS)()
+        self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
         return (self.clock() - began) / _DRAFT_STEPS
 
 
@@ -122,32 +132,40 @@ _Key = tuple[_Bench, str, int]
 def _repeat(
     benches: Sequence[_Bench],
     rows: Sequence[int],
-    until: float,
     budget: float,
     advance: Callable[[float], object],
     clock: Callable[[], float],
 ) -> dict[_Key, list[float]]:
-    """Times of everything, repetition by repetition."""
+    """Time everything, repetition by repetition, as long as the budget lasts."""
     times: dict[_Key, list[float]] = defaultdict(list)
-    for repetition in range(_MOST_REPETITIONS + 1):
+    start = clock()
+    for repetition in count():
         began = clock()
         if repetition == 1:
             times.clear()  # the warm-up
-        if repetition > _LEAST_REPETITIONS and began > until:
-            break
+        if repetition > _LEAST_REPETITIONS:
+            disturbed = _spread(Timing.of(times[benches[0], "rows", 1])) > _DISTURBED
+            share = max((began - start) / budget, repetition / (_MOST_REPETITIONS + 1))
+            if share >= (_EXTENSION if disturbed else 1):
+                break
         for key, seconds in _once(benches, rows, Random(repetition)):
             times[key].append(seconds)
         advance((clock() - began) / budget)
     return times
 
 
+def _spread(timing: Timing) -> float:
+    """Distance between the quartiles as a share of the median."""
+    return (timing.high - timing.low) / timing.median
+
+
 def _once(
     benches: Sequence[_Bench], rows: Sequence[int], order: Random
 ) -> Iterator[tuple[_Key, float]]:
-    places = [(bench, count) for bench in benches for count in rows]
+    places = [(bench, number) for bench in benches for number in rows]
     order.shuffle(places)
-    for bench, count in places:
-        yield (bench, "rows", count), bench.verify(count)
+    for bench, number in places:
+        yield (bench, "rows", number), bench.verify(number)
     for bench in benches:
         drafted = bench.draft_pass()
         if drafted is not None:
@@ -160,8 +178,8 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
     return ContextCosts(
         tokens=bench.length,
         rows={
-            count: Timing.of(seconds)
-            for (where, what, count), seconds in times.items()
+            number: Timing.of(seconds)
+            for (where, what, number), seconds in times.items()
             if where is bench and what == "rows"
         },
         draft_pass=Timing.of(drafted) if drafted else None,
@@ -169,5 +187,5 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
 
 
 def _possible(contexts: Sequence[int], target: Any) -> list[int]:
-    room = ModelSession(target).context_length - MOST_ROWS
+    room = TargetModelSession(target).context_length - MOST_ROWS
     return [length for length in sorted(contexts) if length <= room] or [max(1, room)]

@@ -1,21 +1,32 @@
-"""Conditions against plain decoding, out of measurements: what `tokalign bench` shows."""
+"""Compare conditions with plain decoding: what `tokalign bench` shows.
+
+Every run measures plain decoding twice. Its second measurement, the control, shows how much equal
+conditions differ on this machine; a condition is called faster only where it clears the control.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from statistics import median, quantiles
+from statistics import median
 
-from tokalign.cost.model import BreakEven, fit_break_even
-from tokalign.evaluate.measurements import PLAIN, Block, Condition, Measurement
+import numpy as np
+
+from tokalign.cost.break_even import BreakEven, fit_break_even
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition, Measurement
+from tokalign.runtime.statistics import ratio
+
+ENOUGH_PROMPTS = 8
+"""Fewer timed prompts decide nothing: among them noise clears the control too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One prompt under one condition: acceptance, and speed against plain decoding of it.
+    """One prompt under one condition: its acceptance, and its speed relative to plain decoding.
 
-    Of a prompt that was repeated, the median of both; each repeat has a plain decoding of its own.
+    For a prompt that was repeated both are medians over the repeats, each relative to the plain
+    decoding of the same repeat.
     """
 
     prompt_set: str
@@ -28,12 +39,15 @@ class Point:
 class Row:
     """One condition over the prompts of a set, or over all of them.
 
-    Token figures are of all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
+    Token figures count all tokens together; `tokens_per_second`, `host_ms` and `speedup` are
     medians over prompts, `low` and `high` the quartiles of the speed-up. points: one per prompt;
-    those that ended in their first round have no speed and no point.
-    ids_that_differ: tokens that are not plain decoding's, over all prompts.
-    break_even: None for plain decoding, for `auto` (it drafts where that pays, so that its speed
-    says little about acceptance), and for too few prompts.
+    a prompt whose output ended in its first round has no speed and no point.
+    ids_that_differ: positions at which the output is not that of plain decoding, over all prompts.
+    against_plain: "faster" where tokens were accepted and `low` lies above the control's `high`,
+    "slower" where `high` lies below the control's `low`, else "no difference"; empty without
+    drafting, without a control, and for fewer than `ENOUGH_PROMPTS` points.
+    break_even: None without drafting, for `auto` (it drafts only where that pays, so its speed says
+    little about acceptance), and for too few prompts.
     """
 
     condition: Condition
@@ -50,6 +64,7 @@ class Row:
     ids_that_differ: int
     points: tuple[Point, ...]
     break_even: BreakEven | None
+    against_plain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +76,14 @@ class Comparison:
 
     @property
     def ids_that_differ(self) -> int:
+        """Positions at which an output is not that of plain decoding, over all conditions."""
         return sum(row.ids_that_differ for row in self.overall)
 
 
 def compare(measurements: Iterable[Measurement]) -> Comparison:
-    """Rows in the order in which conditions and sets first occur, plain decoding first.
+    """Compare every condition with plain decoding, by set of prompts and over all.
 
-    Measurements of prompts whose plain decoding is not there are left out.
+    Plain decoding and its control come first. Prompts without a plain decoding are left out.
     """
     found = list(measurements)
     plain = {m.block: m for m in found if m.condition.name == PLAIN}
@@ -77,19 +93,21 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
     def rows(of: str | None) -> list[Row]:
         chosen = [m for m in found if of in (None, m.block.prompt_set)]
-        return [_row(c, [m for m in chosen if m.condition == c], plain) for c in conditions]
+        rows = [_row(c, [m for m in chosen if m.condition == c], plain) for c in conditions]
+        control = next((row for row in rows if row.condition.name == CONTROL), None)
+        return [replace(row, against_plain=_against(row, control)) for row in rows]
 
     return Comparison({name: rows(name) for name in sets}, rows(None))
 
 
 _ORDER = (
-    PLAIN, "none", "naive", "context", "intersection", "exact",
+    PLAIN, CONTROL, "none", "naive", "context", "intersection", "exact",
     "dictionary", "copy", "prompt-lookup", "hybrid-fixed", "hybrid",
 )  # fmt: skip
 
 
 def _order(condition: Condition) -> tuple[int, str, int]:
-    """Published baselines first; k as a number, `auto` last."""
+    """Sort key: published baselines first; k as a number, `auto` last."""
     kind = condition.name.partition(":")[0]
     place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
     return place, condition.name, condition.k if isinstance(condition.k, int) else 1 << 30
@@ -102,14 +120,14 @@ def _row(
     rounds, tokens = sum(m.rounds for m in measured), sum(len(m.token_ids) for m in measured)
     points = _points(measured, plain)
     speedups = [point.speedup for point in points]
-    low, middle, high = _quartiles(speedups)
+    low, middle, high = np.quantile(speedups or [0.0], [0.25, 0.5, 0.75]).tolist()
     return Row(
         condition=condition,
         prompts=len({_prompt(m.block) for m in measured}),
         tokens=tokens,
-        acceptance=_ratio(sum(m.accepted for m in measured), proposed),
-        tokens_per_round=_ratio(tokens, rounds),
-        draft_passes_per_round=_ratio(sum(m.draft_passes for m in measured), rounds),
+        acceptance=ratio(sum(m.accepted for m in measured), proposed),
+        tokens_per_round=ratio(tokens, rounds),
+        draft_passes_per_round=ratio(sum(m.draft_passes for m in measured), rounds),
         tokens_per_second=_median([m.tokens_per_second for m in measured if m.tokens_per_second]),
         host_ms=_median([m.host_ms for m in measured if m.tokens_per_second]),
         speedup=middle,
@@ -129,7 +147,7 @@ def _points(measured: Sequence[Measurement], plain: Mapping[Block, Measurement])
         usual = plain[m.block].tokens_per_second
         if m.tokens_per_second and usual:
             found = repeats.setdefault(_prompt(m.block), [])
-            found.append((_ratio(m.accepted, m.proposed), m.tokens_per_second / usual))
+            found.append((ratio(m.accepted, m.proposed), m.tokens_per_second / usual))
     return [
         Point(*prompt, *(median(values) for values in zip(*found, strict=True)))
         for prompt, found in repeats.items()
@@ -145,16 +163,16 @@ def _differing(measured: Measurement, plain: Measurement) -> int:
     return sum(1 for own, wanted in pairs if own != wanted)
 
 
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) < 2:
-        return (values[0],) * 3 if values else (0.0, 0.0, 0.0)
-    low, middle, high = quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+def _against(row: Row, control: Row | None) -> str:
+    """How a row compares with plain decoding; see `Row.against_plain`."""
+    if control is None or not row.condition.drafts:
+        return ""
+    if min(len(row.points), len(control.points)) < ENOUGH_PROMPTS:
+        return ""
+    if row.low > control.high and row.acceptance > 0:
+        return "faster"
+    return "slower" if row.high < control.low else "no difference"
 
 
 def _median(values: Sequence[float]) -> float:
     return median(values) if values else 0.0
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""Texts play the target's output against a method that needs no model (DictSpec's emulator)."""
+"""Decode with a method that needs no model; texts play the target (DictSpec's emulator)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def emulate(
     prompt_tokens: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Statistics:
-    """Statistics of all texts together; each is a request of its own.
+    """Statistics of all texts together. Each text is a request of its own.
 
-    prompt_tokens: how many ids of each text are given. progress: called with 1 after each text.
+    prompt_tokens: how many ids of each text are its prompt. progress: called with 1 for each text.
     """
     statistics = Statistics()
     for ids in texts:
@@ -45,7 +45,7 @@ def trace_of(
 
 
 def figures(statistics: Statistics) -> dict[str, float]:
-    """What `tokalign emulate` shows, under its documented names."""
+    """What `tokalign emulate` shows, by the names of `docs/metrics.md`."""
     return {
         "speedup": statistics.tokens_per_round,
         "coverage": statistics.coverage,

@@ -1,15 +1,14 @@
-"""How finely a tokenizer cuts a language, and whether that goes with what a dictionary saves.
+"""How finely a tokenizer cuts a language: fertility.
 
-Fertility is tokens per word, a word being what white space separates; parity is the tokens of a
-text over those of its translation (Petrov et al., "Language model tokenizers introduce unfairness
-between languages", 2023). Parity compares languages that cut text into words differently.
+Fertility is tokens per word, where white space separates words. Languages that cut text into words
+differently are compared by parity, the tokens of a text over those of its translation (Petrov et
+al., "Language model tokenizers introduce unfairness between languages", 2023).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
 
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -25,15 +24,17 @@ class Fertility:
 
     @property
     def tokens_per_word(self) -> float:
+        """The fertility itself."""
         return self.tokens / self.words
 
     @property
     def bytes_per_token(self) -> float:
+        """Mean length of a token in bytes."""
         return self.bytes / self.tokens
 
 
 def measure_fertility(tokenizer: Tokenizer[TargetId], texts: Iterable[str]) -> Fertility:
-    """Of all texts together. Raises: ValueError where they hold no word."""
+    """Measure all texts together. Raises: ValueError if there is no word in them."""
     texts = list(texts)
     words = sum(len(text.split()) for text in texts)
     if not words:
@@ -43,13 +44,3 @@ def measure_fertility(tokenizer: Tokenizer[TargetId], texts: Iterable[str]) -> F
         words=words,
         bytes=sum(len(text.encode()) for text in texts),
     )
-
-
-def pearson(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Pearson's r of two series of one length (2 or more); nan where one does not vary."""
-    if len(xs) != len(ys) or len(xs) < 2:
-        raise ValueError(f"{len(xs)} and {len(ys)} values; give as many of both, at least 2")
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    both = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    spread = sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys)
-    return both / sqrt(spread) if spread else float("nan")

@@ -1,7 +1,7 @@
-"""Generations measured one by one, in a JSON-lines file that a killed run goes on with.
+"""Generations measured one by one, in a JSON-lines file from which a killed run resumes.
 
-The first line says what was measured on what; every other line is one generation of one prompt
-under one condition. `tokalign bench` writes them, `comparison.py` makes tables of them.
+The first line says what was measured and on what machine; every other line is one generation of one
+prompt under one condition. `tokalign bench` writes the file, `comparison.py` compares conditions.
 """
 
 from __future__ import annotations
@@ -17,29 +17,42 @@ from typing import Any, Self
 from tokalign.errors import IncompatibleError, UsageError
 
 FORMAT, VERSION = "tokalign-bench", 1
-PLAIN = "plain"
+PLAIN, CONTROL = "plain", "plain again"
+"""Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
+
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One way to decode. name: a translation of the draft model, or a method.
+    """One way to decode.
 
-    k: ids or passes drafted in a round, or "auto"; None for plain decoding.
+    name: `PLAIN`, `CONTROL`, a translation of the draft model, or another method. k: ids or passes
+    drafted in a round, or "auto"; None for plain decoding and its control.
     """
 
     name: str
     k: int | str | None = None
 
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted."""
+        return self.k is not None
+
     def __str__(self) -> str:
         return self.name if self.k is None else f"{self.name}, k = {self.k}"
 
 
+BASELINES = (Condition(PLAIN), Condition(CONTROL))
+"""Conditions that belong to every run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What conditions are compared on: one prompt, once. number, repeat: counted from 1.
+    """What conditions are compared on: one prompt in one repeat.
 
-    digest: of the prompt's text, so that another prompt in its place is another block.
+    number, repeat: counted from 1. digest: of the prompt's text, so that another prompt at the same
+    place is another block.
     """
 
     prompt_set: str
@@ -52,7 +65,7 @@ class Block:
 class Measurement:
     """One generation.
 
-    tokens_per_second: behind the first round, in which the prompt is read; 0 if that was the last.
+    tokens_per_second: after the first round, which reads the prompt; 0 if there was no other.
     host_ms: median time of a round outside model passes. sources: accepted tokens by source.
     """
 
@@ -70,7 +83,7 @@ class Measurement:
     sources: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, times rounded to what can be measured."""
+        """Return all fields; times are rounded to what can be measured."""
         return asdict(self) | {
             "tokens_per_second": round(self.tokens_per_second, 3),
             "host_ms": round(self.host_ms, 4),
@@ -78,7 +91,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Raises: KeyError or TypeError for anything that is not a measurement."""
+        """Read what `to_json` wrote. Raises: KeyError or TypeError for anything else."""
         values = {field.name: saved[field.name] for field in fields(cls)}
         return cls(
             **values
@@ -94,18 +107,18 @@ class Measurement:
 class MeasurementFile:
     """Measurements kept in a file, appended as they come.
 
-    about: what they hold for; a file about anything else is refused. Equal `about`s mean that
-    measurements may be compared: the same weights, settings, prompts and machine.
+    about: weights, settings and machine. Measurements may be compared where these are equal, and a
+    file with other ones is refused.
     """
 
     path: Path
     about: Mapping[str, Any]
 
     def open(self) -> list[Measurement]:
-        """What is there already; makes the file where there is none.
+        """Return the measurements in the file, or create it.
 
-        A last line that was not written to its end is taken away.
-        Raises: IncompatibleError for measurements of something else; UsageError for another file.
+        A last line that was not written completely is removed.
+        Raises: IncompatibleError for measurements of something else; UsageError for any other file.
         """
         header = json.dumps({"format": FORMAT, "version": VERSION, "about": self.about})
         if not self.path.exists() or not self.path.stat().st_size:
@@ -119,7 +132,7 @@ class MeasurementFile:
         return measurements
 
     def append(self, measurement: Measurement) -> None:
-        """Write one more; it is on disk when this returns."""
+        """Append one measurement; it is on disk when this returns."""
         self._append(json.dumps(measurement.to_json(), ensure_ascii=False))
 
     def _append(self, line: str) -> None:
@@ -142,7 +155,7 @@ class MeasurementFile:
 def read_measurements(
     path: Path, content: bytes | None = None
 ) -> tuple[Mapping[str, Any], list[Measurement]]:
-    """What a file is about, and its measurements. Raises: UsageError for any other file."""
+    """Read what a file is about, and its measurements. Raises: UsageError for any other file."""
     lines = (path.read_bytes() if content is None else content).splitlines()
     try:
         header = json.loads(lines[0])
@@ -162,10 +175,10 @@ def _measurements(lines: list[bytes]) -> Iterator[Measurement]:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Twelve digits that tell models apart: of their configuration and parts of their weights.
+    """Return twelve hexadecimal digits of a model's configuration and parts of its weights.
 
-    The first and last MiB of each weight file count, and its length: enough for a fine-tune or
-    another quantization to differ, without reading gigabytes.
+    The length and the first and last MiB of each weight file count: enough to tell fine-tunes and
+    quantizations apart without reading gigabytes.
     """
     digest = sha256((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):

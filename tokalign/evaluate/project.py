@@ -1,46 +1,42 @@
-"""What recorded proposals would be worth under any cost curve: the loop on a clock of its own.
+"""What a trace of proposals is worth under any cost curve, by replaying it on a simulated clock.
 
-A trace plays both the drafters and the target. Passes cost what the curve says, and nothing else
-takes time. The loop and the draft length controller are the ones that decode, so their decisions
-are the real ones; what a machine does besides (heat, other programs) is not in it.
+Passes take what the curve says, and nothing else takes time. The decisions are those of the real
+draft length controller. What else happens on a machine (heat, other programs) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.recorded_proposals import (
-    WRONG,
-    ProposalTrace,
-    RecordedProposal,
-    TracedText,
-)
-from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
+from tokalign.evaluate.simulated import RecordedDrafter, SimulatedClock, TimedReplay, ids_of
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft_length.controller import MAX_DRAFT, DraftLengthController
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.tokenizer.vocabulary import TargetId
 
 ASSUMED_DRAFT = 0.1
-"""A pass of a draft model of a tenth of the target's bytes, where passes are bound by memory."""
+"""Time of a draft pass in plain passes, where it is unknown.
+
+Passes are bound by memory, so this is a draft model with a tenth of the target's bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Speed-ups against plain decoding under one curve.
 
-    fixed: by draft length (passes of a draft model, ids of a free source), 0 is plain. auto: of the
-    gain controller. best: the fixed length with the highest speed-up, in hindsight.
+    fixed: by draft length (passes of a draft model, ids of a free source); 0 is plain decoding.
+    auto: of the draft length controller.
     """
 
     fixed: Mapping[int, float]
@@ -48,69 +44,8 @@ class Projection:
 
     @property
     def best(self) -> int:
+        """The fixed draft length with the highest speed-up, in hindsight."""
         return max(self.fixed, key=self.fixed.__getitem__)
-
-
-class SimulatedClock:
-    """Time that passes only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class RecordedDrafter:
-    """A drafter whose proposals were recorded; the id at index i of a text is i.
-
-    fixed: how many passes to take, or ids to propose; None leaves it to the controller.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        text: TracedText,
-        costs: Costs,
-        clock: SimulatedClock,
-        fixed: int | None = None,
-    ) -> None:
-        self._name, self._text, self._costs, self._clock = name, text, costs, clock
-        self._fixed = fixed
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return self.draft(context, steps=limit if self._fixed is None else self._fixed, limit=limit)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        position = len(context.ids)
-        recorded = self._text.proposal(self._name, position)
-        if recorded is None or not steps or not limit:
-            return Proposal()
-        recorded = _at_most(recorded, steps)
-        self._clock.now += recorded.passes * self._costs.draft_pass
-        tree = recorded.tree.head(limit)
-        ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
-        return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
-
-
-class TimedReplay:
-    """The target: accepts what came in the text, and takes the time the curve says."""
-
-    def __init__(self, length: int, costs: Costs, clock: SimulatedClock) -> None:
-        self._replay = ReplayVerifier([TargetId(i) for i in range(length)])
-        self._costs, self._clock = costs, clock
-        self._ahead = False
-
-    def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        verdict = self._replay.verify(context, proposal)
-        continues = self._ahead and not proposal.tree
-        if self._ahead and not continues:
-            self._clock.now += self._costs.verify(1)  # a pass that was begun for nothing
-        self._clock.now += self._costs.verify(verdict.rows)
-        if not (continues and proposal.run_ahead):
-            self._clock.now += self._costs.host
-        self._ahead = proposal.run_ahead
-        return verdict
 
 
 def project(
@@ -118,28 +53,24 @@ def project(
     costs: Costs,
     *,
     knowledge: Callable[[], Knowledge] | None = None,
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] = range(1, MAX_DRAFT + 1),
 ) -> Projection:
-    """Replay a trace under `costs`: every fixed length, and the draft length controller.
+    """Replay a trace under `costs`, with every fixed length and with the draft length controller.
 
-    knowledge: what the controller begins with; the costs themselves by default. lengths: all up to
-    the longest recorded by default.
+    knowledge: what the controller begins with; by default it knows the costs.
+    lengths: those to project; longer ones than the trace holds are left out.
     """
-    if lengths is None:
-        lengths = range(1, min(16, trace.longest) + 1)
     plain = trace.tokens * costs.verify(1)
-    make_knowledge = knowledge or (lambda: knowledge_of(costs, trace))
-    return Projection(
-        fixed={0: 1.0} | {k: plain / _fixed_time(trace, costs, k) for k in lengths if k},
-        auto=plain / _auto_time(trace, costs, make_knowledge()),
-    )
+    known = knowledge_of(costs, trace) if knowledge is None else knowledge()
+    fixed = {n: plain / _fixed_time(trace, costs, n) for n in lengths if 0 < n <= trace.longest}
+    return Projection(fixed={0: 1.0} | fixed, auto=plain / _auto_time(trace, costs, known))
 
 
 def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | None) -> Costs:
-    """What a curve says of the contexts of a trace, in plain passes.
+    """The costs that a curve gives for the contexts of a trace, in plain passes.
 
-    draft_pass: of the draft model, in plain passes; None for what the curve says, `ASSUMED_DRAFT`
-    where it says nothing. Recorded host time is left out: it is another machine's.
+    draft_pass: of the draft model, in plain passes; None for the curve's own, or `ASSUMED_DRAFT` if
+    it has none. Recorded host time is left out, because it is that of another machine.
     """
     middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
     context = sorted(middle)[len(middle) // 2] if middle else 0
@@ -154,21 +85,13 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
     )
 
 
-def expected_tokens(trace: ProposalTrace, length: int) -> float:
-    """Tokens of a step at a fixed draft length, over all positions: UniSpec's tau."""
-    accepted = [
-        _at_most(recorded, length).accepted if length else 0 for recorded in trace.proposals
-    ]
-    return 1 + sum(accepted) / len(accepted) if accepted else 1.0
-
-
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
-    """A controller's knowledge where the curve was measured."""
+    """What the controller begins with where these costs were measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
     drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
         costs=LearnedCosts(
-            PassTimes([t + costs.host for t in costs.rows], weight=4),
+            PassTimes([time + costs.host for time in costs.rows], weight=4),
             PassTimes(drafts, weight=4) if with_model else None,
             host=costs.host,
         )
@@ -186,6 +109,7 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
 
 
 def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
+    """Time of decoding all texts, one after another, with the draft length controller."""
     clock = SimulatedClock()
     models = [name for name in trace.drafters if _is_model(trace, name)]
     for text in trace.texts:
@@ -202,20 +126,12 @@ def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> floa
     return clock.now
 
 
-def _run(text: TracedText, drafter: Drafter, verifier: TimedReplay | DraftLengthController) -> None:
-    context = Context([TargetId(i) for i in range(text.given)])
+def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
     limits = Limits(max_tokens=text.length - text.given)
-    for _ in decode(context, drafter, verifier, limits=limits):
+    for _ in decode(Context(ids_of(text.given)), drafter, verifier, limits=limits):
         pass
 
 
 def _is_model(trace: ProposalTrace, name: str) -> bool:
     """Whether a drafter spends passes."""
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
-
-
-def _at_most(recorded: RecordedProposal, steps: int) -> RecordedProposal:
-    """What fewer passes, or a shorter proposal of a free source, would have been."""
-    if recorded.passes:
-        return recorded.after_passes(steps)
-    return replace(recorded, tree=recorded.tree.head(steps))

@@ -11,7 +11,7 @@ from tokalign.runtime.interfaces import Drafter
 from tokalign.tokenizer.vocabulary import TargetId
 
 ENOUGH = 64
-"""More ids than any drafter proposes."""
+"""More ids than a drafter ever proposes."""
 
 
 def record(
@@ -23,7 +23,7 @@ def record(
 ) -> TracedText:
     """Ask every drafter at every position of a text after its first `prompt_tokens` ids.
 
-    limit: ids asked for; a trace of the longest draft wanted tells of all shorter ones.
+    limit: the most ids to ask for. A trace of long drafts also tells about shorter ones.
     """
     text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
     context = Context(reference[:prompt_tokens])

@@ -1,15 +1,16 @@
-"""What drafters proposed at the positions of texts, and how much of it was right: a trace.
+"""A trace: what drafters proposed at the positions of texts, and how much of it was right.
 
-A trace tells, without any text, what any draft length would have brought: `tokalign project`
-replays it under any cost curve. It is exact if every drafter was asked at every position, for the
-longest draft wanted (`replay --trace`, `emulate --trace`). A generation (`decode --trace`) asks
-only where its rounds begin; in between, the rest of the last proposal stands in.
+A trace holds no text, and tells what any draft length would have brought: `tokalign project`
+replays it under any cost curve. It is exact if every drafter was asked at every position for the
+longest draft of interest, as `replay --trace` and `emulate --trace` do. A generation
+(`decode --trace`) asks only where its rounds begin. At the positions between, the rest of the last
+proposal stands in.
 
-Format: JSON lines. First {"format", "version", "every_position", "notes"}; then for each text
-{"given", "length"} (ids given as its prompt, ids in all), followed by its proposals {"at", "by",
+Format: JSON lines. The first is {"format", "version", "every_position", "notes"}. Each text has a
+line {"given", "length"} (ids of its prompt, ids in all), followed by its proposals {"at", "by",
 "sources", "probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree.
-`sources` is one name where all ids are from one; `offered` counts the ids; `path` holds the indices
-of those that were right; `host` is seconds outside model passes.
+`sources` is a single name if all ids are from one source, `offered` counts the ids, `path` holds
+the indices of those that were right, and `host` is the seconds outside model passes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ WRONG = TargetId(-1)
 class RecordedProposal:
     """A proposal and how much of it was right.
 
-    tree: its ids are not the target's. An id that the text goes on with is its place in the text,
-    counted from where the proposal stood; every other one is `WRONG`.
+    tree: in the place of each id that is right its distance from the position of the proposal (0
+    for the next id of the text), in the place of every other one `WRONG`.
     passes: of a draft model. host: seconds outside model passes.
     """
 
@@ -64,12 +65,17 @@ class RecordedProposal:
     @property
     def path(self) -> list[int]:
         """Indices of the ids that the text goes on with, whether they were verified or not."""
-        return self.tree.path_of(range(len(self.tree)))
+        return self.tree.path_of([TargetId(depth) for depth in range(len(self.tree))])
 
     @property
     def accepted(self) -> int:
         """How many ids the text goes on with."""
         return len(self.path)
+
+    @property
+    def length(self) -> int:
+        """The draft length: passes of a draft model, else ids."""
+        return self.passes or len(self.tree)
 
     def rest_after(self, taken: int) -> RecordedProposal | None:
         """The rest of the first chain after `taken` ids; None if these were not all right."""
@@ -80,31 +86,36 @@ class RecordedProposal:
         ids = tuple(WRONG if i == WRONG else TargetId(i - taken) for i in rest.ids)
         return replace(self, tree=replace(rest, ids=ids))
 
-    def after_passes(self, passes: int) -> RecordedProposal:
-        """The proposal that fewer passes of a draft model would have made.
+    def at_most(self, length: int) -> RecordedProposal:
+        """The proposal that a shorter draft length would have made.
 
-        How many ids a pass brings depends on both tokenizers and is not recorded: they are spread
-        evenly over the passes, so between two tokenizers this is right on average only.
-        Alternatives to the first chain count as made by the first pass.
+        How many ids a pass of a draft model brings depends on both tokenizers and is not recorded.
+        They are spread evenly over the passes, which is right on average only. Ids beside the first
+        chain are kept where they follow the text or an id of the chain that is kept.
         """
-        if passes >= self.passes:
+        if length >= self.length:
             return self
+        if not self.passes:
+            return replace(self, tree=self.tree.head(length))
         tree, chain = self.tree, self.tree.chain_length
-        count = max(1, round(chain * passes / self.passes)) if chain else 0
+        count = max(1, round(chain * length / self.passes)) if chain else 0
         others = (i for i in range(chain, len(tree)) if tree.parents[i] < count)
-        return replace(self, tree=tree.select([*range(count), *others]), passes=passes)
+        return replace(self, tree=tree.select([*range(count), *others]), passes=length)
 
 
 @dataclass(slots=True, kw_only=True)
 class TracedText:
-    """One text: `given` ids of prompt, `length` ids in all; proposals by drafter and position."""
+    """One text of `length` ids, the first `given` of them its prompt.
+
+    proposals: by drafter and by position, the number of ids before the proposal.
+    """
 
     given: int
     length: int
     proposals: dict[str, dict[int, RecordedProposal]] = field(default_factory=dict)
 
     def proposal(self, drafter: str, position: int) -> RecordedProposal | None:
-        """What `drafter` proposed at a position, or what was left there of its last proposal."""
+        """What `drafter` proposed at a position, or else what its last proposal still offers."""
         recorded = self.proposals.get(drafter, {})
         if position in recorded:
             return recorded[position]
@@ -114,7 +125,11 @@ class TracedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalTrace:
-    """Proposals at the positions of some texts. notes: what was recorded, for people."""
+    """The proposals of drafters at the positions of some texts.
+
+    every_position: whether every drafter was asked at every position.
+    notes: what was recorded, for readers.
+    """
 
     texts: tuple[TracedText, ...]
     every_position: bool
@@ -127,7 +142,7 @@ class ProposalTrace:
 
     @property
     def tokens(self) -> int:
-        """Ids that were played, prompts not counted."""
+        """How many ids the texts have after their prompts."""
         return sum(text.length - text.given for text in self.texts)
 
     @property
@@ -139,8 +154,8 @@ class ProposalTrace:
 
     @property
     def longest(self) -> int:
-        """The most ids that were proposed at once, or passes that were spent."""
-        return max((max(len(one.tree), one.passes) for one in self.proposals), default=0)
+        """The longest draft length."""
+        return max((one.length for one in self.proposals), default=0)
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""

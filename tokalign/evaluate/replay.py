@@ -1,4 +1,4 @@
-"""A reference text plays the target's output: the same loop, another verifier."""
+"""Decode with a reference text in the place of the target: the same loop, another verifier."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 def replay(
     reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
 ) -> Iterator[Event]:
-    """Decode `reference` behind its first `prompt_tokens` ids; no rounds if it has no more.
+    """Decode what follows the first `prompt_tokens` ids of `reference`; no rounds if nothing does.
 
-    Every round emits what was accepted and one id, so tokens = rounds + accepted, exactly.
+    Every round emits the accepted ids and one more, so tokens = rounds + accepted, exactly.
     """
     rest = max(0, len(reference) - prompt_tokens)
     context = Context(reference[:prompt_tokens])
@@ -26,20 +26,25 @@ def replay(
 
 
 class ReplayVerifier:
-    """A reference text plays the target: it emits itself, whatever is proposed."""
+    """A reference text plays the target: it goes on as it does, whatever is proposed.
+
+    rows: counted as a target with a cache computes them, accepted alternatives once more.
+    """
 
     def __init__(self, reference: Sequence[TargetId]) -> None:
         self._reference = list(reference)
         self._fed_again = 0
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """Raises IndexError where the reference is at its end: bound `max_tokens` by its length."""
+        """See `interfaces.Verifier`. Raises: IndexError at the end of the reference.
+
+        Limit `max_tokens` by its length.
+        """
         at, tree = len(context.ids), proposal.tree
         ids = self._reference[at : at + len(tree) + 1]
         path = tree.path_of(ids)
         if len(path) == len(ids):
             raise IndexError("the reference text is at its end")
-        rows, chain = 1 + len(tree) + self._fed_again, tree.chain_length
-        # A pass keeps the rows of its first chain; an accepted alternative is computed once more.
-        self._fed_again = sum(index >= chain for index in path)
+        rows = 1 + len(tree) + self._fed_again
+        self._fed_again = tree.off_chain(path)
         return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path), rows=rows)

@@ -1,4 +1,4 @@
-"""How well a draft model guesses what its target writes: a trace of a little of it."""
+"""The self-draft trace: what a draft model proposes for a little text that its target wrote."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 
 
-def trace_own_output(
+def self_draft_trace(
     decoder: Decoder, prompts: Sequence[str], *, tokens: int = 40, limit: int = 8
 ) -> ProposalTrace:
-    """Generate `tokens` ids behind each prompt, then have the draft model guess at each of them.
+    """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
-    decoder: of method `draft`. Cost: tokens x limit passes of the draft model per prompt.
+    decoder: one of method `draft`. limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model per prompt.
     """
     plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
@@ -42,7 +43,7 @@ def trace_own_output(
 
 
 def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
-    """How often the i-th id was right where those before it were, i = 1, ..., `longest`."""
+    """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
     accepted = [recorded.accepted for recorded in trace.proposals]
     found = []
     for position in range(longest):

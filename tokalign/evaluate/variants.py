@@ -1,4 +1,4 @@
-"""Many dictionaries from one corpus: it is counted once for each kind."""
+"""Many dictionaries from one corpus, which is counted once for each kind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class VariantBuilder:
-    """Makes any table of a sweep. Counts are kept in memory until it is dropped.
+    """Builds any table of a sweep, and keeps the counts in memory meanwhile.
 
-    workspace: where a killed count of token n-grams resumes from.
+    workspace: a folder from which a killed count of token n-grams resumes.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class VariantBuilder:
         self._workspace, self._stage = workspace, stage
 
     def build(self, variant: Variant) -> Bundle:
-        """The dictionary of a variant, as a bundle."""
+        """Build the dictionary of a variant, as a bundle."""
         parameters: dict[str, object] = {"kind": variant.kind}
         if variant.kind == "dictspec":
             words = replace(

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokalign.cost.curve import CostCurve
-from tokalign.evaluate.comparison import Comparison, Row
-from tokalign.evaluate.measurements import PLAIN
-from tokalign.report.axes import Axis, percent
-from tokalign.report.bars import Bar, bars
+from tokalign.evaluate.comparison import ENOUGH_PROMPTS, Comparison, Row
+from tokalign.evaluate.measurements import CONTROL
+from tokalign.report.charts import Axis, Bar, Series, bars, key, scatter, staircase
 from tokalign.report.html import Html, join, table
 from tokalign.report.page import details, figures, grid, page, section
-from tokalign.report.plots import Line, Series, key, scatter, staircase
 from tokalign.report.tables import HEAD, TEXT_COLUMNS, cells
 
 
 def bench_page(
     comparison: Comparison, about: Mapping[str, object], *, curve: CostCurve | None = None
 ) -> str:
-    """One self-contained HTML document. curve: of this machine, where it is known."""
+    """Make one self-contained HTML document. curve: of this machine, if it is known."""
     rows = comparison.overall
     return page(
         "Speculative decoding, measured",
@@ -35,40 +33,46 @@ def bench_page(
 
 
 _SPEEDUP = (
-    "Tokens per second against plain decoding of the same prompt in the same run: the median over "
-    "prompts, and the quartiles as a line."
+    "Tokens per second relative to plain decoding of the same prompt in the same run: the median "
+    "over prompts, and the quartiles as a line. The band holds the quartiles of plain decoding "
+    "measured a second time: a condition counts as faster only if its quartiles lie beyond it."
 )
-_TOKENS = "What a round of the target gives. It does not depend on the machine."
+_TOKENS = "Tokens that one pass of the target yields. They do not depend on the machine."
 _SCATTER = (
-    "A mark is a prompt. Where the fitted line crosses 1, drafting begins to pay: the break-even "
-    "acceptance of that condition on this machine."
+    "Each mark is a prompt. Where the fitted line crosses 1, drafting begins to pay: this is the "
+    "break-even acceptance of that condition on this machine."
 )
 _TABLE = (
-    "Acceptance: accepted of the proposed tokens. Host ms: of a round outside model passes, the "
-    "median. Break-even: by ordinary least squares, its interval by the delta method."
+    "Acceptance: share of the proposed tokens that were accepted. Host ms: time of a round outside "
+    "model passes, the median. Break-even: by ordinary least squares, its interval by the delta "
+    "method."
 )
 
 
 def _verdict(rows: Sequence[Row]) -> str:
-    timed = [row for row in rows if row.points and row.condition.name != PLAIN]
-    if not timed:
+    """Name the fastest condition that clears the control, if there is one."""
+    drafted = [row for row in rows if row.condition.drafts and row.points]
+    if not drafted:
         return "Nothing was drafted for long enough to be timed."
-    best = max(timed, key=lambda row: row.speedup)
-    if best.low <= 1:  # a quarter of the prompts or more is not faster
-        return (
-            "Here nothing is clearly faster than plain decoding; the best median is "
-            f"{best.speedup:.2f}, of {best.condition}."
-        )
-    return f"Here {best.condition} is fastest: {best.speedup:.2f} times plain decoding."
+    faster = [row for row in drafted if row.against_plain == "faster"]
+    if faster:
+        best = max(faster, key=lambda row: row.speedup)
+        return f"Here {best.condition} is fastest: {best.speedup:.2f} times plain decoding."
+    if any(row.against_plain for row in drafted):
+        return "Here nothing is faster than plain decoding by more than the noise of this machine."
+    return (
+        f"Whether anything is faster than plain decoding is not known: that takes {ENOUGH_PROMPTS} "
+        "timed prompts, and plain decoding measured twice."
+    )
 
 
 def _figures(comparison: Comparison) -> dict[str, str]:
     rows = comparison.overall
-    drafted = [row for row in rows if row.condition.name != PLAIN]
+    drafted = [row for row in rows if row.condition.drafts]
     return {
         "prompts": str(max((row.prompts for row in rows), default=0)),
-        "conditions": str(len(drafted)),
-        "best speed-up": f"{max((row.speedup for row in drafted), default=0):.2f}×",
+        "conditions with drafting": str(len(drafted)),
+        "faster than plain": str(sum(row.against_plain == "faster" for row in drafted)),
         "most tokens per round": f"{max((r.tokens_per_round for r in drafted), default=0):.2f}",
         "ids that differ from plain decoding": str(comparison.ids_that_differ),
     }
@@ -76,15 +80,16 @@ def _figures(comparison: Comparison) -> dict[str, str]:
 
 def _grouped(rows: Sequence[Row]) -> tuple[dict[str, dict[str, Row]], list[str]]:
     """Rows with drafting by name and k; all k."""
-    drafted = [row for row in rows if row.condition.name != PLAIN]
     groups: dict[str, dict[str, Row]] = {}
-    for row in drafted:
-        groups.setdefault(row.condition.name, {})[f"k = {row.condition.k}"] = row
-    return groups, list(dict.fromkeys(f"k = {row.condition.k}" for row in drafted))
+    for row in rows:
+        if row.condition.drafts:
+            groups.setdefault(row.condition.name, {})[f"k = {row.condition.k}"] = row
+    return groups, list(dict.fromkeys(k for by_k in groups.values() for k in by_k))
 
 
 def _speedups(rows: Sequence[Row]) -> Html:
     groups, lengths = _grouped(rows)
+    control = next((row for row in rows if row.condition.name == CONTROL and row.points), None)
     return bars(
         {
             name: [
@@ -94,9 +99,10 @@ def _speedups(rows: Sequence[Row]) -> Html:
             for name, by_k in groups.items()
         },
         lengths,
-        x=Axis(label="speed-up (×)", form="{:.2f}".format),
+        x=Axis(label="speed-up (×)", form=".2f"),
         title="Median speed-up of every condition",
         level=(1, "plain decoding"),
+        band=(control.low, control.high) if control else None,
     )
 
 
@@ -108,7 +114,7 @@ def _tokens_per_round(rows: Sequence[Row]) -> Html:
             for name, by_k in groups.items()
         },
         lengths,
-        x=Axis(label="tokens per round", form="{:.2f}".format),
+        x=Axis(label="tokens per round", form=".2f"),
         title="Tokens per round of every condition",
         level=(1, "plain decoding"),
     )
@@ -117,45 +123,38 @@ def _tokens_per_round(rows: Sequence[Row]) -> Html:
 def _scatters(rows: Sequence[Row]) -> Html:
     """A small chart per condition on common axes."""
     groups, lengths = _grouped(rows)
-    points = [point for by_k in groups.values() for row in by_k.values() for point in row.points]
-    speedups, accepted = [p.speedup for p in points], [p.acceptance for p in points]
-    x = Axis(label="acceptance", low=0, high=max(accepted, default=1), form=percent)
-    y = Axis(label="speed-up (×)", low=min(speedups, default=0), high=max(speedups, default=1))
-    charts = grid(
-        {
-            name: scatter(
-                [_series(k, by_k[k], lengths.index(k) + 1) for k in lengths if k in by_k],
-                x=x,
-                y=y,
-                title=f"Speed-up against acceptance, {name}",
-                level=(1, "plain"),
-                small=True,
-            )
-            for name, by_k in groups.items()
-        }
-    )
-    return join([key(lengths), charts])
+    series = {
+        name: [_series(k, row, lengths.index(k)) for k, row in by_k.items()]
+        for name, by_k in groups.items()
+    }
+    drawn = [p for of in series.values() for one in of for p in (*one.points, *one.line)]
+    x = Axis(label="acceptance", low=0, high=max((x for x, _ in drawn), default=1), form="%")
+    heights = [y for _, y in drawn]
+    y = Axis(label="speed-up (×)", low=min(heights, default=0), high=max(heights, default=1))
+    charts = {
+        name: scatter(
+            of, x=x, y=y, title=f"Speed-up against acceptance, {name}", level=(1, "plain")
+        )
+        for name, of in series.items()
+    }
+    return join([key(lengths), grid(charts)])
 
 
 def _series(name: str, row: Row, style: int) -> Series:
     points = [(point.acceptance, point.speedup) for point in row.points]
-    fit, line = row.break_even, None
+    fit, line = row.break_even, list[tuple[float, float]]()
     if fit is not None:
         accepted = [x for x, _ in points]
-        line = Line(fit.intercept, fit.slope, min(accepted), max(accepted))
-    return Series(name=name, points=points, style=style, fit=line)
+        line = [(x, fit.intercept + fit.slope * x) for x in (min(accepted), max(accepted))]
+    return Series(name=name, points=points, style=style, line=line)
 
 
 def _staircase(curve: CostCurve) -> Html:
     series = []
-    for costs in curve.contexts:
+    for style, costs in enumerate(curve.contexts):
         rows = curve.rows_at(costs.tokens)
-        series.append(
-            Series(
-                name=f"{costs.tokens:,} ids" if len(curve.contexts) > 1 else curve.name,
-                points=[(m, time / rows[0]) for m, time in enumerate(rows, start=1)],
-            )
-        )
+        points = [(m, time / rows[0]) for m, time in enumerate(rows, start=1)]
+        series.append(Series(name=f"after {costs.tokens:,} ids", points=points, style=style))
     return staircase(
         series,
         x=Axis(label="rows of a pass", low=0),

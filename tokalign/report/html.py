@@ -1,43 +1,41 @@
-"""Elements of HTML and SVG, escaped by construction."""
+"""Elements of HTML, escaped by construction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-_VOID = frozenset({"br", "meta", "circle", "line", "path", "polyline", "rect"})
-
 
 class Html(str):
-    """Markup. Any other string is text, and is escaped where it becomes part of markup."""
+    """Markup; any other string is text, and is escaped when it becomes part of markup."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *content: str, **attributes: str | float | bool | None) -> Html:
-    """An element: `tag("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`.
+    """Make an element: `tag("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`.
 
     content: `Html` stays as it is, other strings are escaped. attributes: underscores become
-    hyphens, one at the end falls away; None and False leave an attribute out, True gives it no
-    value, and numbers are rounded to two places (hundredths of a pixel).
+    hyphens, and one at the end is dropped; None and False leave an attribute out, True gives it no
+    value, and numbers are rounded to two places.
     """
     opening = name + "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in _VOID:
-        return Html(f"<{opening}>" if name in ("br", "meta") else f"<{opening}/>")
+    if name == "meta":
+        return Html(f"<{opening}>")
     return Html(f"<{opening}>{join(content)}</{name}>")
 
 
 def join(content: Iterable[str]) -> Html:
-    """Pieces behind one another, text escaped."""
+    """Join pieces; those that are text are escaped."""
     return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in content))
 
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1, caption: str = ""
 ) -> Html:
-    """A table whose first `text_columns` columns are text and whose others are numbers.
+    """Make a table whose first `text_columns` columns are text and whose others are numbers.
 
-    It scrolls on its own where the page is narrower.
+    The table scrolls by itself if the page is narrower.
     """
     kinds = [None if column < text_columns else "n" for column in range(len(head))]
     top = [

@@ -8,7 +8,7 @@ from tokalign.report.html import Html, join, tag
 
 
 def page(title: str, *content: str, introduction: str = "") -> str:
-    """A document that needs nothing else: no scripts, fonts, images or network.
+    """Make a document that needs no scripts, fonts, images or network.
 
     content: sections. introduction: a sentence under the title.
     """
@@ -25,19 +25,19 @@ def page(title: str, *content: str, introduction: str = "") -> str:
 
 
 def section(title: str, *content: str, note: str = "") -> Html:
-    """A part of a page under its own heading. note: a sentence on how to read it."""
+    """Make a part of a page with its own heading. note: how to read it."""
     return tag("section", tag("h2", title), tag("p", note, class_="note") if note else "", *content)
 
 
 def figures(named: Mapping[str, str]) -> Html:
-    """A row of figures, each with its name under it."""
+    """Make a row of figures, each with its name under it."""
     return tag(
         "dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in named.items()), class_="figures"
     )
 
 
 def grid(charts: Mapping[str, Html]) -> Html:
-    """Small charts beside one another, each under its name."""
+    """Put small charts beside one another, each under its name."""
     return tag(
         "div",
         *(tag("figure", tag("figcaption", name), chart) for name, chart in charts.items()),
@@ -46,20 +46,20 @@ def grid(charts: Mapping[str, Html]) -> Html:
 
 
 def details(summary: str, *content: str) -> Html:
-    """What is folded away until it is wanted."""
+    """Make a part that stays folded until it is opened."""
     return tag("details", tag("summary", summary), join(content))
 
 
-# Colours after Okabe and Ito, told apart by the colour-blind too; lighter ones on dark ground.
+# Colours after Okabe and Ito, which the colour-blind can tell apart; lighter on a dark ground.
 STYLE = """
 :root { color-scheme: light dark;
-  --paper: #fff; --ink: #1c2128; --quiet: #5d6673; --rule: #d9dee5; --soft: #f4f6f8;
+  --paper: #fff; --ink: #1c2128; --quiet: #5d6673; --rule: #d9dee5;
   --c1: #0b6bb0; --c2: #c65102; --c3: #007d5c; --c4: #a8447f; --c5: #8a6d00; --c6: #2c8fb8;
   --c7: #6a51a3; --c8: #5d6673;
   --accepted: #cdeed6; --accepted-rule: #14803c; --corrected: #fdf0e3; --corrected-rule: #b54708;
   --bonus: #d7e8fb; --bonus-rule: #175cd3; }
 @media (prefers-color-scheme: dark) { :root {
-  --paper: #14181d; --ink: #e6e9ee; --quiet: #9aa5b3; --rule: #343b45; --soft: #1d232a;
+  --paper: #14181d; --ink: #e6e9ee; --quiet: #9aa5b3; --rule: #343b45;
   --c1: #63b3ed; --c2: #f28e45; --c3: #3fbf95; --c4: #e08fc0; --c5: #d9b93b; --c6: #7fd3f7;
   --c7: #b3a0e8; --c8: #9aa5b3;
   --accepted: #12402a; --accepted-rule: #4ade80; --corrected: #35251a; --corrected-rule: #fb923c;
@@ -70,11 +70,9 @@ body { margin: 0; background: var(--paper); color: var(--ink);
 main { max-width: 68rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .35rem; letter-spacing: -.01em; }
 h2 { font-size: 1.15rem; margin: 2.75rem 0 .35rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
 p { margin: 0 0 .75rem; max-width: 46rem; }
 header p, .note { color: var(--quiet); }
 .note { font-size: .92rem; }
-code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .figures { display: flex; flex-wrap: wrap; gap: .75rem 2.5rem; margin: 1.5rem 0 0; }
 .figures div { display: flex; flex-direction: column-reverse; }
 .figures dt { color: var(--quiet); font-size: .85rem; }
@@ -91,24 +89,8 @@ figure { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr));
   gap: 1.25rem 1rem; margin-top: 1rem; }
-svg.plot { display: block; width: 100%; height: auto; margin: .5rem 0 1rem;
-  font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
-  font-variant-numeric: tabular-nums; }
-svg.plot text { fill: var(--quiet); }
-svg.plot text.value { fill: var(--ink); }
-svg.plot text.name { fill: var(--ink); font-weight: 600; }
-svg.plot text.quiet { font-style: italic; }
-.grid { stroke: var(--rule); }
-.axis, .mark { stroke: var(--quiet); }
-.level { stroke: var(--quiet); stroke-dasharray: 5 4; }
-.whisker { stroke: var(--ink); stroke-width: 1.5; opacity: .85; }
-.line { fill: none !important; stroke-width: 2; stroke-linejoin: round; }
-.dot { stroke: var(--paper); stroke-width: .75; }
-.s1 { fill: var(--c1); } .s2 { fill: var(--c2); } .s3 { fill: var(--c3); } .s4 { fill: var(--c4); }
-.s5 { fill: var(--c5); } .s6 { fill: var(--c6); } .s7 { fill: var(--c7); } .s8 { fill: var(--c8); }
-.line.s1 { stroke: var(--c1); } .line.s2 { stroke: var(--c2); } .line.s3 { stroke: var(--c3); }
-.line.s4 { stroke: var(--c4); } .line.s5 { stroke: var(--c5); } .line.s6 { stroke: var(--c6); }
-.line.s7 { stroke: var(--c7); } .line.s8 { stroke: var(--c8); }
+.plot { margin: .5rem 0 1rem; }
+.plot svg { display: block; max-width: 100%; height: auto; font-variant-numeric: tabular-nums; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .35rem 1.5rem; margin: 1rem 0;
   padding: 0; font-size: .9rem; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 1.06rem; line-height: 2;
@@ -120,13 +102,13 @@ svg.plot text.quiet { font-style: italic; }
 .t .break, .t i { color: var(--quiet); font-size: .8em; }
 .t .bytes { font: .62em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   border: 1px solid var(--quiet); border-radius: 3px; padding: 0 .25em; margin: 0 .1em; }
-.t[data-note]:hover { outline: 1.5px solid var(--ink); }
-.t[data-note]:hover::after { content: attr(data-note); position: absolute; z-index: 1; left: 0;
-  top: 1.75em; width: max-content; max-width: 22rem; padding: .3rem .6rem; border-radius: 4px;
-  background: var(--ink); color: var(--paper); font-size: .82rem; line-height: 1.4;
-  white-space: normal; pointer-events: none; }
-@media (max-width: 60rem) { .t[data-note]:hover::after { position: fixed; left: 1rem; right: 1rem;
-  top: auto; bottom: 1rem; width: auto; max-width: none; } }
+.t[data-note]:is(:hover, :focus) { outline: 1.5px solid var(--ink); }
+.t[data-note]:is(:hover, :focus)::after { content: attr(data-note); position: absolute;
+  z-index: 1; left: 0; top: 1.75em; width: max-content; max-width: 22rem; padding: .3rem .6rem;
+  border-radius: 4px; background: var(--ink); color: var(--paper); font-size: .82rem;
+  line-height: 1.4; white-space: normal; pointer-events: none; }
+@media (max-width: 60rem) { .t[data-note]:is(:hover, :focus)::after { position: fixed;
+  left: 1rem; right: 1rem; top: auto; bottom: 1rem; width: auto; max-width: none; } }
 details { margin-top: 2.5rem; }
 details td:last-child { white-space: normal; min-width: 18rem; }
 summary { cursor: pointer; font-weight: 600; }

@@ -1,6 +1,6 @@
-"""The page of one run: its text token by token, and what every source gave.
+"""The page of one run: its text token by token, and what every source contributed.
 
-As in the appendix of the DictSpec paper, with the rejected proposals too.
+The text is coloured as in the appendix of the DictSpec paper; rejected proposals are shown too.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from tokalign.report.axes import Axis
-from tokalign.report.bars import columns
+from tokalign.report.charts import Axis, Series, columns, staircase
 from tokalign.report.html import Html, table, tag
 from tokalign.report.page import details, figures, page, section
-from tokalign.report.plots import Series, staircase
 from tokalign.report.tokens import ShownToken, proposal_in_words, quoted, shown_tokens
 from tokalign.runtime.rounds import Outcome, SavedRun
+from tokalign.runtime.statistics import ratio
 
 _OUTCOMES = {
     Outcome.ACCEPTED: "accepted draft",
@@ -26,7 +25,7 @@ _OUTCOMES = {
 
 
 def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
-    """One self-contained HTML document. Cost: a few microseconds per token."""
+    """Make one self-contained HTML document. Cost: some microseconds per token and two charts."""
     tokens = list(shown_tokens(run))
     return page(
         title,
@@ -42,8 +41,8 @@ def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
 
 _HOW_TO_READ = (
     "The target chose every token; colour and underline say whether it had been proposed. Point at "
-    "a token to see by whom, or what was rejected in its place. Bytes that begin a character which "
-    "a later token completes stand in a box."
+    "a token, or move to it with Tab, to see who proposed it or what was rejected in its place. A "
+    "box holds bytes that begin a character which a later token completes."
 )
 
 
@@ -62,8 +61,8 @@ def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
     shown = {
         "tokens": f"{len(tokens):,}",
         "rounds": f"{len(run.rounds):,}",
-        "tokens per round": f"{_ratio(len(tokens), len(run.rounds)):.2f}",
-        "of the proposed accepted": f"{_ratio(accepted, proposed):.1%}",
+        "tokens per round": f"{ratio(len(tokens), len(run.rounds)):.2f}",
+        "of the proposed accepted": f"{ratio(accepted, proposed):.1%}",
     }
     speed = run.figures.get("tokens_per_second")
     if isinstance(speed, float | int) and speed > 0:
@@ -96,7 +95,7 @@ def _token(token: ShownToken) -> Html:
     if token.started:
         content.append(tag("span", token.started.hex(" ").upper(), class_="bytes"))
     note = f"{token.note} · round {token.round}"
-    return tag("span", *content, class_=f"t {token.outcome}", data_note=note)
+    return tag("span", *content, class_=f"t {token.outcome}", data_note=note, tabindex="0")
 
 
 def _sources(run: SavedRun) -> Html:
@@ -108,8 +107,8 @@ def _sources(run: SavedRun) -> Html:
             source,
             f"{count:,}",
             f"{accepted[source]:,}",
-            f"{_ratio(accepted[source], count):.1%}",
-            f"{_ratio(accepted[source], emitted):.1%}",
+            f"{ratio(accepted[source], count):.1%}",
+            f"{ratio(accepted[source], emitted):.1%}",
         )
         for source, count in sorted(proposed.items())
     ]
@@ -117,11 +116,11 @@ def _sources(run: SavedRun) -> Html:
 
 
 def _own(tokens: list[ShownToken]) -> Html:
-    """What the target wrote itself, and why."""
+    """Tokens that the target wrote itself, by reason."""
     counts = Counter(token.outcome for token in tokens)
     own = [outcome for outcome in _OUTCOMES if outcome is not Outcome.ACCEPTED]
     rows = [
-        (_OUTCOMES[outcome], f"{counts[outcome]:,}", f"{_ratio(counts[outcome], len(tokens)):.1%}")
+        (_OUTCOMES[outcome], f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
         for outcome in own
     ]
     return table(("the target's own", "tokens", "of the text"), rows)
@@ -142,7 +141,10 @@ def _progress(run: SavedRun) -> Html:
     totals = list(enumerate(accumulate(len(one.emitted) for one in run.rounds), start=1))
     plain = [(number, number) for number, _ in totals]
     return staircase(
-        [Series(name="this run", points=totals), Series(name="plain decoding", points=plain)],
+        [
+            Series(name="this run", points=totals, style=0),
+            Series(name="plain decoding", points=plain, style=1),
+        ],
         x=Axis(label="rounds", low=0),
         y=Axis(label="tokens so far", low=0),
         title=f"{totals[-1][1] if totals else 0} tokens after {len(totals)} rounds",
@@ -166,7 +168,3 @@ def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
             quoted(run, one.emitted),
             proposal_in_words(run, one),
         )
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -1,24 +1,23 @@
-"""The page of a sweep: saving by size, a chart for each text."""
+"""The page of a sweep: what a dictionary saves by its size, one chart per text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokalign.evaluate.sweep import Outcome, by_line
-from tokalign.report.axes import Axis
+from tokalign.evaluate.sweep import SweepResult, by_line
+from tokalign.report.charts import COLOURS, Axis, Series, lines
 from tokalign.report.html import Html, table
 from tokalign.report.page import details, page, section
-from tokalign.report.plots import Series, lines
 
 _HEAD = ("kind", "order", "size", "p_min", "entries", "bytes", "speedup", "rows per step")
-_DRAWN = 8
-"""Lines that can be told apart; the best are drawn."""
+_DRAWN = len(COLOURS)
+"""How many lines can be told apart; the best are drawn."""
 
 
-def sweep_page(outcomes: Sequence[Outcome]) -> str:
-    """One self-contained HTML document; every figure is one of `tokalign emulate`."""
-    texts = sorted({outcome.text for outcome in outcomes})
-    sections = [_section(text, [o for o in outcomes if o.text == text]) for text in texts]
+def sweep_page(results: Sequence[SweepResult]) -> str:
+    """Make one self-contained HTML document; its figures are those of `tokalign emulate`."""
+    texts = sorted({result.text for result in results})
+    sections = [_section(text, [one for one in results if one.text == text]) for text in texts]
     return page(
         "What a dictionary's size, order and p_min are worth",
         *sections,
@@ -26,30 +25,30 @@ def sweep_page(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _section(text: str, outcomes: Sequence[Outcome]) -> Html:
-    ranked = sorted(by_line(outcomes), key=lambda line: -max(o.speedup for o in line[1]))
+def _section(text: str, results: Sequence[SweepResult]) -> Html:
+    ranked = sorted(by_line(results), key=lambda line: -max(one.speedup for one in line[1]))
     chart = lines(
         [
-            Series(name=name, points=[(o.bytes / 1e6, o.speedup) for o in line])
-            for name, line in ranked[:_DRAWN]
+            Series(name=name, points=[(o.bytes / 1e6, o.speedup) for o in line], style=style)
+            for style, (name, line) in enumerate(ranked[:_DRAWN])
         ],
         x=Axis(label="size of the file, MB", logarithmic=True),
         y=Axis(label="tokens per pass"),
         title=f"Tokens per pass by size of the dictionary, {text}",
     )
-    best = sorted(outcomes, key=lambda outcome: -outcome.speedup)
+    best = sorted(results, key=lambda result: -result.speedup)
     note = f"The best {_DRAWN} of {len(ranked)} lines." if len(ranked) > _DRAWN else ""
     return section(text, chart, details("All tables", table(_HEAD, map(_row, best))), note=note)
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(result: SweepResult) -> tuple[str, ...]:
     return (
-        outcome.kind,
-        str(outcome.order),
-        f"{outcome.size:,}",
-        f"{outcome.p_min:g}",
-        f"{outcome.entries:,}",
-        f"{outcome.bytes:,}",
-        f"{outcome.speedup:.4f}",
-        f"{outcome.rows_per_step:.2f}",
+        result.kind,
+        str(result.order),
+        f"{result.size:,}",
+        f"{result.p_min:g}",
+        f"{result.entries:,}",
+        f"{result.bytes:,}",
+        f"{result.speedup:.4f}",
+        f"{result.rows_per_step:.2f}",
     )

@@ -1,4 +1,4 @@
-"""Rows of a comparison as text: aligned columns, Markdown, CSV, JSON."""
+"""A comparison as text: aligned columns, Markdown, CSV, JSON."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from tokalign.cost.model import BreakEven
+from tokalign.cost.break_even import BreakEven
 from tokalign.evaluate.comparison import Comparison, Row
 from tokalign.evaluate.measurements import PLAIN
 
 HEAD = (
     "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",
-    "speed-up (quartiles)", "break-even (95% interval)", "ids that differ",
+    "speed-up (quartiles)", "than plain", "break-even (95% interval)", "ids that differ",
 )  # fmt: skip
-"""Names of `cells`; `docs/metrics.md` says what they mean."""
+"""The columns that `cells` fills; `docs/metrics.md` says what they mean."""
 
 TEXT_COLUMNS = 2
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One condition as text, under `HEAD`; an en dash where there is no such figure."""
-    drafts, timed = row.condition.name != PLAIN, bool(row.points)
+    """One condition as text, one cell per column of `HEAD`; an en dash if there is no figure."""
+    drafts, timed = row.condition.drafts, bool(row.points)
+    compared = timed and row.condition.name != PLAIN
     return (
         row.condition.name,
         "" if row.condition.k is None else str(row.condition.k),
@@ -33,14 +34,15 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.draft_passes_per_round:.2f}",
         f"{row.host_ms:.2f}",
         f"{row.tokens_per_second:.1f}" if timed else "–",
-        f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if timed and drafts else "–",
+        f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if compared else "–",
+        row.against_plain or "–",
         _break_even(row.break_even),
         str(row.ids_that_differ),
     )
 
 
 def _break_even(fit: BreakEven | None) -> str:
-    """A dash where more acceptance did not mean more speed; above 1 drafting can never pay."""
+    """Show a dash where more acceptance did not mean more speed; above 1 drafting never pays."""
     if fit is None or fit.slope <= 0 or not isfinite(fit.acceptance):
         return "–"
     if fit.acceptance > 1:
@@ -49,7 +51,7 @@ def _break_even(fit: BreakEven | None) -> str:
 
 
 def aligned(comparison: Comparison) -> str:
-    """A table for a terminal, over all prompts."""
+    """Make a table for a terminal, over all prompts."""
     rows = [HEAD, *map(cells, comparison.overall)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
@@ -63,7 +65,7 @@ def aligned(comparison: Comparison) -> str:
 
 
 def markdown(comparison: Comparison, about: Mapping[str, Any]) -> str:
-    """The settings, and a table over all prompts and one per set."""
+    """List the settings, then a table over all prompts and one per set."""
     parts = ["".join(f"* {name}: {value}\n" for name, value in about.items())]
     for name, rows in {"all": comparison.overall, **comparison.sets}.items():
         parts.append(f"\n## {name}: {rows[0].prompts if rows else 0} prompts\n\n")
@@ -77,7 +79,7 @@ def _markdown_table(rows: Sequence[Row]) -> str:
 
 
 def comma_separated(comparison: Comparison) -> str:
-    """A line per prompt and condition, for programs that plot."""
+    """Write a line per prompt and condition, for programs that plot."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("set", "prompt", "condition", "k", "acceptance", "speedup"))
@@ -97,7 +99,7 @@ def comma_separated(comparison: Comparison) -> str:
 
 
 def as_object(comparison: Comparison, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings and every figure of every row, to be written as JSON; no infinite numbers."""
+    """Return settings and every figure of every row, ready for JSON: no infinite numbers."""
     return {
         "about": dict(about),
         "ids_that_differ": comparison.ids_that_differ,
@@ -113,7 +115,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """None for what JSON has no number for; floats to six places."""
+    """Round floats to six places; infinite ones become None."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, float):

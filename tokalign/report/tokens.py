@@ -1,4 +1,4 @@
-"""A saved run as tokens to be shown: text, outcome, and in words how each came about."""
+"""A saved run as tokens to be shown: text, outcome, and in words where each came from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not i
 _VISIBLE = str.maketrans(
     _PICTURES | {0x7F: "\u2421"} | {code: f"\\x{code:x}" for code in range(0x80, 0xA0)}
 )
-"""Control characters, which HTML does not allow, as pictures or escapes."""
+"""Control characters, which HTML does not allow, become pictures or escapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class ShownToken:
     """One emitted token of the round number `round`, the first being 1.
 
     text: the characters that its bytes complete, or a special token's spelling. started: its last
-    bytes, where they begin a character that a later token completes. note: how it came about.
+    bytes, if they begin a character that a later token completes. note: where it came from.
     """
 
     text: str
@@ -32,12 +32,12 @@ class ShownToken:
 
 
 def shown_tokens(run: SavedRun) -> Iterator[ShownToken]:
-    """Every emitted token once, in order."""
+    """Yield every emitted token once, in order."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for number, one in enumerate(run.rounds, start=1):
         for index, token in enumerate(one.emitted):
             data = run.token_bytes.get(token)
-            if data is None:  # what was left of a character will not be completed
+            if data is None:  # an unfinished character stays unfinished
                 decoder.reset()
             text = spelling(run, token) if data is None else decoder.decode(data)
             waiting = len(decoder.getstate()[0])
@@ -60,13 +60,13 @@ def spelling(run: SavedRun, token: int) -> str:
 
 
 def quoted(run: SavedRun, tokens: Iterable[int]) -> str:
-    """Tokens on one line, each in quotation marks, so that spaces show."""
+    """Write tokens on one line, each in quotation marks, so that spaces show."""
     spelled = (spelling(run, token).replace("\n", "↵").replace("\t", "⇥") for token in tokens)
     return " ".join(f"“{text}”" for text in spelled)
 
 
 def proposal_in_words(run: SavedRun, one: Round) -> str:
-    """What a round proposed; in a tree, a bar stands before what begins another branch."""
+    """Say what a round proposed; in a tree, a vertical bar precedes each further branch."""
     words = []
     for index, (token, parent) in enumerate(zip(one.tree.ids, one.tree.parents, strict=True)):
         words += [*(["|"] if parent != index - 1 else []), quoted(run, [token])]
@@ -89,7 +89,7 @@ def _note(run: SavedRun, one: Round, index: int) -> str:
 
 
 def _origin(one: Round, index: int) -> str:
-    """Who proposed the id at an index, and how sure it was."""
+    """Who proposed the id at an index, and with what probability."""
     tree = one.tree
     sure = f" (p = {tree.probabilities[index]:.2f})" if tree.probabilities else ""
     return tree.sources[index] + sure

@@ -22,23 +22,27 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
-from tokalign.runtime.interfaces import Drafter, Guesser, Sampler, Session, Verifier
+from tokalign.runtime.interfaces import (
+    Drafter,
+    DraftSampler,
+    DraftSession,
+    Sampler,
+    Verifier,
+)
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.published import (
-    ContextWindow,
-    Naive,
-    Pair,
-    SameTokenizer,
-    TokenIntersection,
-    Translation,
-)
+from tokalign.runtime.translation.intersection import TokenIntersection
+from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
+from tokalign.runtime.translation.shared_ids import SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -145,24 +149,24 @@ class Decoder:
         theirs = encode_chat(draft.tokenizer, own, text, system=system, variables=variables)
         return Prompt(target=ours, draft=theirs)
 
-    def open_target(self) -> ModelSession:
+    def open_target(self) -> TargetModelSession:
         """A session of the target. Raises: CacheError if its cache cannot be rewound as needed."""
         rewinds = self.drafting.method != "plain"
-        return ModelSession(self.target.model, self.cache, rewinds=rewinds)
+        return TargetModelSession(self.target.model, self.cache, rewinds=rewinds)
 
-    def open_draft(self) -> ModelSession | None:
+    def open_draft(self) -> DraftModelSession | None:
         """A session of the draft model; None if none is used. Raises: CacheError."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        return ModelSession(self.draft.model, self.cache)
+        return DraftModelSession(self.draft.model, self.cache)
 
     def run(
         self,
         prompt: Prompt,
         limits: Limits,
         *,
-        target: ModelSession | None = None,
-        draft: ModelSession | None = None,
+        target: TargetModelSession | None = None,
+        draft: DraftModelSession | None = None,
     ) -> tuple[Context, Iterator[Event]]:
         """The context and the events of a generation, which begins with the first event asked for.
 
@@ -181,7 +185,7 @@ class Decoder:
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
-        self, verifier: TargetVerifier, prompt: Prompt, draft: ModelSession | None
+        self, verifier: TargetVerifier, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the draft length controller is both."""
         neural = self.translated(prompt, draft, trees=verifier.can_branch)
@@ -192,7 +196,7 @@ class Decoder:
         return controller, controller
 
     def translated(
-        self, prompt: Prompt, session: Session | None, *, trees: bool = True
+        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
     ) -> NeuralDrafter | None:
         """The draft model as a drafter for one request; None if it is not used.
 
@@ -201,27 +205,27 @@ class Decoder:
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None
         pair = Pair(self.target.tokenizer, self.draft.tokenizer)
-        drafts = self.sampler.drafts
-        return make_model_drafter(self.drafting, pair, prompt, session, drafts, trees=trees)
+        sampler = self.sampler.draft_sampler
+        return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
 
 
 def make_model_drafter(
     drafting: Drafting,
     pair: Pair,
     prompt: Prompt,
-    session: Session,
-    guesser: Guesser | None = None,
+    session: DraftSession,
+    sampler: DraftSampler | None = None,
     *,
     trees: bool = True,
 ) -> NeuralDrafter:
     """A draft model with its translation as a drafter for one request.
 
-    session: of the draft model. guesser: as in `make_translation`. trees: whether it may propose
+    session: of the draft model. sampler: as in `make_translation`. trees: whether it may propose
     alternatives beside its chain. Raises: as `make_translation`.
     """
     return NeuralDrafter(
         session,
-        make_translation(drafting.translation, pair, prompt, drafting.alignment, guesser),
+        make_translation(drafting.translation, pair, prompt, drafting.alignment, sampler),
         num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
         alternatives=drafting.alternatives if trees else 0,
     )
@@ -242,22 +246,22 @@ def make_translation(
     pair: Pair,
     prompt: Prompt,
     alignment: Callable[[], Alignment],
-    guesser: Guesser | None = None,
+    sampler: DraftSampler | None = None,
 ) -> Translation:
     """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
 
     alignment: gives the pair's tables if the translation needs them.
-    guesser: makes the draft's choices; without one, and in the published baselines always, the
-    draft takes its likeliest id.
+    sampler: draws the draft's ids; without one, and always in `naive` and `context`, the draft
+    takes its likeliest id.
     """
     kind, _, window = name.partition(":")
     if kind == "none":
-        return SameTokenizer(pair.target, pair.draft, guesser)
+        return SameTokenizer(pair, sampler)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
         table = alignment().intersection
-        return TokenIntersection(pair, prompt.draft_text(pair), table, guesser)
-    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), guesser=guesser)
+        return TokenIntersection(pair, prompt.draft_text(pair), table, sampler)
+    return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)

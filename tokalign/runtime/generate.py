@@ -9,8 +9,10 @@ from typing import Any
 
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
@@ -30,7 +32,7 @@ class Piece:
     text: str
     source: str
     outcome: Outcome
-    logprobs: Any = None
+    logprobs: Array | None = None
 
     @property
     def from_draft(self) -> bool:
@@ -53,8 +55,8 @@ class Generation:
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
-        target_session: ModelSession | None = None,
-        draft_session: ModelSession | None = None,
+        target_session: TargetModelSession | None = None,
+        draft_session: DraftModelSession | None = None,
         statistics: Statistics | None = None,
     ) -> None:
         text = partial(

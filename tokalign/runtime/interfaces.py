@@ -1,57 +1,63 @@
-"""What the runtime's parts ask of each other."""
+"""What the runtime's parts ask of each other, as protocols, and the values they exchange.
+
+Ids are typed by their tokenizer: a session of the draft model takes and gives `DraftId`s, one of
+the target `TargetId`s, and the type checker refuses one where the other is wanted.
+Nothing here imports mlx. The protocols of sessions and samplers are implemented in `runtime/mlx/`,
+drafters in `runtime/draft/`, the verifier in `verify.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
-T = TypeVar("T")
-Waiting: TypeAlias = Callable[[], T]
-"""A result that the device is busy with; calling it waits. Until then the host's time is free."""
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Drafter(Protocol):
     """Guesses how the target goes on. It speaks target ids, whatever it drafts with.
 
-    A drafter sees what became of its guess in the context it is given next.
+    A drafter sees what became of its proposal in the context that it is given next.
     """
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """A proposal of at most `limit` ids (0 or more)."""
+        """Propose at most `limit` ids (0 or more)."""
         ...
 
 
 class Verifier(Protocol):
-    """Says what the target emits."""
+    """Decides what is emitted."""
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """The accepted head of the proposal and one more id."""
+        """Return the accepted path of the proposal and one more id."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shortlist:
-    """The likeliest next ids at one position, unsorted, with their log-probabilities.
+# -- sessions --------------------------------------------------------------------------------------
 
-    kept: log-probability of the id that stands behind this position (0 at the last one).
+
+class Pending(Protocol[T_co]):
+    """A result that the device is still computing. Until it is read, the host's time is free."""
+
+    def read(self) -> T_co:
+        """Wait for the result. Call it exactly once: time counts as the passes' until then."""
+        ...
+
+
+class Session(Protocol[Id]):
+    """A language model with its cache, given whole contexts.
+
+    The session compares each context with what its cache holds, and rewinds the cache by itself.
     """
-
-    ids: list[int]
-    logprobs: list[float]
-    kept: float
-
-
-class Session(Protocol):
-    """A language model with its cache. It is given contexts and finds out itself what to rewind."""
 
     @property
     def context_length(self) -> int:
@@ -60,7 +66,7 @@ class Session(Protocol):
 
     @property
     def passes(self) -> int:
-        """Forward passes so far, not counting the steps in which a long prompt is filled in."""
+        """Forward passes so far, not counting the steps that fill in a long prompt."""
         ...
 
     @property
@@ -69,67 +75,124 @@ class Session(Protocol):
         ...
 
     @property
-    def barred(self) -> int:
-        """Drafted ids so far that a mask put in the place of a likelier one."""
-        ...
-
-    @property
     def seconds(self) -> float:
-        """Time spent in passes so far: from when they begin until their results are read."""
+        """Time spent in passes so far, each counted from its start until its result is read."""
         ...
 
-    def logits(self, ids: Sequence[int], last: int = 1) -> Array:
-        """Logits f[last, vocabulary] of the last `last` positions of `ids`."""
-        ...
-
-    @property
-    def can_branch(self) -> bool:
-        """Whether `tree` is possible with this model and its cache."""
-        ...
-
-    def tree(self, ids: Sequence[int], tree: TokenTree) -> Array:
-        """Logits f[1 + proposed, vocabulary] behind `ids` and behind each id of a tree."""
+    def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
+        """Logits f[last, vocabulary] of the last `last` positions of `ids`, lazy."""
         ...
 
     def feed(self, token: Array) -> Array:
-        """Logits f[1, vocabulary] behind one more token i[1], which may still be computing."""
+        """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         ...
 
     def start(self, *arrays: Array) -> None:
         """Begin computing `arrays` without waiting for them."""
         ...
 
-    def read(self, array: Array) -> list[int]:
-        """Wait for an array of ids: the one place where host and device meet."""
+    def read(self, array: Array) -> list[Id]:
+        """Wait for an array of ids."""
         ...
+
+
+class TargetSession(Session[TargetId], Protocol):
+    """A session of the target model, which can also verify trees."""
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether `tree` is possible with this model and its cache."""
+        ...
+
+    def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
+        """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
+        ...
+
+
+class GreedyDraft(NamedTuple):
+    """The likeliest ids, one per pass.
+
+    masked_out: how many of them took the place of a likelier id that the target lacks.
+    """
+
+    ids: list[DraftId]
+    masked_out: int = 0
+
+
+class DrawnDraft(NamedTuple):
+    """Ids drawn over the target's vocabulary.
+
+    distributions: for each id the draft distribution f[1, vocabulary] that it was drawn from; None
+    where the verifier needs none.
+    """
+
+    ids: list[TargetId]
+    distributions: list[Array | None]
+
+
+class Shortlist(NamedTuple):
+    """The likeliest next ids at one position, unsorted, with their log-probabilities.
+
+    kept: log-probability of the id that follows this position in the text; 0 at the last position.
+    """
+
+    ids: list[DraftId]
+    logprobs: list[float]
+    kept: float
+
+
+class PendingShortlists(Protocol):
+    """A pass under way, at whose last positions the likeliest next ids will be listed."""
+
+    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
+        """Have the `count` likeliest ids of every position listed. Call it exactly once.
+
+        allowed: the ids that may follow with 1, 2, ... of the last ids taken back, one array for
+        each; with none taken back every id may follow.
+        Returns: the list for none, one, two, ... ids taken back; no list if the context is full.
+        """
+        ...
+
+
+class DraftSession(Session[DraftId], Protocol):
+    """A session of the draft model, which can also guess ahead.
+
+    Everything that it is asked for begins with a pass that brings its cache up to date with `ids`.
+    """
 
     def draft(
-        self, ids: Sequence[int], steps: int, mask: Array | None = None
-    ) -> Waiting[list[int]]:
-        """The likeliest `steps` (at least 1) next ids, one pass each, one wait for all of them.
+        self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
+    ) -> Pending[GreedyDraft]:
+        """Take the likeliest next id `steps` (at least 1) times, with one pass each.
 
-        None where the context is full. The first pass also brings the cache up to date with `ids`.
-        mask: see `mask`.
+        shared: only ids that stand for a target id may be taken; None allows all of them.
+        Nothing is drafted if the context would be full.
         """
         ...
 
-    def shortlist(
+    def draw(
         self,
-        ids: Sequence[int],
-        back: int,
-        allowed: Callable[[], Sequence[NDArray[np.uint32]]],
-        count: int,
-    ) -> Waiting[list[Shortlist]]:
-        """What may follow `ids`, and `ids` without its last 1, ..., `back` ids; one pass, one wait.
+        ids: Sequence[DraftId],
+        steps: int,
+        *,
+        sampler: DraftSampler,
+        after: Sequence[TargetId],
+        shared: Intersection | None = None,
+    ) -> Pending[DrawnDraft]:
+        """Draw `steps` (at least 1) target ids, with one pass each.
 
-        allowed: the ids that may follow with 1, ..., `back` ids taken back; without any, all may.
-        It is called when the pass is under way. No lists where the context is full.
+        after: the target ids that the drawn ones follow. shared: which target id each draft id
+        stands for; None if both models have the same ids.
+        Nothing is drawn if the context would be full.
         """
         ...
 
-    def mask(self, allowed: NDArray[np.bool_]) -> Array:
-        """f32[vocabulary]: 0 where an id is allowed, -inf where not; ids beyond it are not."""
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
+        """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         ...
+
+
+# -- choosing --------------------------------------------------------------------------------------
 
 
 class Sampler(Protocol):
@@ -142,12 +205,12 @@ class Sampler(Protocol):
 
     @property
     def needs_position(self) -> bool:
-        """Whether a choice depends on where it stands."""
+        """Whether a choice depends on its position in the context."""
         ...
 
     @property
-    def drafts(self) -> Guesser | None:
-        """How a draft guesses the choice; None where the likeliest id is all it can know."""
+    def draft_sampler(self) -> DraftSampler | None:
+        """How a draft model predicts the choice; None if it can only take its likeliest id."""
         ...
 
     def choose(
@@ -155,50 +218,52 @@ class Sampler(Protocol):
         logits: Array,
         *,
         position: int,
-        ids: Sequence[int] = (),
+        ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
-        Row i chooses the id at index `position + i`, behind `ids[: position + i]`; `ids` may be
-        left out unless `needs_history`. What it holds from `position` on is a proposal, and
+        Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
+        be left out unless `needs_history`; its ids from `position` on are a proposal, and
         `distributions` are as in `Proposal`.
         """
         ...
 
 
-class Guesser(Protocol):
-    """A draft model's choice, made over target ids: filters and processors are the target's."""
+class DraftSampler(Protocol):
+    """A draft model's choice, made over target ids with the target's filters and processors."""
 
     @property
     def needs_history(self) -> bool:
-        """As in `Sampler`."""
+        """See `Sampler`."""
         ...
 
-    def guess(
-        self, logits: Array, *, position: int, ids: Sequence[int] | Array
+    def draw(
+        self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array
     ) -> tuple[Array, Array | None]:
-        """An id i[1] for index `position`, and the law f[1, vocabulary] to accept it by; lazy.
+        """Draw the id i[1] at index `position` from the draft's logits f[1, vocabulary]; lazy.
 
-        logits: f[1, vocabulary], the draft's own. The law is None where none is needed.
+        Returns: the id and the distribution f[1, vocabulary] that it was drawn from, or None where
+        the verifier needs none.
         """
         ...
 
-    def roll(self, position: int, vocabulary: int) -> Array | None:
-        """What `guess_among` needs besides probabilities, f[vocabulary], lazy; None for nothing."""
+    def noise_at(self, position: int, vocabulary: int) -> Array | None:
+        """The noise f[vocabulary] that `draw_among` adds at `position`, lazy; None for none."""
         ...
 
-    def guess_among(
+    def draw_among(
         self,
         logprobs: Mapping[TargetId, float],
         *,
         position: int,
-        ids: Sequence[int],
-        rolled: Array | None,
+        ids: Sequence[TargetId],
+        noise: Array | None,
     ) -> tuple[list[TargetId], Array | None]:
-        """As `guess`, among a few ids whose log-probabilities (up to a constant) the host knows.
+        """Draw as `draw` does, among a few ids whose log-probabilities the host knows.
 
-        rolled: of `roll`, at the same position. The id that is chosen comes first, behind it what
-        would be chosen without it, and so on. Waits for the device only if there are processors.
+        logprobs: up to a constant. noise: from `noise_at` for the same position.
+        Returns: the drawn id, then the id that would be drawn without it, and so on; and the
+        distribution as in `draw`. Waits for the device only if there are logits processors.
         """
         ...

@@ -46,7 +46,7 @@ class OutputStore:
         self._text.append(SEPARATOR)
 
 
-def _newer_half(ids: Sequence[int]) -> Sequence[int]:
+def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
     """The second half of `ids`, without the end of an output that it begins with."""
     half = list(ids[len(ids) // 2 :])
     return half[half.index(SEPARATOR) + 1 :]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Sampler, Session
+from tokalign.runtime.interfaces import Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Choices(NamedTuple):
-    """The target's choices, lazy, in arrays of one or more rows each.
+    """The target's choices, lazy, in arrays i[rows] of one or more rows each.
 
-    logprobs: f[vocabulary] by row. rows: how many rows the target computed for them.
+    logprobs: f[vocabulary] of each row. rows: how many rows the target computed for them.
     """
 
     chosen: list[Array]
@@ -24,14 +24,14 @@ class Choices(NamedTuple):
 
 
 class TargetVerifier:
-    """Sampler-match: what the target chooses itself at every position is what is emitted.
+    """Emits what the target chooses itself at every position, whatever is proposed.
 
-    One pass over the last committed id and the proposal gives the target's choice behind each of
+    One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
-    Of a tree, at most one path agrees: what is chosen at a place does not depend on the row.
+    At most one path of a tree agrees, as a choice depends on its position and not on its row.
     """
 
-    def __init__(self, session: Session, sampler: Sampler) -> None:
+    def __init__(self, session: TargetSession, sampler: Sampler) -> None:
         self._session = session
         self._sampler = sampler
         self._ahead: tuple[int, Choices] | None = None
@@ -42,18 +42,19 @@ class TargetVerifier:
         return self._session.can_branch
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """See `interfaces.Verifier`."""
         began = perf_counter()
         chosen, logprobs, fed = self._choose(context, proposal)
         if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
             self._run_ahead(context, chosen[0])
-        choices: list[int] = []
+        choices: list[TargetId] = []
         for some in chosen:
             choices += self._session.read(some)
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
         return Verdict(
-            ids=cast("tuple[TargetId, ...]", tuple([choices[row] for row in rows])),
+            ids=tuple([choices[row] for row in rows]),
             path=tuple(path),
             rows=fed,
             logprobs=Rows(logprobs, rows),
@@ -88,7 +89,7 @@ class TargetVerifier:
             chosen, logprobs = self._sampler.choose(logits, position=len(context.ids))
             self._session.start(chosen, logprobs)
             return [chosen], logprobs
-        # The draft distributions belong to the first chain; the alternatives are only compared.
+        # The draft distributions belong to the first chain; other ids are only compared.
         choices = [
             self._sampler.choose(
                 logits[: size + 1],
@@ -113,7 +114,7 @@ class TargetVerifier:
     def _run_ahead(self, context: Context, chosen: Array) -> None:
         """Start the next round's pass while the host still waits for this round's id.
 
-        What mlx-lm's `generate_step` does. One pass is wasted at the end of a generation.
+        mlx-lm's `generate_step` does the same. One pass is wasted at the end of a generation.
         """
         position = len(context.ids) + 1
         following, logprobs = self._sampler.choose(self._session.feed(chosen), position=position)

@@ -1,4 +1,5 @@
-"""Read-only tables, the one file format they live in, and how they are found and opened.
+"""Read-only tables, their file format, and how they are found and opened.
 
-Imports `bpe` and `tokenizer`. `build` writes these tables and `runtime` reads them.
+`build` makes these tables and `runtime` uses them; the two meet only here. To read on: `bundle` for
+the file, `opening` for which file is used, `absorption` for the theory of boundaries.
 """

@@ -1,11 +1,19 @@
-"""What a token would absorb: bytes that no canonical encoding has behind it.
+"""What a token absorbs: bytes that follow it in no canonical encoding.
 
-Two questions with exact answers. *Within a piece* the merges decide: no token that begins with the
-bytes may follow, and no shorter one with the rest of them behind it. *Which piece* the bytes belong
-to, the pre-tokenizer decides, with the text before the boundary at hand.
+*Which piece* the bytes belong to is decided by the pre-tokenizer, which needs the text before the
+boundary. *Within a piece* the merges decide: bytes are absorbed if no token that begins with them
+may follow, and no shorter token may follow that could itself be followed by the rest of them.
 
-The merges are asked about one token at a time. Where many tokens begin with the same bytes, that
-takes long, and a table has the answer (`MergeSites`).
+Example (Bielik), after the token ` kom`:
+
+    b"eta"  is not absorbed: " kometa" is encoded as ` kom|eta`.
+    b"et"   is not absorbed, although " komet" is ` k|omet`: with b"a" after it, ` kom` stays.
+    b"etr"  is absorbed: none of the tokens `etr`, `etric` and `etry` may follow ` kom`, and no
+            shorter one after which the rest could stand. No text that begins with " kometr" keeps
+            the boundary.
+
+The merges are asked about one token at a time. That takes long where many tokens begin with the
+same bytes; there a table has the answer (`alignment.MergeSites`).
 """
 
 from __future__ import annotations
@@ -20,16 +28,16 @@ from tokalign.tables.alignment import CROWDED, MergeSites
 from tokalign.tokenizer.vocabulary import TargetId
 
 _CONTINUATIONS = (b"", b"a", b"A", b"1", b".", b"'", b" ", b"\n", b" a")
-"""One text of each kind that can decide where a piece ends (see `RegexSplitter`)."""
+"""One next text of each kind that can decide where a piece ends (see `RegexSplitter`)."""
 
 FALLBACK = -1
-"""Stands for a byte-fallback token where the index of a token is meant."""
+"""Given instead of the index of a token where any byte-fallback token is meant."""
 
 
 class Absorption:
-    """Decides what the tokens of one tokenizer absorb.
+    """Decides what the tokens of a target tokenizer absorb.
 
-    merge_sites: their table; without it every answer is worked out.
+    merge_sites: the tokenizer's table; without it every answer is derived from the merges.
     """
 
     def __init__(
@@ -42,11 +50,11 @@ class Absorption:
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
     def absorbs(self, left: bytes, last: TargetId, data: bytes) -> bool:
-        """Whether no canonical encoding goes on with `data`, whatever comes behind it.
+        """Whether no canonical encoding continues with `data`, whatever comes after `data`.
 
-        left: the text before the boundary, from where its piece begins or earlier; it ends with
-        the token `last`.
-        Cost: 2 µs, 30 µs with a pre-tokenizer, once the pair has been seen; else up to 100 µs.
+        left: the text before the boundary, from the beginning of its piece or earlier; it ends
+        with the token `last`.
+        Cost: 2 µs for a pair seen before, 30 µs with a pre-tokenizer; up to 100 µs for a new one.
         """
         if not self._in_pieces:
             return self._absorbs_word(left, last, data)
@@ -64,7 +72,7 @@ class Absorption:
         return not self._ends_a_token(text[start:end], boundary - start)
 
     def _absorbs_word(self, left: bytes, last: TargetId, data: bytes) -> bool:
-        """Without a pre-tokenizer; where no token has an inner space, up to the next word."""
+        """Without a pre-tokenizer. If no token crosses words, only the first word counts."""
         if self._by_words:
             if data[:1] == b" " and left[-1:] != b" ":
                 return False
@@ -73,7 +81,7 @@ class Absorption:
         return self.within_piece(last, data)
 
     def _piece_around(self, text: bytes, boundary: int) -> tuple[int, int]:
-        """Where the piece that holds the byte before `boundary` begins and ends."""
+        """Begin and end of the piece that holds the byte before `boundary`."""
         start = end = 0
         for piece in self._bpe.splitter.split(text):
             start, end = end, end + len(piece)
@@ -90,12 +98,12 @@ class Absorption:
         return at == 0
 
     def _within_piece(self, last: TargetId, data: bytes) -> bool:
-        """Whether no canonical piece has the token `last` and then `data`. Remembered."""
+        """Whether no canonical piece has the token `last` followed by `data`; cached."""
         bpe = self._bpe
         if not data or last in bpe.fallback or self._falls_back(data):
             return False
         if not self._validity.reachable(last):
-            return True  # it stands only as a whole piece
+            return True  # the token occurs only as a whole piece
         if self._merge_sites is not None and self._merge_sites.absorbs(last, data):
             return True
         start, end = bpe.order.starting_with(data)
@@ -122,27 +130,29 @@ class Absorption:
                 yield at, data[size:]
 
     def _goes_on(self, at: int, rest: bytes) -> bool:
+        """Whether the token at this index of `bpe.order` may be followed by `rest`."""
         token = self._bpe.order.ids[at]
         return self._validity.reachable(token) and not self.within_piece(token, rest)
 
     def beginnings(self, data: bytes) -> tuple[int, ...]:
-        """The shorter tokens with which `data` can begin, the rest of it behind them.
+        """The tokens shorter than `data` that it can begin with, so that its rest may follow them.
 
-        As indices into `bpe.order`; FALLBACK for a character spelled in bytes, which may follow
-        everything.
+        They are indices into `bpe.order`; FALLBACK for a character that is spelled in bytes, which
+        may follow any token.
         """
         if self._falls_back(data):
             return (FALLBACK,)
         return tuple(at for at, rest in self._splits(data) if self._goes_on(at, rest))
 
     def _falls_back(self, data: bytes) -> bool:
-        """Whether `data` begins a character that is spelled in bytes, which nothing absorbs."""
+        """Whether `data` begins with a character that is spelled in bytes; no token absorbs it."""
         if not self._bpe.fallback:
             return False
         needed = _character_length(data[0])
         if len(data) >= needed:
             return data[:needed] not in self._bpe.symbols
-        # The beginning of a character: of two bytes all may be symbols, of more they never are.
+        # Only the beginning of a character is known. It may become one that is no symbol, unless it
+        # has two bytes and all 64 characters with this first byte are symbols.
         return needed > 2 or self._symbols_by_lead[data[0]] < 64
 
     @cached_property
@@ -155,5 +165,5 @@ def _character_length(lead: int) -> int:
     return 1 if lead < 0xC2 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
-share = lru_cache(maxsize=8)(Absorption)
-"""One object per tokenizer and table: what it has worked out for one request serves the next."""
+shared_absorption = lru_cache(maxsize=8)(Absorption)
+"""One object per tokenizer and table, so that what it has derived serves later requests too."""

@@ -1,7 +1,7 @@
 """The tables of one (draft, target) pair: which tokens are equal, and where the target merges.
 
-Read-only lookups over a bundle's sections. Built by `tokalign.build.alignment`, used by
-the decode loop; the section layout is in `docs/table-format.md`.
+They are read-only views of a bundle's sections; `docs/table-format.md` has the layout.
+`build.alignment` makes them, `runtime.translation` uses them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OtherId = TypeVar("OtherId", bound=int)
 """The ids of a second tokenizer."""
 
 NO_TOKEN = -1
-"""Stands in an id array where there is no id."""
+"""In an array of ids: there is none."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Intersection:
     """Tokens of two vocabularies that stand for the same bytes.
 
     draft_to_target: i32[draft vocabulary]; target_to_draft: i32[target vocabulary]; -1 for none.
-    Bytes that one side spells twice (literally and by byte fallback) map to the literal id.
-    Special tokens are never in here: they are matched by role (`match_roles`).
+    A byte string with two ids on one side, literal and byte fallback, maps to the literal one.
+    Special tokens are left out; `match_roles` matches them by role.
     """
 
     draft_to_target: NDArray[np.int32]
@@ -41,7 +41,7 @@ class Intersection:
 
     @cached_property
     def pairs(self) -> int:
-        """How many different byte strings are tokens on both sides."""
+        """The number of different byte strings that are tokens on both sides."""
         mapped = self.draft_to_target
         return len(np.unique(mapped[mapped != NO_TOKEN]))
 
@@ -56,6 +56,7 @@ class Intersection:
         return None if found == NO_TOKEN else DraftId(found)
 
     def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold this table."""
         return {
             "intersection.draft_to_target": array_bytes(self.draft_to_target),
             "intersection.target_to_draft": array_bytes(self.target_to_draft),
@@ -63,6 +64,7 @@ class Intersection:
 
     @classmethod
     def from_sections(cls, sections: Sections) -> Intersection:
+        """The table in these sections, in place. Raises: BundleError if one is missing."""
         return cls(
             read_array(sections, "intersection.draft_to_target", "<i4"),
             read_array(sections, "intersection.target_to_draft", "<i4"),
@@ -70,10 +72,9 @@ class Intersection:
 
 
 def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
-    """Special tokens of the two vocabularies that mean the same thing.
+    """Special tokens of two vocabularies with the same meaning: draft id -> target id.
 
-    The end of a turn is matched first: any token with which the draft ends its turn proposes the
-    target's way of ending one.
+    Every token with which the draft ends its turn is matched with the target's end of a turn.
     """
     matched: dict[Id, OtherId] = {}
     end = target.turn_end if target.turn_end is not None else min(target.eos, default=None)
@@ -87,10 +88,10 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 
 
 class HealingTrie:
-    """A draft vocabulary by bytes: which tokens go on from some pending bytes.
+    """The draft's tokens sorted by their bytes, to find those that extend pending bytes.
 
-    A sorted vocabulary is a trie laid flat: the tokens that begin with a prefix are one range.
-    order: u32[n], ids of the ordinary tokens sorted by their bytes. tokens: id -> bytes.
+    Sorted, the vocabulary serves as a trie: the tokens that begin with a prefix are one range.
+    order: u32[n], the ids of the ordinary tokens. tokens: id -> bytes.
     """
 
     def __init__(self, order: NDArray[np.uint32], tokens: Sequence[bytes]) -> None:
@@ -100,14 +101,14 @@ class HealingTrie:
 
     @classmethod
     def of(cls, tokens: Sequence[bytes]) -> HealingTrie:
-        """Sort a vocabulary. Cost: 0.1 s for 128,000 tokens."""
+        """Sort a vocabulary, given as id -> bytes. Cost: 0.1 s for 128,000 tokens."""
         ordinary = TokenOrder.of(tokens, (i for i, token in enumerate(tokens) if token))
         return cls(np.array(ordinary.ids, dtype=np.uint32), tokens)
 
     def _extending(self, pending: bytes) -> NDArray[np.uint32]:
-        """Ids of the tokens that begin with `pending` and are longer, sorted by bytes.
+        """Ids of the tokens that begin with `pending` and are longer, u32[], sorted by bytes.
 
-        Cost: 2 µs, the first time 10 ms; the most recent 4,096 answers are remembered.
+        Cost: 2 µs, the first time 10 ms; the latest 4,096 answers are cached.
         """
         first, last = self._sorted.extending(pending)
         return self._order[first:last]
@@ -117,27 +118,31 @@ class HealingTrie:
         return TokenOrder(self._tokens, self._order.tolist())
 
     def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold this table; the tokens are not in them."""
         return {"healing.order": array_bytes(self._order)}
 
     @classmethod
     def from_sections(cls, sections: Sections, tokens: Sequence[bytes]) -> HealingTrie:
+        """The table in these sections, in place. Raises: BundleError if one is missing."""
         return cls(read_array(sections, "healing.order", "<u4"), tokens)
 
 
 CROWDED = 16
-"""Merge sites are stored where more tokens than this begin with the bytes."""
+"""Merge sites are stored for bytes with which more tokens than this begin."""
 
 
 class MergeSites:
-    """After which target token which next bytes would be merged into it.
+    """For each target token, the next bytes that it absorbs.
 
-    `(t, p)` is a merge site when no canonical piece has its boundary behind `t` and goes on with
-    the bytes `p`: a proposal that starts with `p` contradicts where the target ended its token.
-    Stored are those that take long to work out: the shortest `p` with which more than CROWDED
-    tokens begin. `Absorption` asks the merges about the rest; tokens with the same sites share a
-    row.
-    rows: u32[target vocabulary], the row of each token; row 0 is empty.
-    trie: keys are the row as three big-endian bytes, followed by the bytes `p`.
+    `(t, p)` is a merge site if no canonical piece has the token `t` followed by the bytes `p`; a
+    proposal that begins with `p` then contradicts where the target ended its token.
+    Example (Bielik): ` nie` has the site b"d", because no token that begins with "d" may follow it;
+    "niedziela" is ` n|ied|z|iel|a`.
+    The table has the sites that take long to derive: the shortest `p` with which more than CROWDED
+    tokens begin. `Absorption` derives the others from the merges.
+    rows: u32[target vocabulary], the row of each token. Tokens with the same sites share a row; row
+    0 has none.
+    trie: its keys are a row as three big-endian bytes, followed by the bytes `p`.
     """
 
     def __init__(self, rows: NDArray[np.uint32], trie: marisa_trie.BinaryTrie) -> None:
@@ -145,24 +150,25 @@ class MergeSites:
         self._trie = trie
 
     def __len__(self) -> int:
-        """How many (row, bytes) entries are stored."""
+        """The number of stored (row, bytes) entries."""
         return len(self._trie)
 
-    def absorbs(self, last: int, following: bytes) -> bool:
-        """Whether `following` starts with a site of `last` that is stored. Cost: 1 µs."""
+    def absorbs(self, last: TargetId, following: bytes) -> bool:
+        """Whether `following` begins with a stored site of `last`. Cost: 1 µs."""
         row = int(self.rows[last])
         if not row:
             return False
         return bool(self._trie.prefixes(row_key(row) + following))
 
-    def after(self, last: int) -> list[bytes]:
-        """The sites of one token that are stored, sorted."""
+    def after(self, last: TargetId) -> list[bytes]:
+        """The stored sites of one token, sorted."""
         row = int(self.rows[last])
         if not row:
             return []
         return sorted(key[3:] for key in self._trie.keys(row_key(row)))
 
     def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold this table."""
         return {
             "merge_sites.rows": array_bytes(self.rows),
             "merge_sites.crowded": self._trie.tobytes(),
@@ -170,12 +176,13 @@ class MergeSites:
 
     @classmethod
     def from_sections(cls, sections: Sections) -> MergeSites:
+        """The table in these sections, in place. Raises: BundleError if one is missing."""
         rows = read_array(sections, "merge_sites.rows", "<u4")
         return cls(rows, read_trie(sections, "merge_sites.crowded"))
 
 
 def row_key(row: int) -> bytes:
-    """A row number as the first three bytes of its keys."""
+    """The first three bytes of the keys of a row."""
     return row.to_bytes(3, "big")
 
 
@@ -183,7 +190,7 @@ def row_key(row: int) -> bytes:
 class Alignment:
     """All tables of one (draft, target) pair.
 
-    merge_sites: None where they were not built; the boundary then asks the merges each time.
+    merge_sites: None where they were not built; `Boundary.absorbs` then answers less strictly.
     """
 
     intersection: Intersection
@@ -191,14 +198,16 @@ class Alignment:
     merge_sites: MergeSites | None = None
 
     def to_sections(self) -> dict[str, bytes]:
+        """The sections of a bundle that hold these tables."""
         sites = self.merge_sites.to_sections() if self.merge_sites is not None else {}
         return self.intersection.to_sections() | self.healing.to_sections() | sites
 
     @classmethod
     def from_sections(cls, sections: Sections, draft: Sequence[bytes]) -> Alignment:
-        """The tables in these sections, in place; their content is trusted.
+        """The tables in these sections, in place. Verify the file first: content is not checked.
 
-        draft: the draft's tokens, id -> bytes. Raises: BundleError for a section that is missing.
+        draft: the draft's tokens, id -> bytes. Raises: BundleError if a section is missing, or if
+        sections contradict each other.
         """
         intersection = Intersection.from_sections(sections)
         merge_sites = MergeSites.from_sections(sections)

@@ -1,12 +1,11 @@
-"""A back-off table: after which ids which id comes next, and how surely.
+"""A back-off table: the most probable next id for the longest stored suffix of the text.
 
-For the longest stored end of the text, of up to 8 ids, the table has the one next id that is
-likeliest. Every end of a stored context is stored too, so the search begins at the last id, takes
-one more while that is stored, and stops at the first end that is not. A longer continuation is had
-by asking again with the answer appended.
+Contexts have up to 8 ids. Every suffix of a stored context is stored too. So the search begins with
+the last id and takes in one more as long as that context is stored. For a longer continuation, the
+answer is appended and the table asked again.
 
-Contexts are not kept, only fingerprints of 8 bits (`fuse.py`): about one search in 256 believes in
-a context that was never stored. That costs a wrong guess, never a wrong output.
+Contexts are not stored themselves, only fingerprints of 8 bits (`binary_fuse`): about one search in
+256 takes a context for stored that is not. That can cost a wrong guess, never a wrong output.
 """
 
 from __future__ import annotations
@@ -42,9 +41,10 @@ _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffParameters:
-    """What a reader has to know besides the sections; kept in the bundle's header.
+    """What a reader has to know besides the sections; it is in the bundle's header.
 
-    max_context: ids of the longest context. p_min: the least probability of a chain by default.
+    max_context: ids in the longest context. p_min: the least probability of a whole continuation,
+    where the caller gives none.
     """
 
     shape: FuseShape
@@ -52,6 +52,7 @@ class BackoffParameters:
     p_min: float
 
     def to_header(self) -> dict[str, Any]:
+        """As entries of `Bundle.parameters`."""
         return {
             "seed": self.shape.seed,
             "segment_bits": self.shape.segment_bits,
@@ -62,7 +63,10 @@ class BackoffParameters:
 
     @classmethod
     def from_header(cls, parameters: Mapping[str, Any]) -> BackoffParameters:
-        """Raises: KeyError, TypeError, ValueError for a header that lacks one or has nonsense."""
+        """The values in `Bundle.parameters`.
+
+        Raises: KeyError, TypeError or ValueError for one that is missing or no number.
+        """
         shape = FuseShape(
             seed=int(parameters["seed"]),
             segment_bits=int(parameters["segment_bits"]),
@@ -76,12 +80,12 @@ class BackoffParameters:
 
 
 class BackoffTable:
-    """Context -> the likeliest next id and its probability, by longest stored suffix.
+    """Text -> the most probable next id and its probability, by the longest stored suffix.
 
-    entries: contexts stored.
-    fingerprints: u8[slots]; numbers: u16[slots]: for each key the XOR of three slots.
-    ids: u16 or u32[predictions], probabilities: u8[predictions] in 1/255: the different answers;
-    a key's number says which is its own.
+    entries: the number of stored contexts.
+    fingerprints: u8[slots], numbers: u16[slots]: two planes of a binary fuse map; a context's
+    number is the index of its prediction.
+    ids: u16 or u32[predictions], probabilities: u8[predictions], in 1/255: the predictions.
     """
 
     def __init__(
@@ -96,13 +100,13 @@ class BackoffTable:
     ) -> None:
         self.parameters = parameters
         self._entries = entries
-        # Views index into plain Python ints several times faster than arrays do.
+        # Indexing a memoryview gives a plain Python int, several times faster than an array.
         self._fingerprints = fingerprints.data
         self._numbers = numbers.data
         self._ids = cast("Sequence[TargetId]", ids.data)
         self._probabilities = probabilities.data
         shape = parameters.shape
-        # What every search needs, in one look at the object.
+        # Everything a search needs, so that it reads one attribute only.
         self._search = (
             parameters.max_context,
             shape.start,
@@ -114,18 +118,18 @@ class BackoffTable:
         )
 
     def __len__(self) -> int:
-        """How many contexts are stored."""
+        """The number of stored contexts."""
         return self._entries
 
     @property
     def predictions(self) -> int:
-        """How many different answers there are."""
+        """The number of different predictions (an id with a probability)."""
         return len(self._ids)
 
     def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
-        """The id that most likely follows, and how likely; None where no end is stored.
+        """The most probable next id and its probability; None if no suffix is stored.
 
-        Cost: about 0.6 µs per id of the longest stored end, and once more.
+        Cost: about 0.6 µs for each id of the longest stored suffix and for one more.
         """
         longest, state, segments, bits, size, mask, slots = self._search
         found: tuple[int, int, int] | None = None
@@ -144,14 +148,14 @@ class BackoffTable:
         one, two, three = found
         numbers = self._numbers
         number = numbers[one] ^ numbers[two] ^ numbers[three]
-        if number >= len(self._ids):  # a context that was never stored
+        if number >= len(self._ids):  # this context is not stored: noise
             return None
         return self._ids[number], self._probabilities[number] / 255
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:
-        """Ids that follow one another as long as all of them together have probability `p_min`."""
+        """Predictions one after another while their product is at least `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])
         given = len(text)
@@ -169,7 +173,7 @@ class BackoffTable:
         return TokenTree.chain(text[given:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table, besides its parameters."""
+        """The sections of a bundle that hold this table; its parameters are not in them."""
         return {
             "backoff.fingerprints": bytes(self._fingerprints),
             "backoff.numbers": array_bytes(np.asarray(self._numbers)),
@@ -178,10 +182,9 @@ class BackoffTable:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> BackoffTable:
-        """The table in a bundle, in place: its arrays are views of the sections.
+        """The table in a bundle, in place. Verify the file first: content is not checked.
 
-        The content is trusted; open the bundle with `verify` where it may be damaged.
-        Raises: BundleError for what is missing in it or contradicts itself.
+        Raises: BundleError if something is missing, or if parts contradict each other.
         """
         try:
             parameters = BackoffParameters.from_header(bundle.parameters)

@@ -1,8 +1,8 @@
-"""Where the committed text ends: what may follow it, in the target's canonical encoding.
+"""The boundary where the committed text ends, and what may follow it in canonical encoding.
 
 Committed ids are never changed. So bytes that follow them either have a canonical encoding that
-leaves those ids as they are, or they would be *absorbed*: the target has already decided against
-them when it ended its last token where it did.
+leaves those ids as they are, or they are *absorbed*: the target has decided against them when it
+ended its last token there. `absorption` has the theory; this module keeps up with a growing text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
 from tokalign.bpe.spines import Spine
-from tokalign.tables.absorption import share
+from tokalign.tables.absorption import shared_absorption
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -23,13 +23,20 @@ _SPACE = 0x20
 class Boundary:
     """Encodes what follows the committed ids.
 
-    Example (Mistral): behind `▁kom`, `b"puter"` is absorbed if ` komputer` is a token; behind
-    `▁k`, `b"om "` is not, if ` kom` is none.
-    Only the ids since the last settled piece matter (`incremental.py`): a few tokens.
+    Example (Bielik), after ` Mam| kom` ("Mam" is "I have"):
+
+        encode(b"puter")  is `put|er`: " Mam komputer" is ` Mam| kom|put|er`.
+        encode(b"et")     is None: " Mam komet" is ` Mam| k|omet`, which has no ` kom`.
+        absorbs(b"et")    is False: " Mam kometa" is ` Mam| kom|eta`.
+        absorbs(b"etr")   is True: nothing that begins with " Mam kometr" keeps ` kom`.
+
+    Only the ids since the last settled piece matter (see `bpe.incremental`): a few tokens.
     """
 
     def __init__(self, target: Tokenizer[TargetId], merge_sites: MergeSites | None = None) -> None:
-        self._absorption = share(target.bpe, merge_sites) if merge_sites is not None else None
+        self._absorption = (
+            shared_absorption(target.bpe, merge_sites) if merge_sites is not None else None
+        )
         self._tokens = target.vocabulary.tokens
         self._bpe = target.bpe
         self._encode_piece = target.bpe.encode_piece
@@ -43,9 +50,9 @@ class Boundary:
         self._edge: Spine[TargetId] = ()  # of the last committed token
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """Take in what `ids` (prompt and output, whole) has more than at the last call.
+        """Move the boundary to the end of `ids`, which extend those of the last call.
 
-        Cost: 10 µs plus encoding the new bytes.
+        ids: the whole prompt and output. Cost: 10 µs plus encoding the new bytes.
         """
         for token in ids[self._seen :]:
             data = self._tokens[token] if token < len(self._tokens) else b""
@@ -57,7 +64,7 @@ class Boundary:
         canonical = self._segment.ids[self._segment.settled :]
         committed = list(ids[len(ids) - len(canonical) :])
         if canonical != committed:
-            # The target spelled its text in a way of its own: all that counts is its last token.
+            # The target's ids are not canonical here, so only its last token is taken to count.
             committed = list(ids[-1:]) if canonical else []
         self._left_ids = committed
         self._left = b"".join([self._tokens[i] for i in committed])
@@ -65,11 +72,11 @@ class Boundary:
         self._edge = self._validity.right_spine(committed[-1]) if committed else ()
 
     def absorbs(self, data: bytes) -> bool:
-        """Whether nothing canonical can go on with `data`, whatever comes behind it.
+        """Whether no canonical encoding continues with `data`, whatever comes after `data`.
 
-        A stronger statement than that `encode` gives None: there, text behind `data` may still keep
-        the boundary. Without a table of merge sites the weaker one has to do.
-        Cost: 2 µs, 20 µs with a pre-tokenizer, up to 100 µs for what was not asked before.
+        This says more than that `encode` gives None: then text after `data` may keep the boundary.
+        Without a table of merge sites the answer is that of `encode`.
+        Cost: 2 µs for data seen before, 20 µs with a pre-tokenizer; up to 100 µs for new data.
         """
         if self._absorption is None:
             return self.encode(data) is None
@@ -78,34 +85,34 @@ class Boundary:
         return self._absorption.absorbs(self._left, self._left_ids[-1], data)
 
     def encode(self, data: bytes) -> tuple[TargetId, ...] | None:
-        """The ids of `data` behind the committed ones; None if those would not stay with it alone.
+        """The ids of `data` after the committed ones; None if a text that ends there changes those.
 
         Cost: 3 µs for a word seen before, 10 µs for a new one.
         """
         if not self._by_words:
-            return self._behind(self._bpe.encode(self._left + data))
+            return self._new_ids(self._bpe.encode(self._left + data))
         if not data:
             return ()
-        behind: tuple[TargetId, ...] = ()
+        rest: tuple[TargetId, ...] = ()
         if data.rfind(b" ") >= 1:
             data, *words = self._bpe.splitter.split(data)
             for word in words:
-                behind += self._encode_piece(word)
+                rest += self._encode_piece(word)
         left = self._left
         if not left or (data[0] == _SPACE and left[-1] != _SPACE):
-            return self._encode_piece(data) + behind
+            return self._encode_piece(data) + rest
         if self._is_cut or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
-            whole = self._behind(self._encode_piece(left + data))
-            return None if whole is None else whole + behind
-        # What is canonical together is canonical by itself, so `data` is encoded by itself, which
-        # was mostly done before, and the pair at the boundary is looked at.
+            new = self._new_ids(self._encode_piece(left + data))
+            return None if new is None else new + rest
+        # Every part of a canonical encoding is canonical. So `data` is encoded by itself, which is
+        # mostly cached, and only the pair of tokens at the boundary is checked.
         ids = self._encode_piece(data)
         if self._validity.stays_apart(self._edge, self._validity.left_spine(ids[0])):
-            return ids + behind
+            return ids + rest
         return None
 
-    def _behind(self, whole: Sequence[TargetId]) -> tuple[TargetId, ...] | None:
-        """What stands behind the committed ids, if `whole` begins with them."""
+    def _new_ids(self, whole: Sequence[TargetId]) -> tuple[TargetId, ...] | None:
+        """What comes after the committed ids in `whole`; None if it does not begin with them."""
         kept = len(self._left_ids)
         if list(whole[:kept]) != self._left_ids:
             return None

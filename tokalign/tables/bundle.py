@@ -1,11 +1,11 @@
-"""The table file: one format for every table, byte for byte in `docs/table-format.md`.
+"""The file format of every table; `docs/table-format.md` describes it byte for byte.
 
     preamble | header (msgpack) | SHA-256 of both | sections, aligned for mmap | SHA-256 of all
 
-Opening reads the preamble and the header, which has a checksum of its own and says how long the
-file is; only `verify` reads every byte. Equal bundles are equal bytes: keys are sorted and there
-are no timestamps. `encode_bundle` and `decode_bundle` are pure; `open_bundle` and `write_bundle`
-do I/O.
+Opening a file reads the preamble and the header, which has its own checksum and says how long the
+file is; only `verify` reads every byte. Equal bundles give equal bytes: keys are sorted, and there
+are no timestamps. `encode_bundle` and `decode_bundle` are pure; `open_bundle` and `write_bundle` do
+I/O. To read on: `sections` for what is inside, `opening` for who opens which file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tokalign.tables.sections import Section
 MAGIC = b"tokalign"
 FORMAT_VERSION = 1
 ALIGNMENT = 64
-"""Sections start at multiples of this: a cache line, and more than any array or trie asks for."""
+"""Sections start at multiples of this: a cache line, and more than any array or trie needs."""
 
 _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
 _DIGEST_SIZE = hashlib.sha256().digest_size
@@ -38,13 +38,13 @@ _REMEDY = "download it again or rebuild it with: tokalign build"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What one table file says.
+    """The content of a table file.
 
     kind: "dictionary" or "alignment".
-    fingerprints: of the tokenizers the tables belong to: "target", and "draft" for an alignment.
+    fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
     corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
-    parameters: every choice that decided the content. statistics: what `tokalign inspect` shows.
-    sections: name -> content; views into the file when it was opened rather than built.
+    parameters: every choice that decided the content. statistics: what was counted.
+    sections: name -> content. In an opened bundle they are views of the file.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Bundle:
 
 
 def encode_bundle(bundle: Bundle) -> bytes:
-    """The file's bytes; equal bundles, equal bytes. Raises: TypeError for what msgpack lacks."""
+    """The bytes of a file. Raises: TypeError for a header value that msgpack cannot store."""
     names = sorted(bundle.sections)
     directory, length = _place({name: len(bundle.sections[name]) for name in names})
     header = msgpack.packb(
@@ -84,9 +84,9 @@ def encode_bundle(bundle: Bundle) -> bytes:
 def decode_bundle(
     data: bytes | memoryview, *, name: str = "<bytes>", verify: bool = True
 ) -> Bundle:
-    """Read a table file's bytes; the sections are views into `data`, nothing is copied.
+    """Read the bytes of a file. The sections are views of `data`; nothing is copied.
 
-    verify: check every byte against the trailing SHA-256. Without it only the preamble, the header
+    verify: check every byte against the SHA-256 at the end. Otherwise only the preamble, the header
     and the length are checked, in O(header).
     Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
     """
@@ -101,7 +101,7 @@ def decode_bundle(
 def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
     """Map a table file into memory and read its header.
 
-    Raises: BundleError as `decode_bundle`; MissingAssetError where there is no readable file.
+    verify, BundleError: see `decode_bundle`. Raises also: MissingAssetError for an unreadable file.
     """
     try:
         with path.open("rb") as file:
@@ -124,10 +124,10 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
 def require_fingerprint(
     bundle: Bundle, *, target: str, draft: str | None = None, name: str, remedy: str
 ) -> None:
-    """Refuse a table that belongs to other tokenizers.
+    """Refuse a table that was built for other tokenizers.
 
-    target, draft: the fingerprints of the tokenizers in use; `draft` is None where none is.
-    name: the table, for the message; remedy: the command that rebuilds it.
+    target, draft: the fingerprints of the tokenizers in use; `draft` is None for a dictionary.
+    name: of the table, for the message. remedy: the command that rebuilds it.
     Raises: FingerprintError.
     """
     for role, found in (("target", target), ("draft", draft)):
@@ -143,7 +143,7 @@ def _aligned(offset: int) -> int:
 
 
 def _place(sizes: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offsets of sections laid out one after the other, aligned; and where the last one ends."""
+    """Offset and size of each section, laid out in order and aligned; and where the last ends."""
     directory, end = {}, 0
     for name, size in sizes.items():
         directory[name] = (_aligned(end), size)
@@ -152,7 +152,7 @@ def _place(sizes: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def _sorted(value: Any) -> Any:
-    """`value` with the keys of all mappings in it sorted, so that equal values pack equally."""
+    """`value` with the keys of all mappings in it sorted, so that equal values give equal bytes."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -161,7 +161,7 @@ def _sorted(value: Any) -> Any:
 
 
 def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
-    """The header, checked, and where the sections start."""
+    """The checked header, and the offset at which the sections start."""
     if view[: len(MAGIC)] != MAGIC[: len(view)]:
         raise BundleError(
             f"{name} is not a tokalign table: it starts with {bytes(view[: len(MAGIC)])!r}, "
@@ -187,7 +187,7 @@ def _unpack_header(data: memoryview, name: str) -> dict[str, Any]:
     try:
         header = msgpack.unpackb(data)
     except ValueError as error:  # msgpack's errors and broken UTF-8
-        raise BundleError(f"{name} has a header that is no msgpack; {_REMEDY}") from error
+        raise BundleError(f"{name} has a header that is not msgpack; {_REMEDY}") from error
     if not isinstance(header, dict) or sorted(map(str, header)) != sorted(_HEADER_KEYS):
         raise BundleError(f"{name} has a header without the keys {_HEADER_KEYS}; {_REMEDY}")
     return header
@@ -196,13 +196,13 @@ def _unpack_header(data: memoryview, name: str) -> dict[str, Any]:
 def _cut_sections(
     view: memoryview, directory: Mapping[str, tuple[int, int]], start: int, name: str
 ) -> dict[str, memoryview]:
-    """The sections' views. The file must end exactly behind the last section's digest."""
+    """The sections as views. The file must end right after the digest that follows the last one."""
     end = max((offset + size for offset, size in directory.values()), default=0)
     expected = start + end + _DIGEST_SIZE
     if len(view) < expected:
         raise _truncated(name, expected, len(view))
     if len(view) > expected:
-        raise BundleError(f"{name} has {len(view) - expected} bytes behind its end; {_REMEDY}")
+        raise BundleError(f"{name} has {len(view) - expected} bytes after its end; {_REMEDY}")
     return {
         section: view[start + offset : start + offset + size]
         for section, (offset, size) in directory.items()

@@ -1,4 +1,4 @@
-"""What every dictionary offers, whichever kind of table it is: how a text is likely to go on."""
+"""What every kind of dictionary offers: how a text is likely to continue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SOURCE = "dictionary"
 """The source of every id that a dictionary expects."""
 
 MAX_CONTEXT = 8
-"""The longest context that any dictionary looks at, in ids."""
+"""The longest context that a dictionary uses, in ids."""
 
 MAX_CONTINUATION = 8
-"""The longest continuation that a dictionary is asked for by default, in ids."""
+"""The longest continuation that is asked for by default, in ids."""
 
 Ids = tuple[TargetId, ...]
 
@@ -24,15 +24,15 @@ class Dictionary(Protocol):
     """A static table of one target tokenizer and language."""
 
     def __len__(self) -> int:
-        """How many contexts are stored."""
+        """The number of stored contexts."""
         ...
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:
-        """The chain likely to follow a text that ends in `suffix`; empty where none is.
+        """The likely continuation of a text that ends in `suffix`, a chain; empty if unknown.
 
-        suffix: only its last `MAX_CONTEXT` ids count. limit: most ids to give.
-        p_min: least probability of all ids together; None for the table's own.
+        suffix: only its last `MAX_CONTEXT` ids count. limit: the most ids to give.
+        p_min: the least probability of all ids together; None for the table's own.
         """
         ...

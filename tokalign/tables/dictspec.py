@@ -1,8 +1,8 @@
-"""DictSpec's dictionary: whole continuations of the n-grams that a corpus repeats.
+"""The dictionary as DictSpec publishes it: context -> one whole continuation.
 
-A read-only lookup over a bundle's sections, packed so that it can stay in the file: a marisa trie
-over the contexts' ids in *reverse*, so that one prefix query finds every stored suffix of the
-text so far, and a shared pool of the continuations' ids. The layout is in `docs/table-format.md`.
+It is used where it lies in the file: a marisa trie has the contexts' ids in *reverse*, so that one
+query finds every stored suffix of the text, and all continuations are in one pool of ids.
+`docs/table-format.md` has the layout.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _TYPE_CODES = {2: "H", 4: "I"}
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a dictionary expects next.
+    """What the table expects next.
 
-    ids: the expected ids, 1 to 8. probability: that all of them follow, as far as the counted
-    n-grams say. matched: how many ids of the context it rests on, 1 to 8.
+    ids: the expected ids, 1 to 8. probability: that all of them follow, estimated from the counted
+    n-grams. matched: the length of the stored context, 1 to 8 ids.
     """
 
     ids: Ids
@@ -49,12 +49,12 @@ class Continuation:
 
 
 class DictSpecTable:
-    """Context -> single best continuation, by longest stored suffix.
+    """Text -> the best continuation, by the longest stored suffix.
 
-    trie: contexts, reversed, each id as little-endian u16 or u32 (as the pool).
-    locators: u32[entries] by trie id, `start in pool << 3 | length - 1`.
-    probabilities: u8[entries] by trie id, in 1/255.
-    pool: u16 or u32 ids; u16 when the vocabulary has at most 65,536 ids.
+    trie: the contexts in reverse, each id as little-endian u16 or u32, as in the pool.
+    locators: u32[entries] by key number, `start in pool << 3 | length - 1`.
+    probabilities: u8[entries] by key number, in 1/255.
+    pool: u16[] if the vocabulary has at most 65,536 ids, else u32[].
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DictSpecTable:
         probabilities: NDArray[np.uint8],
         pool: NDArray[np.uint16] | NDArray[np.uint32],
     ) -> None:
-        # Views index into plain Python ints several times faster than arrays do.
+        # Indexing a memoryview gives a plain Python int, several times faster than an array.
         self._trie = trie
         self._locators = locators.data
         self._probabilities = probabilities.data
@@ -74,11 +74,11 @@ class DictSpecTable:
         self._packers = _packers(self._width)
 
     def __len__(self) -> int:
-        """How many contexts are stored."""
+        """The number of stored contexts."""
         return len(self._locators)
 
     def longest_match(self, suffix: Sequence[TargetId]) -> Continuation | None:
-        """The continuation of the longest stored suffix of `suffix`, None if there is none.
+        """The continuation of the longest stored suffix of `suffix`; None if none is stored.
 
         Only the last 8 ids count. Cost: about 2 µs, whatever the number of entries.
         """
@@ -89,9 +89,9 @@ class DictSpecTable:
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:
-        """The continuation of the longest stored suffix, if it has probability `p_min` as a whole.
+        """The continuation of the longest stored suffix, if its probability is at least `p_min`.
 
-        One probability is stored for all its ids together; each id is given the root of it.
+        One probability p is stored for its n ids together, so each id gets the n-th root of p.
         """
         found = self.longest_match(suffix)
         if found is None or (p_min is not None and found.probability < p_min):
@@ -101,7 +101,7 @@ class DictSpecTable:
         return TokenTree.chain(ids, SOURCE, (each,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
-        """All contexts with their continuations, in the order of the trie."""
+        """All contexts with their continuations, in the order of the trie's keys."""
         for key in self._trie.iterkeys():
             entry = self._read(key)
             ids = struct.unpack(f"<{entry.matched}{_TYPE_CODES[self._width]}", key)
@@ -117,10 +117,9 @@ class DictSpecTable:
 
     @classmethod
     def from_sections(cls, sections: Sections) -> DictSpecTable:
-        """The table in these sections, in place: arrays and trie are views of them.
+        """The table in these sections, in place. Verify the file first: content is not checked.
 
-        The content is trusted; open the bundle with `verify` where it may be damaged.
-        Raises: BundleError for sections that are missing or contradict each other.
+        Raises: BundleError if a section is missing, or if sections contradict each other.
         """
         trie = read_trie(sections, "continuations.trie")
         locators = read_array(sections, "continuations.locators", "<u4")
@@ -139,9 +138,8 @@ class DictSpecTable:
     ) -> DictSpecTable:
         """Pack `context -> (continuation, probability)`.
 
-        Contexts and continuations have 1 to 8 ids below `vocabulary_size`; probabilities are kept
-        to 1/255. Equal entries give equal bytes, in whatever order they come.
-        Cost: about 7 µs per entry.
+        Contexts and continuations have 1 to 8 ids below `vocabulary_size`. Probabilities are
+        rounded to 1/255. Equal entries give equal bytes, in any order. Cost: 7 µs per entry.
         """
         width = 2 if vocabulary_size <= 1 << 16 else 4
         packers = _packers(width)
@@ -170,17 +168,18 @@ class DictSpecTable:
 
 
 def _packers(width: int) -> list[_Packer]:
-    """By number of ids, the function that packs so many ids of `width` bytes, little-endian."""
+    """For n = 0 to 8, the function that packs n ids of `width` bytes each, little-endian."""
     return [struct.Struct(f"<{n}{_TYPE_CODES[width]}").pack for n in range(MAX_CONTEXT + 1)]
 
 
 def _share_pool(values: Collection[Ids]) -> tuple[dict[Ids, int], list[TargetId]]:
-    """Lay values out in one list of ids so that one that ends another is stored inside it.
+    """Lay out values in one list of ids, so that a suffix of another value takes no room.
 
-    Sorted by their reversed ids, a value stands right before those it ends; so going backwards,
-    the last value laid out holds it if any does.
-    Example: (7, 8, 9), (8, 9) and (9,) share three ids. It is the usual case: "the rest of the
-    n-gram" is stored for every prefix of the n-gram.
+    Returns where each value begins, and the list. In the order of their reversed ids, a value comes
+    right before those that end with it. So, going backwards, the value laid out last has it as its
+    suffix if any value does.
+    Example: (7, 8, 9), (8, 9) and (9,) share three ids. This is the usual case, because the rest of
+    an n-gram is stored for every prefix of the n-gram.
     """
     starts: dict[Ids, int] = {}
     pool: list[TargetId] = []

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Costs, best_length
+from tokalign.cost.expected_gain import Costs, best_length, expected_accepted
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid
-from tokalign.runtime.draft.hybrid import Hybrid, expected_accepted
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.draft.vote_tree import VoteTree
 from tokalign.runtime.proposal import Proposal

@@ -8,22 +8,21 @@ import pytest
 from recorded_worlds import a_world, costs_of
 
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import (
-    RecordedDrafter,
-    SimulatedClock,
-    TimedReplay,
-    knowledge_of,
-)
+from tokalign.evaluate.project import knowledge_of
 from tokalign.evaluate.recorded_proposals import TracedText
+from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.evaluate.simulated import RecordedDrafter, SimulatedClock, TimedReplay, ids_of
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.controller import DraftLengthController
-from tokalign.runtime.draft_length.estimates import PassTimes
+from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+from tokalign.runtime.draft_length.model_worth import ModelWorth
 from tokalign.runtime.events import Event
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -116,7 +115,77 @@ def proposals_in(text: TracedText, truth: Costs, knowledge: Knowledge) -> list[P
         model=RecordedDrafter("it", text, truth, clock),
         clock=clock,
     )
-    watched, context = Watched(controller), Context([TargetId(i) for i in range(text.given)])
+    watched, context = Watched(controller), Context(ids_of(text.given))
     for _ in decode(context, watched, controller, limits=Limits(max_tokens=300)):
         pass
     return watched.proposals
+
+
+class SpiedTimes(PassTimes):
+    """Keeps what it was told, and believes nothing of it."""
+
+    def __init__(self, prior: list[float]) -> None:
+        super().__init__(prior, weight=4)
+        self.observed: list[tuple[int, float]] = []
+
+    def observe(self, count: int, seconds: float) -> None:
+        self.observed.append((count, seconds))
+
+
+class SpiedModel(ModelWorth):
+    """Keeps how many rows each draft cost."""
+
+    def __init__(self) -> None:
+        super().__init__(Acceptance(start=0.9))
+        self.rows: list[int] = []
+
+    def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
+        self.rows.append(rows)
+
+
+class Alternating:
+    """A draft model whose chain of two is wrong; every other time an id beside it is right."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock, self.drafts = clock, 0
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        self.drafts += 1
+        self._clock.now += 0.25
+        ids = TargetId(8), TargetId(8), TargetId(self.drafts % 2)
+        return Proposal(tree=TokenTree(ids, (-1, 0, -1), ("draft",) * 3), draft_passes=steps)
+
+
+class RowsTakeTime:
+    """Goes on with 1, and takes one second per row; an accepted alternative is computed again."""
+
+    def __init__(self, clock: SimulatedClock, length: int) -> None:
+        self._replay, self._clock = ReplayVerifier([TargetId(1)] * length), clock
+        self.drafted: list[Verdict] = []
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        verdict = self._replay.verify(context, proposal)
+        self._clock.now += verdict.rows
+        if proposal.tree:
+            self.drafted.append(verdict)
+        return verdict
+
+
+def test_rows_are_learned_as_the_target_computed_them() -> None:
+    clock = SimulatedClock()
+    target, drafts = RowsTakeTime(clock, 60), SpiedTimes([0.01] * 16)
+    times, model = SpiedTimes([1.0] * 9), SpiedModel()
+    knowledge = Knowledge(costs=LearnedCosts(times, drafts), model=model)
+    controller = DraftLengthController(knowledge, target, model=Alternating(clock), clock=clock)
+    limits = Limits(max_tokens=40)
+    for _ in decode(Context([TargetId(1)]), controller, controller, limits=limits):
+        if knowledge.budget.is_spent:
+            break
+    rows = [verdict.rows for verdict in target.drafted]
+    assert {4, 5} <= set(rows)
+    # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
+    assert times.observed[-len(rows) + 1 :] == [(count, float(count)) for count in rows[1:]]
+    assert drafts.observed
+    assert {seconds for _, seconds in drafts.observed} == {0.25}
+    # The row that an accepted alternative costs in the next round belongs to its own draft.
+    assert model.rows == [3 + len(verdict.path) for verdict in target.drafted]

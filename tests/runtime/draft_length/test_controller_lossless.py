@@ -18,7 +18,7 @@ from tokalign.runtime.draft_length.model_worth import ModelWorth
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
@@ -63,7 +63,7 @@ def test_no_decision_changes_the_output(
         context = Context([TargetId(i) for i in PROMPT])
         controller = DraftLengthController(
             knowledge,
-            TargetVerifier(ModelSession(random_model()), sampling),
+            TargetVerifier(TargetModelSession(random_model()), sampling),
             free=RandomDrafter(seed + request, plain) if seed % 3 else None,
             model=SteppedAdversary(seed + 9, plain) if seed % 2 else None,
             clock=erratic_clock(seed + request),

@@ -49,9 +49,9 @@ def test_plain_decoding_is_believed_once_it_is_timed() -> None:
 def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
     drafts = PassTimes([0.1, 0.2], weight=0)
     costs = LearnedCosts(PassTimes([0.020], weight=4), drafts)
-    assert costs.draft(2) == pytest.approx(0.2 * 0.020)
+    assert costs.draft_times(2)[1] == pytest.approx(0.2 * 0.020)
     drafts.observe(1, 0.003)
-    assert costs.draft(2) == pytest.approx(0.006)
+    assert costs.draft_times(2)[1] == pytest.approx(0.006)
     assert costs.for_ranking().draft_pass == pytest.approx(0.003)
 
 
@@ -66,7 +66,7 @@ def test_no_other_number_of_passes_has_a_higher_rate(
     costs = costs_of(1.0, *rows, draft_pass=draft_pass + 1e-9)
     model = ModelWorth(Acceptance(start=right))
     rates = [
-        sum(right**i for i in range(n + 1)) / (costs.rows(n + 1) + costs.draft(n))
+        sum(right**i for i in range(n + 1)) / (costs.rows(n + 1) + costs.draft_times(n)[-1])
         for n in range(1, 9)
     ]
     found = model.best(costs, 8)
@@ -75,8 +75,8 @@ def test_no_other_number_of_passes_has_a_higher_rate(
 
 
 def test_a_model_with_dear_passes_is_hopeless() -> None:
-    assert ModelWorth().is_hopeless(costs_of(1.0, 1.0, draft_pass=1.0), 8)
-    assert not ModelWorth().is_hopeless(costs_of(1.0, 1.0, draft_pass=0.1), 8)
+    assert ModelWorth().is_hopeless(costs_of(1.0, 1.0, draft_pass=1.0))
+    assert not ModelWorth().is_hopeless(costs_of(1.0, 1.0, draft_pass=0.1))
 
 
 def test_passes_that_bring_several_ids_cost_several_rows() -> None:

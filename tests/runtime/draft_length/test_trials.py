@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokalign.cost.expected_gain import Plan
 from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
@@ -26,10 +27,11 @@ def test_a_model_is_tried_only_where_it_could_pay() -> None:
         rows, drafts = PassTimes([1.0, second_row], weight=4), PassTimes([0.3], weight=4)
         return Knowledge(costs=LearnedCosts(rows, drafts))
 
-    cheap, dear = knowledge(1.2), knowledge(2.0)
-    assert cheap.model_may_be_tried(8)
+    cheap, dear, does_not_pay = knowledge(1.2), knowledge(2.0), Plan(1, 0.9)
+    assert cheap.trial_is_due(does_not_pay)
+    assert not cheap.trial_is_due(Plan(1, 1.1))  # it pays: that is no trial
     waited = 0
-    while not dear.model_may_be_tried(8):
+    while not dear.trial_is_due(does_not_pay):
         dear.model_trials.count_round()
         waited += 1
     assert waited == 1024  # the costs may have been mistaken

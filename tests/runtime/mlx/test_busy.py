@@ -1,26 +1,53 @@
-"""What overlaps counts once: else a round could spend more time in passes than it took."""
+"""Time in passes: what overlaps counts once, so that no round spends more in them than it took."""
 
 from __future__ import annotations
 
-from time import perf_counter, sleep
-
 import pytest
 
-from tokalign.runtime.mlx.busy import BusyTime
+from tokalign.runtime.mlx import busy
+from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 
 
-def test_overlapping_passes_count_once() -> None:
-    busy, began = BusyTime(), perf_counter()
-    busy.begin()
-    sleep(0.01)
-    busy.begin()
-    busy.end()
-    busy.begin()
-    busy.end()
-    sleep(0.01)
-    assert 0.02 <= busy.seconds <= perf_counter() - began
-    busy.end()
-    took, counted = perf_counter() - began, busy.seconds
-    assert 0.02 <= counted <= took
-    sleep(0.01)
-    assert busy.seconds == pytest.approx(counted)
+class Clock:
+    """Shows what it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(busy, "perf_counter", found)
+    return found
+
+
+def test_time_in_which_passes_overlap_counts_once(clock: Clock) -> None:
+    time = BusyTime()
+    time.begin()
+    clock.now = 1.0
+    time.begin()
+    clock.now = 2.0
+    time.end()
+    assert time.seconds == 2.0
+    clock.now = 3.0
+    time.end()
+    clock.now = 7.0
+    assert time.seconds == 3.0
+
+
+def test_a_result_counts_from_its_start_until_it_is_read_even_if_reading_fails(
+    clock: Clock,
+) -> None:
+    def fail() -> None:
+        clock.now = 2.0
+        raise KeyboardInterrupt
+
+    time = BusyTime()
+    result = UnderWay(time, fail)
+    with pytest.raises(KeyboardInterrupt):
+        result.read()
+    clock.now = 9.0
+    assert time.seconds == 2.0

@@ -1,4 +1,4 @@
-"""Drawing over target ids: the draft's law, its choice, and what pairs of models emit by it."""
+"""Drawing over target ids: the draft distribution, its draws, and what pairs of models emit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from chi_square import Floats, deviations
+from chi_square import Floats, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import DEMO
@@ -18,14 +18,17 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx import noise
-from tokalign.runtime.mlx.drawing import Projection
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.drawing import ToTargetIds
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
+from tokalign.tables.alignment import Intersection
 from tokalign.tokenizer.vocabulary import TargetId
 
-LIMIT = 5.0
-"""Standard deviations of chi-square, as in test_rejection.py."""
+LIMIT = 1e-3
+"""As in test_rejection.py: p-values of right distributions are above it, of wrong ones below."""
 
 
 @settings(max_examples=40, deadline=None)
@@ -34,12 +37,12 @@ LIMIT = 5.0
     st.lists(st.integers(-1, 11), min_size=6, max_size=6),
     st.integers(0, 3),
 )
-def test_a_projection_adds_up_what_stands_for_the_same_id(
+def test_probabilities_of_draft_ids_with_the_same_target_id_add_up(
     to_target: list[int], preferred: list[int], padding: int
 ) -> None:
     size = len(to_target)
     preferred = [i if i < size else -1 for i in preferred]
-    onto = Projection(np.array(to_target, np.int32), np.array(preferred, np.int32))
+    onto = ToTargetIds(Intersection(np.array(to_target, np.int32), np.array(preferred, np.int32)))
     row = np.random.default_rng(size).normal(0, 2, size + padding)
     expected = np.zeros(6)
     for draft, target in enumerate(to_target):
@@ -48,7 +51,7 @@ def test_a_projection_adds_up_what_stands_for_the_same_id(
     found = np.exp(np.array(onto.logits(mx.array(row[None], dtype=mx.float32))[0]))
     assert np.allclose(found, expected, rtol=1e-4)
     for target in set(to_target) - {-1}:
-        token = int(onto.tokens(mx.array([target])).item())
+        token = int(onto.draft_ids(mx.array([target])).item())
         assert to_target[token] == target
         if preferred[target] >= 0 and to_target[preferred[target]] == target:
             assert token == preferred[target]
@@ -58,17 +61,17 @@ FILTERS = [{}, {"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.2}, {"top_p": 0.9, "min
 
 
 def parity(ids: Any, logits: Any) -> Any:
-    """A logits processor that looks at its history: odd behind odd is likelier."""
+    """A logits processor that looks at its history: after an odd id odd ids are likelier."""
     return logits + 0.7 * (mx.arange(logits.shape[-1]) % 2 == ids[-1] % 2)
 
 
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("processors", [(), (parity,)])
 @pytest.mark.parametrize("acceptance", ["match", "residual"])
-def test_a_choice_among_a_few_is_that_among_all(
+def test_drawing_among_a_few_ids_equals_drawing_among_all(
     acceptance: Any, processors: Any, filters: dict[str, Any]
 ) -> None:
-    """On the host as on the device: the same id by the same law."""
+    """The host draws the same id from the same distribution as the device."""
     rng = np.random.default_rng(4)
     for position in range(3, 12):
         options = Sampling(
@@ -78,14 +81,14 @@ def test_a_choice_among_a_few_is_that_among_all(
         row = np.full((1, 40), -np.inf, dtype=np.float32)
         row[0, list(few)] = list(few.values())
         history = [*range(position - 1), next(iter(few))]
-        ranked, law = options.guess_among(
-            few, position=position, ids=history, rolled=options.roll(position, 40)
+        ranked, found = options.draw_among(
+            few, position=position, ids=history, noise=options.noise_at(position, 40)
         )
-        chosen, expected = options.guess(mx.array(row), position=position, ids=history)
+        chosen, expected = options.draw(mx.array(row), position=position, ids=history)
         assert ranked[0] == chosen.item()
-        assert (law is None) == (expected is None) == (acceptance == "match")
-        if law is not None:
-            assert np.allclose(np.array(law), np.array(expected), atol=1e-5)
+        assert (found is None) == (expected is None) == (acceptance == "match")
+        if found is not None:
+            assert np.allclose(np.array(found), np.array(expected), atol=1e-5)
 
 
 def test_noise_does_not_depend_on_rows_or_padding() -> None:
@@ -97,7 +100,7 @@ def test_noise_does_not_depend_on_rows_or_padding() -> None:
         assert abs(found[0, 1]) < 0.1
 
 
-def test_noise_is_gumbels() -> None:
+def test_noise_has_the_gumbel_distribution() -> None:
     found = np.sort(np.array(noise.gumbel(1, noise.TARGET, 0, (20, 5000))).ravel())
     expected = np.exp(-np.exp(-found))
     assert np.abs(expected - np.linspace(0, 1, len(found))).max() < 0.01
@@ -107,7 +110,7 @@ def test_noise_is_gumbels() -> None:
 # -- pairs of models with two tokenizers -----------------------------------------------------------
 
 RUNS, TOP = 160, 3
-"""Tokens that the target may choose among: few enough to enumerate two of them."""
+"""How many tokens the target may choose among: few enough to enumerate two of them."""
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +121,10 @@ def pair() -> tuple[LanguageModel, LanguageModel]:
     )
 
 
-def law_of_two(target: LanguageModel, options: Sampling, prompt: list[int]) -> dict[Any, float]:
-    """The probability of every two ids that can come first."""
+def distribution_of_two(
+    target: LanguageModel, options: Sampling, prompt: list[int]
+) -> dict[Any, float]:
+    """The probability of every pair of ids that the output may begin with."""
     session, found = ModelSession(target.model), {}
 
     def row(ids: list[int]) -> dict[int, float]:
@@ -136,13 +141,13 @@ def law_of_two(target: LanguageModel, options: Sampling, prompt: list[int]) -> d
 
 
 @pytest.mark.parametrize("translation", ["intersection", "exact"])
-def test_the_first_tokens_of_a_pair_have_the_targets_law(
+def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
     pair: tuple[LanguageModel, LanguageModel], translation: str
 ) -> None:
-    """And not that of a target at half the temperature, to which the same test is put."""
+    """The same test refuses the distribution of a target at half the temperature."""
     target, draft = pair
     table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
-    sessions = ModelSession(target.model), ModelSession(draft.model)
+    sessions = TargetModelSession(target.model), DraftModelSession(draft.model)
     options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP, "processors": (parity,)}
     counts: Counter[tuple[int, int]] = Counter()
     accepted = 0
@@ -166,9 +171,11 @@ def test_the_first_tokens_of_a_pair_have_the_targets_law(
         first, second = context.emitted
         counts[first, second] += 1
     assert accepted > RUNS / 8
-    expected = law_of_two(target, Sampling(**options), list(prompt.target))
+    expected = distribution_of_two(target, Sampling(**options), list(prompt.target))
     assert set(counts) <= set(expected)
     found: Floats = np.array([float(counts[both]) for both in expected])
-    assert deviations(found, np.array(list(expected.values()))) < LIMIT
-    cold = law_of_two(target, Sampling(**options | {"temperature": 0.6}), list(prompt.target))
-    assert deviations(found, np.array([cold[both] for both in expected])) > LIMIT
+    assert p_value(found, np.array(list(expected.values()))) > LIMIT
+    cold = distribution_of_two(
+        target, Sampling(**options | {"temperature": 0.6}), list(prompt.target)
+    )
+    assert p_value(found, np.array([cold[both] for both in expected])) < LIMIT

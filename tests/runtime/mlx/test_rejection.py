@@ -1,8 +1,8 @@
-"""Residual rejection: what comes out has the target's law, whatever the draft's law is.
+"""Residual rejection: what is emitted has the target's distribution, whatever the draft's is.
 
 Every outcome of a toy vocabulary is enumerated and its probability computed from the target's own
-logits; many draws are held against that by a chi-square test. The tests have teeth: the same
-statistic refuses the same draws when one part of the rule is left out.
+logits; a chi-square test compares many draws with that. The tests have teeth: the same statistic
+refuses the same draws when one part of the rule is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from chi_square import Floats, deviations
+from chi_square import Floats, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import random_model
@@ -24,22 +24,23 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drawing import draw
 from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 WIDTH = 5
-LIMIT = 5.0
-"""Standard deviations of chi-square that a right law stays under, and a wrong one does not."""
+LIMIT = 1e-3
+"""p-values of right distributions are above it, those of wrong ones below. Seeds are fixed."""
 
 
 def shift(ids: Any, logits: Any) -> Any:
-    """A logits processor: the next higher id than the last is likelier."""
+    """A logits processor that makes the next higher id than the last one likelier."""
     return logits + 1.2 * (mx.arange(logits.shape[-1]) == (ids[-1] + 1) % WIDTH)
 
 
@@ -55,8 +56,8 @@ TARGET = np.array([1.0, 0.2, -0.5, 0.6, -1.5])
 DRAFT = np.array([-0.5, 0.9, 0.3, 0.8, -2.0])
 
 
-def law(options: Sampling, logits: Floats, ids: Sequence[int]) -> Floats:
-    """f[WIDTH]: what plain sampling behind `ids` draws from."""
+def distribution(options: Sampling, logits: Floats, ids: Sequence[int]) -> Floats:
+    """f[WIDTH]: what plain sampling after `ids` draws from."""
     row = mx.array(logits[None], dtype=mx.float32)
     logprobs = logprobs_of(row, options.processors, position=len(ids), ids=ids)
     scores = np.array(options.filter(logprobs)[0], dtype=np.float64) / options.temperature
@@ -70,7 +71,7 @@ TRIALS = 5_000
 
 
 def verdicts(p: Floats, drawn: Any, distributions: Sequence[Any]) -> Any:
-    """What comes out, i[TRIALS]."""
+    """What is emitted, i[TRIALS]."""
     return judge(
         mx.broadcast_to(mx.array(p, dtype=mx.float32), (TRIALS, WIDTH)),
         drawn.tolist(),
@@ -95,40 +96,40 @@ def count(ids: Any) -> Floats:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_id_drawn_from_any_law_comes_out_by_the_targets(name: str) -> None:
-    """And it is the drawn one as often as the theorem says."""
+def test_ids_drawn_from_any_distribution_are_emitted_with_the_targets(name: str) -> None:
+    """And the drawn id is accepted as often as the theorem says."""
     options = Sampling(**OPTIONS[name])
-    p, q = law(options, TARGET, [1, 3]), law(options, DRAFT, [1, 3])
+    p, q = distribution(options, TARGET, [1, 3]), distribution(options, DRAFT, [1, 3])
     drawn = drawn_from(q)
-    assert deviations(count(drawn), q) < LIMIT
+    assert p_value(count(drawn), q) > LIMIT
     found = verdicts(p, drawn, by(q))
-    assert deviations(count(found), p) < LIMIT
+    assert p_value(count(found), p) > LIMIT
     same = np.array(found == drawn).mean()
     assert abs(same - np.minimum(p, q).sum()) < 5 * np.sqrt(0.25 / TRIALS)
 
 
 @pytest.mark.parametrize("token", range(WIDTH))
-def test_an_id_without_a_law_is_a_point_mass(token: int) -> None:
-    """Accepted with p of it; what comes out has the law p, as in sampler-match."""
-    p = law(Sampling(temperature=1.0), TARGET, [1])
+def test_an_id_without_a_distribution_is_a_point_mass(token: int) -> None:
+    """It is accepted with probability p(id); what is emitted has the distribution p."""
+    p = distribution(Sampling(temperature=1.0), TARGET, [1])
     drawn = mx.full((TRIALS,), token, dtype=mx.uint32)
     found = verdicts(p, drawn, [])
-    assert deviations(count(found), p) < LIMIT
+    assert p_value(count(found), p) > LIMIT
     assert found.tolist() == verdicts(p, drawn, [None] * TRIALS).tolist()
 
 
 def test_the_statistic_refuses_wrong_rules() -> None:
-    """No residual; a law that does not add up to 1; another law than was drawn from."""
+    """No residual; a q that does not add up to 1; another q than the one drawn from."""
     options = Sampling(temperature=1.0)
-    p, q = law(options, TARGET, [1]), law(options, DRAFT, [1])
+    p, q = distribution(options, TARGET, [1]), distribution(options, DRAFT, [1])
     drawn = drawn_from(q)
     found = verdicts(p, drawn, by(q))
-    assert deviations(count(found), p) < LIMIT
+    assert p_value(count(found), p) > LIMIT
     no_residual = mx.where(found == drawn, drawn, drawn_from(p, noise.TARGET))
-    assert deviations(count(no_residual), p) > 3 * LIMIT
-    assert deviations(count(verdicts(p, drawn, by(0.8 * q))), p) > 3 * LIMIT
-    flatter = law(options, DRAFT / 2, [1])
-    assert deviations(count(verdicts(p, drawn, by(flatter))), p) > 3 * LIMIT
+    assert p_value(count(no_residual), p) < LIMIT**3
+    assert p_value(count(verdicts(p, drawn, by(0.8 * q))), p) < LIMIT**3
+    flatter = distribution(options, DRAFT / 2, [1])
+    assert p_value(count(verdicts(p, drawn, by(flatter))), p) < LIMIT**3
 
 
 @settings(max_examples=30, deadline=None)
@@ -137,10 +138,10 @@ def test_the_statistic_refuses_wrong_rules() -> None:
     st.lists(st.integers(0, 8), min_size=2, max_size=6),
     st.integers(0, 10),
 )
-def test_nothing_comes_out_that_the_target_cannot_say(
+def test_an_id_that_the_target_rules_out_is_never_emitted(
     p: list[int], q: list[int], padding: int
 ) -> None:
-    """Zeros on either side, and models that pad their logits to other widths."""
+    """With zeros in p and q, and with models that pad their logits to other widths."""
     p[0] += 1
     q[-1] += 1
     wide = np.array([*p, *[0] * padding], dtype=np.float64) / sum(p)
@@ -196,7 +197,7 @@ class TableSession:
 
 @dataclass
 class Drawing:
-    """Draws from another model; `others` proposes so many more in the place of the first id."""
+    """Draws from another model, and proposes `others` more ids in the place of the first one."""
 
     session: TableSession
     options: Sampling
@@ -207,20 +208,20 @@ class Drawing:
         if not limit:
             return Proposal()
         ids, steps = context.ids, min(2, limit)
-        drawn = draw(self.session, ids, steps, guesser=self.options, behind=ids)()  # type: ignore[arg-type]
-        chain = [TargetId(i) for i in drawn.ids]
+        drawn, distributions = draw(self.session, ids, steps, sampler=self.options, after=ids)  # type: ignore[arg-type]
+        chain = [TargetId(i) for i in drawn.tolist()]
         others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.others]
         tree = TokenTree(
             (*chain, *others),
             (*range(-1, steps - 1), *[-1] * len(others)),
             ("draft",) * (steps + len(others)),
         )
-        known = tuple(drawn.distributions) if self.says_distributions else ()
+        known = tuple(distributions) if self.says_distributions else ()
         return Proposal(tree=tree, distributions=known)
 
 
 def frequencies(options: Sampling, **how: Any) -> Floats:
-    """How often every sequence comes out, one seed each."""
+    """How often every sequence is emitted, over as many seeds as there are runs."""
     target, counts = TableSession(1), np.zeros((WIDTH,) * LENGTH)
     for seed in range(RUNS):
         seeded, context = replace(options, seed=seed), Context([TargetId(i) for i in PROMPT])
@@ -232,13 +233,13 @@ def frequencies(options: Sampling, **how: Any) -> Floats:
     return counts
 
 
-def law_of_sequences(options: Sampling) -> Floats:
+def distribution_of_sequences(options: Sampling) -> Floats:
     table, found = TableSession(1).table, np.zeros((WIDTH,) * LENGTH)
     for sequence in product(range(WIDTH), repeat=LENGTH):
         ids = [*PROMPT, *sequence]
         steps = range(len(PROMPT), len(ids))
         found[sequence] = np.prod(
-            [law(options, table[ids[i - 2], ids[i - 1]], ids[:i])[ids[i]] for i in steps]
+            [distribution(options, table[ids[i - 2], ids[i - 1]], ids[:i])[ids[i]] for i in steps]
         )
     return found
 
@@ -252,16 +253,16 @@ def law_of_sequences(options: Sampling) -> Floats:
         ("temperature", {"says_distributions": False}),
     ],
 )
-def test_sequences_have_the_targets_law(name: str, how: dict[str, Any]) -> None:
+def test_sequences_have_the_targets_distribution(name: str, how: dict[str, Any]) -> None:
     """Chains, trees, and proposals that keep their distributions to themselves."""
     options = Sampling(acceptance="residual", **OPTIONS[name])
-    expected = law_of_sequences(options)
+    expected = distribution_of_sequences(options)
     assert expected.sum() == pytest.approx(1, abs=1e-5)
-    assert deviations(frequencies(options, **how), expected) < LIMIT
+    assert p_value(frequencies(options, **how), expected) > LIMIT
 
 
 def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same drafts, accepted by the same rule, but replaced by draws from all of p."""
+    """The same drafts and the same acceptance, but replacements are draws from all of p."""
 
     def without_residual(p: Any, proposed: Any, distributions: Any, **how: Any) -> Any:
         kept = judge(p, proposed, distributions, **how)
@@ -271,7 +272,7 @@ def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", without_residual)
     options = Sampling(acceptance="residual", **OPTIONS["plain"])
-    assert deviations(frequencies(options), law_of_sequences(options)) > LIMIT
+    assert p_value(frequencies(options), distribution_of_sequences(options)) < LIMIT
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -279,15 +280,14 @@ def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("acceptance", ["match", "residual"])
 def test_a_draft_that_is_the_target_is_always_right(acceptance: Any) -> None:
-    """Both ways of accepting lose nothing but what the two models disagree on."""
+    """With either rule, ids are rejected only where the two models disagree."""
     options = Sampling(temperature=1.0, top_p=0.95, seed=3, acceptance=acceptance)
     context = Context([TargetId(i) for i in (5, 17, 3)])
-    session = ModelSession(random_model())
-    verifier = TargetVerifier(ModelSession(random_model()), options)
+    session = DraftModelSession(random_model())
+    verifier = TargetVerifier(TargetModelSession(random_model()), options)
     for _ in range(8):
-        drawn = draw(session, context.ids, 3, guesser=options, behind=context.ids)()
-        ids = tuple(TargetId(i) for i in drawn.ids)
-        tree = TokenTree.chain(ids, "draft")
+        drawn = session.draw(context.ids, 3, sampler=options, after=context.ids).read()  # type: ignore[arg-type]
+        tree = TokenTree.chain(drawn.ids, "draft")
         proposal = Proposal(tree=tree, distributions=tuple(drawn.distributions))
         verdict = verifier.verify(context, proposal)
         assert len(verdict.path) == 3

@@ -1,4 +1,4 @@
-"""Choosing: mlx-lm's filters, randomness keyed by position, processors behind the right history."""
+"""Choosing: mlx-lm's filters, randomness keyed by position, the history that processors see."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from random_models import VOCABULARY, RandomDrafter, generate
 
+from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def rows(count: int, seed: int = 0) -> Any:
@@ -48,7 +52,7 @@ def test_samples_have_the_models_distribution() -> None:
 
 @pytest.mark.parametrize("options", [{"top_p": 0.8}, {"top_k": 7}, {"min_p": 0.1}, {}])
 def test_the_filters_are_mlx_lms(options: dict[str, Any]) -> None:
-    """Whatever mlx-lm's sampler draws, ours allows; and ours draws nothing it rules out."""
+    """Ours allows whatever mlx-lm's sampler draws, and draws nothing that mlx-lm rules out."""
     logits = rows(1)
     logprobs = logprobs_of(logits, (), position=0, ids=())
     allowed = set(
@@ -99,7 +103,7 @@ def test_mlx_lms_samplers_can_be_used() -> None:
 
 
 def test_plain_decoding_runs_ahead_of_the_host() -> None:
-    """Each round's pass is started before the id of the round before it has been read."""
+    """Each round's pass is started before the id of the previous round has been read."""
     order: list[str] = []
 
     class Session:
@@ -119,11 +123,6 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
             order.append("read")
             ids: list[int] = array.tolist()
             return ids
-
-    from tokalign.runtime.context import Context
-    from tokalign.runtime.limits import Limits
-    from tokalign.runtime.loop import decode
-    from tokalign.tokenizer.vocabulary import TargetId
 
     verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
     list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))

@@ -1,4 +1,4 @@
-"""Model sessions: whatever contexts they are given, the logits are those of a fresh cache."""
+"""Sessions: whatever contexts they are given, the logits are those of a fresh cache."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
 from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
-from tokalign.runtime.mlx.session import CacheOptions, ModelSession, common_prefix
+from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.tables.alignment import NO_TOKEN, Intersection
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 
@@ -28,7 +32,7 @@ def fresh(ids: list[int], last: int) -> Any:
 def test_a_session_gives_the_logits_of_a_fresh_cache(
     steps: list[tuple[list[int], int, int]],
 ) -> None:
-    """Contexts that share any prefix with the one before, prefilled in steps of seven."""
+    """For contexts that share any prefix with the one before, prefilled in steps of seven."""
     session = ModelSession(random_model(), CacheOptions(prefill_step_size=7))
     ids: list[int] = []
     for tail, kept, last in steps:
@@ -51,32 +55,64 @@ def test_ids_fed_while_computing_are_part_of_the_context() -> None:
 
 
 def test_drafting_is_greedy_decoding() -> None:
-    session, ids = ModelSession(random_model()), [4, 5, 6]
+    session, ids = DraftModelSession(random_model()), [4, 5, 6]
     expected = list(ids)
     for _ in range(4):
         expected.append(int(mx.argmax(fresh(expected, 1), axis=-1).item()))
-    assert session.draft(ids, 4)() == expected[3:]
+    assert session.draft(ids, 4).read() == (expected[3:], 0)
     assert session.passes == 4
 
 
-def test_a_mask_leaves_only_what_it_allows() -> None:
-    session = ModelSession(random_model())
-    allowed = np.zeros(VOCABULARY - 10, dtype=bool)
-    allowed[[3, 50]] = True
-    assert set(session.draft([4, 5, 6], 5, session.mask(allowed))()) <= {3, 50}
+def test_only_ids_that_the_target_shares_are_drafted() -> None:
+    """And those that were likelier are counted. The model is padded beyond its vocabulary."""
+    session = DraftModelSession(random_model())
+    to_target = np.full(VOCABULARY - 10, NO_TOKEN, dtype=np.int32)
+    to_target[[3, 50]] = [0, 1]
+    shared = Intersection(to_target, np.array([3, 50], dtype=np.int32))
+    ids, masked_out = session.draft([4, 5, 6], 5, shared).read()
+    assert set(ids) <= {3, 50}
+    history = [4, 5, 6]
+    likelier = 0
+    for token in ids:
+        likelier += int(mx.argmax(fresh(history, 1), axis=-1).item()) != token
+        history.append(token)
+    assert masked_out == likelier > 0
 
 
 def test_a_full_context_drafts_nothing() -> None:
-    session = ModelSession(random_model())
-    assert session.draft([1] * (session.context_length - 1), 2)() == []
-    assert session.shortlist([1] * session.context_length, 0, list, 3)() == []
+    session = DraftModelSession(random_model())
+    full = [1] * session.context_length
+    assert session.draft(full[1:], 2).read() == ([], 0)
+    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]).read() == ([], [])
+    assert session.start_shortlists(full, 0).among([], 3).read() == []
+    assert session.passes == 0
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda session: session.draft([1, 2], 2),
+        lambda session: session.draw([1, 2], 2, sampler=Sampling(), after=[]),
+        lambda session: session.start_shortlists([1, 2], 0).among([], 3),
+    ],
+    ids=["draft", "draw", "shortlists"],
+)
+def test_a_result_counts_as_time_of_the_passes_until_it_is_read(begin: Any) -> None:
+    session = DraftModelSession(random_model())
+    pending = begin(session)
+    before = session.seconds
+    assert session.seconds > before
+    pending.read()
+    after = session.seconds
+    assert session.seconds == after
 
 
 def test_a_shortlist_is_the_top_of_each_row() -> None:
-    """Against plain logits: which ids, their log-probabilities, and that of the id that stands."""
-    session, other, ids = ModelSession(random_model()), ModelSession(random_model()), [5, 9, 2, 7]
+    """As plain logits say: the ids, their log-probabilities, and that of the id taken back."""
+    session, other = DraftModelSession(random_model()), DraftModelSession(random_model())
+    ids = [5, 9, 2, 7]
     among = np.array([3, 8, 11, 40], dtype=np.uint32)
-    last, back = session.shortlist(ids, 1, lambda: [among], 3)()
+    last, back = session.start_shortlists(ids, 1).among([among], 3).read()
     rows = np.array(other.logits(ids, last=2)).astype(np.float64)
     logprobs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
     assert sorted(last.ids) == sorted(np.argsort(logprobs[1])[-3:].tolist())
@@ -90,11 +126,12 @@ def test_a_shortlist_is_the_top_of_each_row() -> None:
 def test_a_quantized_cache_is_rewound_too() -> None:
     options = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0)
     model = random_model(heads=1)
-    session, other = ModelSession(model, options), ModelSession(model, options)
+    cache = [KVCache() for _ in model.layers]
+    session, other = ModelSession(model, options, cache=cache), ModelSession(model, options)
     ids = list(range(1, 40))
     session.logits([*ids, 9, 9, 9])
     assert mx.allclose(session.logits([*ids, 7, 8], 2), other.logits([*ids, 7, 8], 2), atol=0.3)
-    assert all(isinstance(c, QuantizedKVCache) for c in session._cache)
+    assert all(isinstance(c, QuantizedKVCache) for c in cache)
 
 
 def test_a_cache_that_cannot_be_quantized_so_is_refused_in_one_line() -> None:

@@ -18,7 +18,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import find_ropes, lay_out
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
@@ -60,21 +60,21 @@ def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
     model = random_model(vocabulary=32, seed=3)
     tree = tree_of([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
     context = [1, 2, 3, 8, 8, 2]
-    session = ModelSession(model)
+    session = TargetModelSession(model)
     session.logits(context[:3])
     rows = np.array(session.tree(context, tree))
     for index in range(-1, len(tree.ids)):
         ids = [*context, *(tree.ids[i] for i in tree.path_to(index))]
-        alone = np.array(ModelSession(model).logits(ids))[0]
+        alone = np.array(TargetModelSession(model).logits(ids))[0]
         np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
 
 
 def test_after_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
     model = random_model(vocabulary=32, seed=4)
-    session = ModelSession(model)
+    session = TargetModelSession(model)
     mx.eval(session.tree([1, 2, 3], tree_of([4, 5, 9], [-1, 0, -1])))
     for ids in ([1, 2, 3, 9, 6], [1, 2, 3, 4, 5, 6], [1, 2]):
-        fresh = np.array(ModelSession(model).logits(ids))
+        fresh = np.array(TargetModelSession(model).logits(ids))
         np.testing.assert_allclose(np.array(session.logits(ids)), fresh, atol=2e-5)
 
 
@@ -116,7 +116,7 @@ def test_trees_never_change_the_output(temperature: float) -> None:
     outputs = []
     for drafter in (TreeDrafter(6), type("None_", (), {"propose": lambda *_: Proposal()})()):
         context = Context([TargetId(1), TargetId(2)])
-        verifier = TargetVerifier(ModelSession(model), sampler)
+        verifier = TargetVerifier(TargetModelSession(model), sampler)
         events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
         outputs.append((list(context.emitted), len(events)))
     assert outputs[0][0] == outputs[1][0]
@@ -133,9 +133,9 @@ def test_a_replay_accepts_a_branch() -> None:
 
 def test_a_model_whose_cache_rotates_cannot_branch() -> None:
     model = random_model(vocabulary=32, seed=3)
-    assert ModelSession(model).can_branch
+    assert TargetModelSession(model).can_branch
     rotating = [RotatingKVCache(max_size=64) for _ in model.layers]
-    assert not ModelSession(model, cache=rotating).can_branch
+    assert not TargetModelSession(model, cache=rotating).can_branch
 
 
 def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
@@ -161,6 +161,6 @@ def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
         )
         assert len(find_ropes(model)) == 2
         tree = tree_of([4, 5, 9], [-1, 0, -1])
-        rows = np.array(ModelSession(model).tree([1, 2, 3], tree))
-        alone = np.array(ModelSession(model).logits([1, 2, 3, 9]))[0]
+        rows = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
+        alone = np.array(TargetModelSession(model).logits([1, 2, 3, 9]))[0]
         np.testing.assert_allclose(rows[3], alone, atol=2e-5)

@@ -1,15 +1,22 @@
-"""Looking for the likeliest next target token: early, it is nearly that of looking further."""
+"""Looking for the likeliest next target token: an early answer is nearly that of looking at all."""
 
 from __future__ import annotations
 
 from math import exp, log
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.runtime.translation.cover_search import Outlook
+from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.cover_search import CandidateCovers
+from tokalign.runtime.translation.cover_translator import CoverTranslator
+from tokalign.tables.boundary import Boundary
+from tokalign.tables.opening import open_alignment
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 LEAST = 0.01
@@ -19,7 +26,7 @@ probabilities = st.lists(st.floats(1e-5, 1.0), min_size=1, max_size=8)
 
 @st.composite
 def shortlists(draw: st.DrawFn) -> list[Shortlist]:
-    """Lists as a model gives them: at each position probabilities that add up to 1 or less."""
+    """Lists as from a model: the probabilities at each position add up to 1 or less."""
     lists = []
     for back in range(draw(st.integers(1, 4))):
         weights = draw(probabilities)
@@ -30,21 +37,23 @@ def shortlists(draw: st.DrawFn) -> list[Shortlist]:
     return lists
 
 
-def translate(_: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
-    """Several draft tokens begin with the same target token; some are doubtful or not known yet."""
-    kind = token % 7
-    return b"x", None if kind == 5 else () if kind == 6 else (TargetId(kind),)
+class Translator:
+    """Several draft tokens give the same target token; some are doubtful or give no token."""
+
+    def translate(self, back: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
+        kind = token % 7
+        return b"x", None if kind == 5 else () if kind == 6 else (TargetId(kind),)
 
 
-def outlook(lists: list[Shortlist]) -> Outlook:
-    return Outlook(lists, LEAST, translate)
+def covers_of(lists: list[Shortlist]) -> CandidateCovers:
+    return CandidateCovers(lists, LEAST, Translator())  # type: ignore[arg-type]
 
 
 @given(shortlists())
 def test_a_token_that_leads_early_can_only_be_overtaken_by_most_of_what_is_left(
     lists: list[Shortlist],
 ) -> None:
-    early, late = outlook(lists), outlook(lists)
+    early, late = covers_of(lists), covers_of(lists)
     early.look(until_clear=True)
     late.look()
     assert bool(early.mass) == bool(late.mass)
@@ -54,13 +63,13 @@ def test_a_token_that_leads_early_can_only_be_overtaken_by_most_of_what_is_left(
         assert late.mass[leader] + left * 2 / 3 >= max(late.mass.values()) - 1e-9
     early.look()
     assert early.mass == pytest.approx(late.mass)
-    assert early.ways == late.ways
+    assert early.translated == late.translated
     assert early.doubtful == late.doubtful
 
 
 @given(shortlists())
 def test_mass_is_the_sum_over_the_covers_that_are_likely_enough(lists: list[Shortlist]) -> None:
-    found = outlook(lists)
+    found = covers_of(lists)
     found.look()
     taken_back = [sum(at.kept for at in lists[: back + 1]) for back in range(len(lists))]
     expected: dict[int, float] = {}
@@ -71,21 +80,49 @@ def test_mass_is_the_sum_over_the_covers_that_are_likely_enough(lists: list[Shor
                 expected[token % 7] = expected.get(token % 7, 0.0) + probability
     if expected:
         assert found.mass == pytest.approx(expected)
-    else:  # then one that is less likely will do
+    else:  # then a less likely one is enough
         assert len(found.mass) <= 1
 
 
 @given(shortlists())
-def test_the_likeliest_way_to_a_token_is_the_one_taken(lists: list[Shortlist]) -> None:
-    found = outlook(lists)
+def test_the_likeliest_cover_of_a_token_is_the_one_taken(lists: list[Shortlist]) -> None:
+    found = covers_of(lists)
     found.look()
     for token in found.mass:
-        ways = [cover[0] for cover, _, ids in found.ways if ids[0] == token]
-        assert found.way_to(token)[0][0] == max(ways)
+        logprobs = [cover[0] for cover, _, ids in found.translated if ids[0] == token]
+        assert found.likeliest_with(token).logprob == max(logprobs)
 
 
 def test_nothing_is_expected_where_the_context_is_full() -> None:
-    found = outlook([])
+    found = covers_of([])
     found.look(until_clear=True)
     assert not found.mass
-    assert not found.ways
+    assert not found.translated
+
+
+def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> None:
+    """The table at `CandidateCovers`."""
+    alignment = open_alignment(bielik, llama, otherwise=align)
+    boundary = Boundary(bielik, alignment.merge_sites)
+    committed = bielik.encode("Dziękuję b")
+    boundary.follow(committed)
+    assert bielik.vocabulary.tokens[committed[-1]] == b" b"
+    assert llama.vocabulary.tokens[llama.encode("Dziękuję b")[-1]] == b" b"
+    translator = CoverTranslator(Pair(bielik, llama), boundary)
+    translator.pending = [b"", b" b"]
+    own, ours = llama.vocabulary.id_of, bielik.vocabulary.id_of
+    kept = log(0.5)  # the probability of ` b` after the text before it
+    with_b = [own[b" bardzo"], own[b" bar"], own[b" by"]]
+    lists = [
+        Shortlist([own[b"ard"]], [log(0.6)], 0.0),
+        Shortlist(with_b, [log(0.2), log(0.1), log(0.05)], kept),
+    ]
+    covers = CandidateCovers(lists, LEAST, translator)
+    covers.look()
+    ard, zo = ours[b"ard"], ours[b"zo"]
+    assert [ids for _, _, ids in covers.translated] == [(ard,), (ard, zo)]
+    assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
+    assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1 + 0.05)
+    assert covers.likeliest_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
+    assert [data for _, data in covers.doubtful] == [b"ar", b"y"]
+    assert [boundary.absorbs(data) for _, data in covers.doubtful] == [False, True]

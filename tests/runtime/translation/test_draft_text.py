@@ -1,38 +1,33 @@
-"""The draft's view of the text: the committed bytes, canonically encoded, at every round."""
+"""The draft's view of the text: the committed bytes, canonically encoded, in every round."""
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polish import SENTENCES, texts
+from polish import texts
 
+from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText, map_specials
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
-NAMES = ("bielik", "llama3.2", "qwen2.5")
-PAIRS = [pair for pair in product(NAMES, NAMES) if pair[0] != pair[1]]
+
+@pytest.fixture(scope="module", params=permutations(("bielik", "llama", "qwen"), 2), ids="-".join)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    target, draft = request.param
+    return Pair(request.getfixturevalue(target), request.getfixturevalue(draft))
 
 
-def tokenizers(pair: tuple[str, str]) -> tuple[Tokenizer[Any], Tokenizer[Any]]:
-    return LOADED[pair[0]], LOADED[pair[1]]
-
-
-LOADED = {name: resolve_tokenizer(name).tokenizer for name in NAMES}
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @settings(max_examples=25, deadline=None)
 @given(text=texts, cuts=st.lists(st.integers(0, 60), max_size=8), given_tokens=st.integers(0, 5))
 def test_bytes_are_the_committed_ones_and_ids_their_encoding(
-    pair: tuple[str, str], text: str, cuts: list[int], given_tokens: int
+    pair: Pair, text: str, cuts: list[int], given_tokens: int
 ) -> None:
-    """Whatever the rounds, also in the middle of a character."""
-    target, draft = tokenizers(pair)
+    """Wherever the rounds end, also in the middle of a character."""
+    target, draft = pair.target, pair.draft
     ids = target.encode(text)
     given_tokens = min(given_tokens, len(ids))
     view = DraftText(target, draft)
@@ -49,10 +44,8 @@ def test_bytes_are_the_committed_ones_and_ids_their_encoding(
     assert view.ids == draft.bpe.encode(draft.text_bytes(text))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_a_prompt_goes_on_where_it_ended(pair: tuple[str, str]) -> None:
-    """The open segment of the prompt and the output are encoded as one text."""
-    target, draft = tokenizers(pair)
+def test_the_end_of_the_prompt_and_the_output_are_encoded_as_one_text(pair: Pair) -> None:
+    target, draft = pair.target, pair.draft
     prompt, rest = "Zażółć gę", "ślą jaźń"
     covered = target.encode(prompt)
     output = target.bpe.encode(rest.encode())
@@ -61,8 +54,9 @@ def test_a_prompt_goes_on_where_it_ended(pair: tuple[str, str]) -> None:
     assert view.ids == draft.encode(prompt + rest)
 
 
-def test_special_tokens_are_translated_by_role_then_spelling_then_as_text() -> None:
-    bielik, llama, qwen = (LOADED[name] for name in NAMES)
+def test_special_tokens_are_translated_by_role_then_spelling_then_as_text(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any], qwen: Tokenizer[Any]
+) -> None:
     specials = bielik.vocabulary.special_ids
     end, call, think = (specials[s] for s in ("<|im_end|>", "<tool_call>", "<think>"))
     assert map_specials(bielik, llama)[end] == llama.vocabulary.roles.turn_end
@@ -80,27 +74,32 @@ def test_special_tokens_are_translated_by_role_then_spelling_then_as_text() -> N
     assert view.ids == [*llama.encode("Liczę.<think>dwa"), turn_end]
 
 
-def test_a_draft_with_a_dummy_prefix_gets_its_own_in_every_segment() -> None:
-    bielik, qwen = LOADED["bielik"], LOADED["qwen2.5"]
+def test_a_draft_with_a_dummy_prefix_gets_its_own_in_every_segment(
+    bielik: Tokenizer[Any], qwen: Tokenizer[Any]
+) -> None:
     end = qwen.vocabulary.special_ids["<|im_end|>"]
     view = DraftText(qwen, bielik)
     view.follow([*qwen.encode("Tak"), end, *qwen.encode("Nie")])
     assert view.ids == bielik.encode("Tak<|im_end|>Nie", specials=True)
 
 
-def test_an_output_that_is_not_canonical_keeps_its_bytes() -> None:
-    bielik, llama = LOADED["bielik"], LOADED["llama3.2"]
+def test_an_output_that_is_not_canonical_keeps_its_bytes(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any]
+) -> None:
     letters = [bielik.vocabulary.id_of[bytes([byte])] for byte in b" Krakowska"]
     view = DraftText(bielik, llama)
     view.follow(letters)
     assert view.ids == llama.encode("Krakowska")
 
 
-def test_the_published_way_keeps_the_bytes_but_cuts_words() -> None:
-    bielik, llama = LOADED["bielik"], LOADED["llama3.2"]
-    view = ChunkedText(bielik, llama)
-    ids = bielik.encode(SENTENCES[0])
-    for end in range(1, len(ids) + 1):
-        view.follow(ids[:end])
-    assert view.segment.text == SENTENCES[0].encode()
-    assert len(view.ids) > len(llama.encode(SENTENCES[0]))
+def test_chunks_keep_the_bytes_but_cut_words(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> None:
+    """The example at the head of `draft_text.py`."""
+    committed = bielik.encode("Dziękuję bardzo")
+    assert [bielik.vocabulary.tokens[i] for i in committed[-3:]] == [b" b", b"ard", b"zo"]
+    whole, chunked = DraftText(bielik, llama), ChunkedText(bielik, llama)
+    for end in range(1, len(committed) + 1):
+        whole.follow(committed[:end])
+        chunked.follow(committed[:end])
+    assert [llama.vocabulary.tokens[i] for i in whole.ids[-1:]] == [b" bardzo"]
+    assert [llama.vocabulary.tokens[i] for i in chunked.ids[-3:]] == [b" b", b"ard", b"zo"]
+    assert whole.segment.text == chunked.segment.text == "Dziękuję bardzo".encode()

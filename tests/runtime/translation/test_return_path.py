@@ -1,4 +1,4 @@
-"""Whole generations through everything that is awkward: nothing crashes, nothing is lost.
+"""Whole generations of text that is hard to translate: nothing crashes, nothing is lost.
 
 The target is made to say a script: emoji, mixed scripts, code, bytes that no piece spells, its own
 words letter by letter, tool calls and think tags, ends of turns in the middle. In every round the
@@ -19,8 +19,8 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.limits import Limits
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.draft_text import map_specials
@@ -34,7 +34,7 @@ SCRIPT = (
 
 
 class Scripted:
-    """A model that says what it is told from a position on, whatever its weights think."""
+    """A model that emits a script from a position on, whatever its weights say."""
 
     def __init__(self, model: Any, script: Sequence[int], begin: int) -> None:
         self._model, self._script, self._begin = model, [*script], begin
@@ -48,7 +48,7 @@ class Scripted:
         return logits + 200.0 * (mx.arange(logits.shape[-1]) == mx.array(said)[:, None])
 
 
-class Listening(ModelSession):
+class Listening(DraftModelSession):
     """A draft model's session that remembers the contexts it was asked about."""
 
     def __init__(self, model: Any) -> None:
@@ -61,7 +61,7 @@ class Listening(ModelSession):
 
 
 def encoded_at_once(pair: tuple[Tokenizer[Any], Tokenizer[Any]], ids: Sequence[int]) -> list[int]:
-    """What the draft has to read behind its own opening: each stretch of text as a whole."""
+    """What the draft has to read after its own opening: each stretch of text as a whole."""
     target, draft = pair
     specials, out, text = map_specials(target, draft), [], b""
     at_start = True
@@ -162,7 +162,7 @@ def demo() -> dict[str, Any]:
         ("residual", "exact"),
     ],
 )
-def test_the_demo_pair_says_the_script(demo: dict[str, Any], translation: str, how: Any) -> None:
+def test_the_demo_pair_emits_the_script(demo: dict[str, Any], translation: str, how: Any) -> None:
     sampling = Sampling() if how == "greedy" else Sampling(temperature=0.8, acceptance=how)
     script, emitted, _ = play(demo["target"], demo["draft"], translation, sampling)
     assert emitted == script
@@ -171,14 +171,15 @@ def test_the_demo_pair_says_the_script(demo: dict[str, Any], translation: str, h
     assert {0, 1, 3} < set(emitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "translation"),
     [("bielik-qwen", "intersection"), ("bielik-qwen", "exact"), ("qwen-bielik", "exact")],
 )
-def test_official_tokenizers_say_the_script(
+def test_official_tokenizers_emit_the_script(
     request: pytest.FixtureRequest, names: str, translation: str
 ) -> None:
-    """With draft models that know nothing: every proposal is noise, special tokens included."""
+    """The draft models are random: every proposal is noise, special tokens included."""
     ours, own = (request.getfixturevalue(name) for name in names.split("-"))
     models = [
         random_model(seed, vocabulary=len(tokenizer.vocabulary), heads=1)

@@ -1,13 +1,13 @@
-"""Translations: what becomes of drafted ids, and what the baselines do as published."""
+"""Translations: what drafted ids become, and that the baselines do what was published."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from polish import SENTENCES
 
 from tokalign.build.alignment.alignment_bundle import align
@@ -16,29 +16,56 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.interfaces import GreedyDraft, Shortlist
 from tokalign.runtime.methods import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.published import Pair
+from tokalign.runtime.translation.base import Pair
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+@dataclass
+class Ready:
+    """A result that nobody has to wait for."""
+
+    value: Any
+
+    def read(self) -> Any:
+        return self.value
+
+
+@dataclass
+class ReadyLists:
+    """Lists of what may follow `ids` without its last 0, ..., `back` ids."""
+
+    oracle: Oracle
+    ids: Sequence[int]
+    back: int
+
+    def among(self, allowed: Sequence[Any], count: int) -> Ready:
+        lists = [
+            self.oracle.next(self.ids[: len(self.ids) - j], among)
+            for j, among in enumerate([None, *allowed])
+        ]
+        assert len(lists) == 1 + self.back
+        return Ready(lists)
+
+
 class Oracle:
     """A draft model that knows the text: it drafts the canonical encoding of what follows.
 
-    Checks at every call that the context it is given is the committed text, nothing else.
+    It checks at every call that the context it is given is the committed text and nothing else.
     """
 
     def __init__(self, draft: Tokenizer[Any], text: str, *, canonical: bool = True) -> None:
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical = canonical
-        self.passes, self.barred, self.seconds = 0, 0, 0.0
+        self.passes, self.seconds = 0, 0.0
 
-    def draft(self, ids: Sequence[int], steps: int, mask: Any = None) -> Callable[[], list[int]]:
+    def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> Ready:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -46,22 +73,19 @@ class Oracle:
             opening = [i for i in ids if not self._draft.vocabulary.tokens[i]]
             assert list(ids) == [*opening, *self._draft.bpe.encode(held)]
         rest = self._draft.bpe.encode(self._text[len(held) :])
-        if mask is not None:
-            self.barred += sum(not mask[i] for i in rest[:steps])
-            rest = [i for i in rest if mask[i]]
+        masked_out = 0
+        if shared is not None:
+            masked_out = sum(shared.draft_to_target[i] < 0 for i in rest[:steps])
+            rest = [i for i in rest if shared.draft_to_target[i] >= 0]
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
-        return lambda: drafted
+        return Ready(GreedyDraft(drafted, masked_out))
 
-    def shortlist(
-        self, ids: Sequence[int], back: int, allowed: Callable[[], Sequence[Any]], count: int
-    ) -> Callable[[], list[Shortlist]]:
+    def start_shortlists(self, ids: Sequence[int], back: int) -> ReadyLists:
         self.passes += 1
-        among = [None, *allowed()]
-        lists = [self._next(ids[: len(ids) - j], among[j]) for j in range(back + 1)]
-        return lambda: lists
+        return ReadyLists(self, ids, back)
 
-    def _next(self, ids: Sequence[int], among: Any) -> Shortlist:
-        """The text's own token behind `ids`, if one begins there."""
+    def next(self, ids: Sequence[int], among: Any) -> Shortlist:
+        """The text's own token after `ids`, if one begins there."""
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
         at = 0
@@ -73,15 +97,16 @@ class Oracle:
             return Shortlist([min(self._draft.vocabulary.roles.eos)], [0.0], 0.0)
         return Shortlist([], [], 0.0)
 
-    def mask(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return allowed
+
+@cache
+def tables_of(pair: Pair) -> Alignment:
+    return align(pair.draft.vocabulary, pair.target.vocabulary)
 
 
 def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> None:
     """Replay `text` with an oracle."""
     ids = pair.target.encode(text)
-    tables = align(pair.draft.vocabulary, pair.target.vocabulary)
-    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables)
+    translation = make_translation(name, pair, Prompt(target=ids[:2]), lambda: tables_of(pair))
     drafter = NeuralDrafter(Oracle(pair.draft, text), translation, num_draft_tokens=3)  # type: ignore[arg-type]
     for event in replay(ids, drafter, prompt_tokens=2):
         statistics.observe(event)
@@ -97,7 +122,7 @@ def play(
         name,
         pair,
         Prompt(target=ids[:2]),
-        lambda: alignment or align(pair.draft.vocabulary, pair.target.vocabulary),
+        lambda: alignment or tables_of(pair),
     )
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
     accepted, proposals = 0, []
@@ -118,7 +143,7 @@ def onto_bielik(request: pytest.FixtureRequest, bielik: Tokenizer[Any]) -> Pair:
 def test_the_draft_reads_the_committed_bytes_at_every_round(
     onto_bielik: Pair, name: str, text: str
 ) -> None:
-    """The oracle asserts it; intersection's context is canonical as well."""
+    """The oracle asserts it. Of the published ones, intersection reads a canonical text as well."""
     accepted, rounds, _ = play(name, onto_bielik, text)
     assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
 
@@ -144,7 +169,7 @@ def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None
     text = "Najprawdopodobniej konstantynopolitańczykowianeczka wróciła."
     replay_with(onto_bielik, "intersection", text, statistics)
     pieces = onto_bielik.draft.bpe.encode(onto_bielik.draft.text_bytes(text))
-    table = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary).intersection
+    table = tables_of(onto_bielik).intersection
     assert any(table.target_of(i) is None for i in pieces)
     assert statistics.counts["unmapped"] > 0
 
@@ -160,17 +185,15 @@ def test_last_tokens_that_may_change_are_counted_with_what_became_of_them(
 
 def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> None:
     session = Oracle(onto_bielik.draft, SENTENCES[1])
-    table = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    table = tables_of(onto_bielik)
     ids = onto_bielik.target.encode(SENTENCES[1])
     translation = make_translation(
         "intersection", onto_bielik, Prompt(target=ids[:3]), lambda: table
     )
-    found = translation.draft(Context(ids[:3]), session, 4)().ids  # type: ignore[arg-type]
-    given = session.draft(
-        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])),
-        4,
-        table.intersection.draft_to_target >= 0,
-    )()
+    found = translation.begin(Context(ids[:3]), session, 4).finish().ids  # type: ignore[arg-type]
+    given, _ = session.draft(
+        onto_bielik.draft.encode(onto_bielik.target.decode(ids[:3])), 4, table.intersection
+    ).read()
     ordinary = [i for i in given if onto_bielik.draft.vocabulary.tokens[i]]
     assert onto_bielik.target.vocabulary.bytes_of(found) == onto_bielik.draft.vocabulary.bytes_of(
         ordinary
@@ -179,23 +202,24 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
 
 @pytest.mark.parametrize("name", ["naive", "context:5", "intersection", "exact"])
 def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> None:
-    """The oracle knows nothing more and ends its turn: the proposal does, in the target's way."""
+    """The oracle has nothing to add and ends its turn; the proposal does so in target ids."""
     text = "Tak."
     ids = onto_bielik.target.encode(text)
     translation = make_translation(
         name,
         onto_bielik,
         Prompt(target=ids),
-        lambda: align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary),
+        lambda: tables_of(onto_bielik),
     )
-    found = translation.draft(Context(ids), Oracle(onto_bielik.draft, text), 1)()  # type: ignore[arg-type]
+    session = Oracle(onto_bielik.draft, text)
+    found = translation.begin(Context(ids), session, 1).finish()  # type: ignore[arg-type]
     assert found.ids == (onto_bielik.target.vocabulary.roles.turn_end,)
 
 
 def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pair) -> None:
-    """With the shipped tables nearly every round proposes and nearly all of it is right.
+    """With the shipped tables nearly every round proposes something, and nearly all of it is right.
 
-    What is missing is unstable ends, and boundaries inside characters that the draft spells whole.
+    The rest are unstable last ids, and boundaries within characters that the draft spells whole.
     """
     tables = open_alignment(onto_bielik.target, onto_bielik.draft, otherwise=align)
     assert tables.merge_sites is not None
@@ -211,10 +235,10 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
 
 
 def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) -> None:
-    """What the gain controller and a hybrid choose by."""
+    """The gain controller and a hybrid rank by these probabilities."""
     text = SENTENCES[0]
     ids = onto_bielik.target.encode(text)
-    tables = align(onto_bielik.draft.vocabulary, onto_bielik.target.vocabulary)
+    tables = tables_of(onto_bielik)
     for steps in (1, 3):
         translation = make_translation("exact", onto_bielik, Prompt(target=ids[:2]), lambda: tables)
         session = Oracle(onto_bielik.draft, text)

@@ -1,17 +1,17 @@
-"""Copying what followed an earlier occurrence of the text's end, by a suffix automaton.
+"""Copy what followed an earlier occurrence of the text's end, found by a suffix automaton.
 
-Both the latest and the first earlier occurrence of the longest repeated end are followed. How far
-a copy is right depends on how long the match is, and just as much on whether the two occurrences
-went on alike; the token at depth i of a copy continues a match that is i tokens longer. `PRIORS`
-says how often that was right in Polish prose; what each match would have predicted is checked at
-every token of the context as it grows, prompt included, and shifts all of them (`Trust`).
+The longest suffix of the text that occurred before is looked up, and its latest and its first
+occurrence are both copied from. How far a copy is right depends on the length of the match, and
+just as much on whether the two occurrences went on alike. The token at depth i of a copy continues
+a match that is i tokens longer. `PRIORS` says how often that was right in Polish prose. As the
+context grows, prompt included, every token is compared with what the match before it would have
+predicted, and `Trust` shifts all these probabilities accordingly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice, repeat, takewhile
-from typing import cast
 
 from tokalign.runtime.draft.suffix_automaton import Occurrence, Place, SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
@@ -21,10 +21,15 @@ from tokalign.tokenizer.vocabulary import TargetId
 SOURCE = "copy"
 SESSION = "session"
 
-SEPARATOR = -1
-"""What no copy goes across."""
+SEPARATOR = TargetId(-1)
+"""Stands between outputs; a copy ends before it."""
 
 ONLY, AGREED, LATEST, FIRST = range(4)
+"""Kinds of a match.
+
+ONLY: it occurred once before. AGREED: its first and its latest occurrence went on alike. LATEST,
+FIRST: they did not, and this one is copied.
+"""
 
 PRIORS = {
     ONLY: (0.17, 0.38, 0.46, 0.51, 0.57, 0.64, 0.70, 0.71, 0.74, 0.76, 0.78, 0.80, 0.85, 0.90),
@@ -32,19 +37,22 @@ PRIORS = {
     LATEST: (0.08, 0.19, 0.22),
     FIRST: (0.05, 0.12, 0.14),
 }
-"""By match length, the last for all beyond: how often the next token was right, where the end
-occurred once before; where its first and latest occurrence went on alike; and where they did not.
-Counted on 600,000 tokens, passages of 1,500 tokens from each training corpus of the shared data."""
+"""For each kind, how often the next token was right, by the length of the match.
 
-_RATE = 0.1
+The last value holds for all longer matches. Counted on 600,000 tokens, in passages of 1,500 tokens
+from each training corpus of the shared data.
+"""
+
+_TRUST_RATE = 0.1
 
 _LEAST_REACHED = 0.003
-"""A copy is followed no further than to where all of it is right so seldom."""
+"""A copy ends where the probability that all of it is right falls below this."""
 
 
 class ContextCopy:
-    """Guesses from prompt and output. One object per request, so nothing leaks into another.
+    """A source of a hybrid that copies from prompt and output.
 
+    One object serves one request, so nothing leaks into another.
     Cost: about 5 µs per token of context, 15 µs per call of `guesses`.
     """
 
@@ -53,19 +61,21 @@ class ContextCopy:
         self._reliability = CopyReliability()
 
     def follow(self, ids: Sequence[TargetId]) -> None:
+        """See `sources.Source`."""
         automaton = self._automaton
         for token in ids[len(automaton) :]:
             self._reliability.learn(automaton.ids, automaton.longest_repeat(), token)
             automaton.append(token)
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        occurrence = self._behind(ahead) if ahead else self._automaton.longest_repeat()
+        """See `sources.Source`."""
+        occurrence = self._occurrence_after(ahead) if ahead else self._automaton.longest_repeat()
         if occurrence is None:
             return []
         return self._reliability.guesses(self._automaton.ids, ahead, occurrence, limit, SOURCE)
 
-    def _behind(self, ahead: Sequence[TargetId]) -> Occurrence | None:
-        """Where the longest end of the text with `ahead` occurred, the text's own end included."""
+    def _occurrence_after(self, ahead: Sequence[TargetId]) -> Occurrence | None:
+        """Where the longest suffix of the text and `ahead` occurred; the text's own end counts."""
         place = self._automaton.end()
         for token in ahead:
             place = self._automaton.advance(place, token)
@@ -73,18 +83,20 @@ class ContextCopy:
 
 
 class CopyReliability:
-    """How often a copy is right: the prior, shifted by what has been seen."""
+    """How often a copy is right: a prior, shifted by what has been seen."""
 
     def __init__(self) -> None:
-        self._trust = Trust(rate=_RATE)
+        self._trust = Trust(rate=_TRUST_RATE)
 
     def probability(self, kind: int, length: int) -> float:
-        """That the token behind a match of `length` (1 or more) ids is right."""
+        """The probability that the token copied after a match of `length` (1 or more) is right."""
         prior = PRIORS[kind]
         return self._trust.calibrated(prior[min(length, len(prior)) - 1], None)
 
-    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None:
-        """Check what the match would have predicted."""
+    def learn(
+        self, text: Sequence[TargetId], occurrence: Occurrence | None, token: TargetId
+    ) -> None:
+        """Compare `token` with what the match before it would have predicted."""
         if occurrence is None:
             return
         length, first, latest = occurrence
@@ -95,13 +107,16 @@ class CopyReliability:
 
     def guesses(
         self,
-        text: Sequence[int],
+        text: Sequence[TargetId],
         ahead: Sequence[TargetId],
         occurrence: Occurrence,
         limit: int,
         source: str,
     ) -> list[TokenTree]:
-        """What followed the latest occurrence, and the first where it differs; `limit` ids each."""
+        """What followed the latest occurrence, and what followed the first if that differs.
+
+        Both are chains of at most `limit` ids.
+        """
         length, first, latest = occurrence
         latest_chain = _copied(text, latest, ahead, limit)
         if first == latest:
@@ -118,7 +133,7 @@ class CopyReliability:
     def _guess(
         self, ids: Sequence[TargetId], kinds: Iterable[int], length: int, source: str
     ) -> list[TokenTree]:
-        """The chain as far as it is likely enough to matter to anyone."""
+        """The chain up to where it is hardly ever right; no chain if there are no ids."""
         probabilities, reached = [], 1.0
         for depth, (_, kind) in enumerate(zip(ids, kinds, strict=False)):
             probabilities.append(self.probability(kind, length + depth))
@@ -130,25 +145,28 @@ class CopyReliability:
 
 
 def _copied(
-    text: Sequence[int], start: int, ahead: Sequence[TargetId], limit: int
+    text: Sequence[TargetId], start: int, ahead: Sequence[TargetId], limit: int
 ) -> tuple[TargetId, ...]:
-    """What stands behind `start`; at the end of the text it goes on with its own beginning.
+    """`limit` ids of the text from index `start` on, repeated where the text ends before that.
 
-    Example: behind "x a b a b", from the first "b" on: a b a b a b ...
+    Example: of "x a b a b" from index 3 on: a b a b a b ...
     """
-    copied: Iterable[int] = text[start : start + limit]
+    copied: Iterable[TargetId] = text[start : start + limit]
     if start + limit > len(text):
         copied = islice(cycle([*text[start:], *ahead]), limit)
-    return cast("tuple[TargetId, ...]", tuple(takewhile(lambda i: i != SEPARATOR, copied)))
+    return tuple(takewhile(lambda i: i != SEPARATOR, copied))
 
 
 def _kinds(agreed: Sequence[int], parted: int) -> Iterator[int]:
-    """For each id of a chain: agreed, then where the two part, then alone."""
+    """The kind of each id of a chain: agreed, then where the two chains part, then alone."""
     return chain(agreed, (parted,), repeat(ONLY))
 
 
 class SessionCopy:
-    """Guesses from earlier outputs of the same session: read along in their automaton."""
+    """A source of a hybrid that copies from earlier outputs of the same session.
+
+    outputs: the automaton of these outputs, in which it follows the text without changing it.
+    """
 
     def __init__(self, outputs: SuffixAutomaton) -> None:
         self._automaton = outputs
@@ -157,6 +175,7 @@ class SessionCopy:
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> None:
+        """See `sources.Source`."""
         automaton = self._automaton
         for token in ids[self._seen :]:
             self._reliability.learn(automaton.ids, self._occurrence(self._place), token)
@@ -164,6 +183,7 @@ class SessionCopy:
         self._seen = len(ids)
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+        """See `sources.Source`."""
         place = self._place
         for token in ahead:
             place = self._automaton.advance(place, token)

@@ -1,10 +1,10 @@
-"""When a draft model is worth asking where there are also sources that cost nothing.
+"""A hybrid of free sources and a draft model, which is asked where that is expected to pay.
 
-Without the model a round gives what the best free chain promises. What the model adds to that is
-learned, separately for rounds in which the free chain promises little and much, because both find
-the same tokens easy. The model is asked where the tokens then expected, over the time they take,
-make the better rate. An estimate that is not tried drifts back to its start, so that a bad stretch
-does not rule the model out for good.
+Without the model a round gives what the best free chain promises. What the model adds is learned
+separately for rounds in which the free chain promises little and much, because the model and the
+free sources find the same tokens easy. The model is asked if the tokens then expected, over the
+time they take, are the better rate. An estimate that is not tried drifts back to its start, so that
+a bad stretch does not rule the model out for good.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tokalign.cost.expected_gain import Costs, best_ids, best_length
+from tokalign.cost.expected_gain import Costs, best_ids, best_length, expected_accepted
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid, expected_accepted
+from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft_length.estimates import Acceptance
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _PROMISES = (0.1, 0.3, 0.6, 1.2)
+"""Accepted tokens promised by the free chain: the bounds between which experience is kept apart."""
+
 _ADDED = (0.6, 0.5, 0.4, 0.3, 0.15)
-"""Tokens that the model adds below and between these promises, before that is learned."""
+"""Tokens that the model is assumed to add below, between and above these bounds at the start."""
 
 _KEPT = 0.99
-"""Weight that the past keeps at the next observation; in a round without one it is `_FADING`."""
+"""Weight that the past keeps at each observation."""
 
 _FADING = 0.998
+"""Weight that the past keeps in a round without an observation."""
 
 
 class Mean:
-    """A running mean that forgets. Its start counts as much as `weight` observations."""
+    """A running mean that forgets. Its start is worth `weight` observations."""
 
     def __init__(self, start: float, weight: float) -> None:
         self.start, self._weight = start, weight
@@ -45,7 +48,7 @@ class Mean:
         return self.scaled(1.0)
 
     def scaled(self, factor: float) -> float:
-        """The mean, had it started at `factor` times its start."""
+        """The mean if it had started at `factor` times its start."""
         return (self._sum + factor * self.start * self._weight) / (self._seen + self._weight)
 
     def observe(self, value: float) -> None:
@@ -60,30 +63,34 @@ class Mean:
 
 
 class Experience:
-    """What is known of a draft model's answers. It holds no text, so requests may share it."""
+    """What is known of a draft model's answers. It holds no text, so requests may share it.
+
+    acceptance: how often the id at each position was right. passes, proposed: the mean draft passes
+    and proposed ids of a round in which the model was asked.
+    """
 
     def __init__(self) -> None:
         self.acceptance = Acceptance()
         self.passes, self.proposed = Mean(2.0, 1.0), Mean(2.0, 1.0)
         self._added = [Mean(start, 4.0) for start in _ADDED]
-        self._overall = Mean(1.0, 4.0)  # tokens added, over those expected at the start
+        self._overall = Mean(1.0, 4.0)  # tokens added over those assumed at the start
 
     def added(self, promised: float) -> float:
-        """Tokens that the model is expected to add where the free chain promises so many."""
-        return self._place(promised).scaled(self._overall.value)
+        """Tokens that the model should add where the free chain promises `promised` tokens."""
+        return self._added_to(promised).scaled(self._overall.value)
 
     def asked(self, promised: float, accepted: int) -> None:
-        """The model was asked, and so many tokens were accepted."""
-        mean, added = self._place(promised), accepted - promised
+        """The model was asked, and `accepted` tokens were accepted."""
+        mean, added = self._added_to(promised), accepted - promised
         mean.observe(added)
         self._overall.observe(added / mean.start)
 
     def not_asked(self, promised: float) -> None:
         """The model was not asked: its estimates drift back to where they started."""
-        self._place(promised).fade()
+        self._added_to(promised).fade()
         self._overall.fade()
 
-    def _place(self, promised: float) -> Mean:
+    def _added_to(self, promised: float) -> Mean:
         return self._added[bisect(_PROMISES, promised)]
 
 
@@ -103,7 +110,7 @@ class CostAwareHybrid:
     ) -> None:
         self._hybrid, self._model, self._costs = hybrid, model, costs
         self._experience = experience or Experience()
-        self._answer: tuple[TargetId, ...] = ()
+        self._answer = EMPTY_TREE  # the model's own chain of the last round
         self._promised = 0.0
         self._seen = 0
 
@@ -121,12 +128,12 @@ class CostAwareHybrid:
         spent = answer.draft_passes * costs.draft_pass
         joined = self._hybrid.join(self._believed(answer.tree), limit, spent=spent)
         kept = best_ids(joined.probabilities, joined.parents, costs, spent=spent)
-        self._answer = answer.tree.first_chain.ids
+        self._answer = answer.tree.first_chain
         self._experience.proposed.observe(len(kept))
         return replace(answer, tree=joined.select(kept), distributions=())
 
     def _believed(self, answer: TokenTree) -> TokenTree:
-        """The model's tree with the probabilities that its positions had so far, if it has none."""
+        """The model's tree; if it states no probabilities, its chain with learned ones."""
         if answer.probabilities:
             return answer
         chain = answer.first_chain
@@ -137,17 +144,14 @@ class CostAwareHybrid:
         """Whether the round is expected to have a better rate with the model than without."""
         known = self._experience
         tokens = 1.0 + self._promised + known.added(self._promised)
-        whole, part = divmod(known.proposed.value, 1)
-        below, above = costs.verify(1 + int(whole)), costs.verify(2 + int(whole))
-        time = below + part * (above - below) + costs.host + known.passes.value * costs.draft_pass
+        time = costs.expected_verify(1.0 + known.proposed.value) + costs.host
+        time += known.passes.value * costs.draft_pass
         return tokens / time > best_length(free.probabilities, costs).rate
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """Compare the last answer with the ids that came; nothing if the model was not asked."""
         if self._answer:
-            right = [guessed == token for guessed, token in zip(self._answer, came, strict=False)]
-            right.append(False)
-            known = self._experience
-            known.acceptance.observe(min(len(self._answer), len(came)), right.index(False))
-            known.asked(self._promised, len(came) - 1)
-        self._answer = ()
+            right = len(self._answer.path_of(came))
+            self._experience.acceptance.observe(min(len(self._answer), len(came)), right)
+            self._experience.asked(self._promised, len(came) - 1)
+        self._answer = EMPTY_TREE

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class DictionaryDrafter:
-    """Proposes what usually follows the longest end of the context that a table knows.
+    """Proposes what usually follows the longest suffix of the context that a table knows.
 
-    It is a drafter of its own and a source of a hybrid (`sources.Source`).
-    p_min: least probability of a whole proposal; None for the table's own.
+    It is both a drafter and a source of a hybrid (`sources.Source`).
+    max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
+    None for the table's own.
     """
 
     def __init__(

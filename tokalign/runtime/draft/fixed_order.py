@@ -1,4 +1,4 @@
-"""Several drafters, asked one after another."""
+"""Several drafters in a fixed order, asked one after another."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tokalign.runtime.proposal import Proposal
 
 
 class FirstOf:
-    """The proposal of the first drafter that has one: a hybrid in a fixed order, for comparison.
+    """Takes the proposal of the first drafter that has one.
 
+    It is there for comparison with `Hybrid`.
     Source: DictSpec's hybrid (dictionary first, then prompt lookup).
     """
 
@@ -31,7 +32,7 @@ class FirstOf:
 
 
 def _with_all_costs(asked: Sequence[Proposal]) -> Proposal:
-    """The last proposal, at the cost of all drafters that were asked."""
+    """The last proposal, with the costs of all drafters that were asked."""
     if not asked:
         return Proposal()
     counts: Counter[str] = Counter()

@@ -20,11 +20,11 @@ from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree
 
 FREE_ROWS = Costs(rows=(1.0,))
-"""A verified row costs nothing: emulators count by this."""
+"""Costs under which any number of rows takes one pass, as emulators count."""
 
-_RATE = 0.05
+_TRUST_RATE = 0.05
 _EXTENDED = 0.1
-"""A chain that is right as a whole less often than this is not extended."""
+"""A chain is extended only if all of it is right at least this often."""
 
 
 class _Planned(NamedTuple):
@@ -35,14 +35,16 @@ class _Planned(NamedTuple):
 
     @property
     def proposed(self) -> TokenTree:
+        """The part of the chain that is worth verifying."""
         return self.chain.head(self.plan.length)
 
 
 class Hybrid:
     """Proposes the best chain of all its sources, by expected tokens per time.
 
-    costs: asked for in every round, as costs may be measured meanwhile. max_tokens: the longest
-    proposal. One object per request.
+    One object serves one request.
+    costs: called in every round, because costs may be measured while decoding.
+    max_tokens: the longest proposal.
     Cost: 0.1-0.25 ms a round for a dictionary and context copy.
     """
 
@@ -55,7 +57,7 @@ class Hybrid:
     ) -> None:
         self._sources = tuple(sources)
         self._costs, self._max_tokens = costs, max_tokens
-        self._trust = Trust(rate=_RATE)
+        self._trust = Trust(rate=_TRUST_RATE)
         self._votes = VoteTree(self._trust)
         self._seen = 0
 
@@ -73,14 +75,14 @@ class Hybrid:
         """The best proposal of this round once a draft model has answered.
 
         answer: its tree, with probabilities. spent: the time that drafting it took.
-        Returns: the best chain of all sources, and the other first tokens that the model expects.
+        Returns: the best chain of all sources, and the other first ids that the model expects.
         """
         self._votes.add(answer.first_chain)
         best = self._grow(min(limit, self._max_tokens), spent=spent).proposed
         return best.with_roots_of(answer)
 
     def _grow(self, limit: int, *, spent: float) -> _Planned:
-        """The best chain, extended as long as it gets longer."""
+        """The best chain, extended until the sources know no more or it is no longer the best."""
         costs = self._costs()
         best = self._best(costs, spent)
         while len(best.chain) < limit and self._extend(best, limit):
@@ -88,9 +90,9 @@ class Hybrid:
         return best
 
     def _extend(self, best: _Planned, limit: int) -> bool:
-        """Ask the sources what follows the best chain, if all of it is to be proposed.
+        """Add what the sources expect after the best chain, if all of that is to be proposed.
 
-        Returns: whether that gave any guess.
+        Returns: whether they expect anything.
         """
         chain = best.chain
         if best.plan.length < len(chain) or prod(chain.probabilities) < _EXTENDED:
@@ -107,12 +109,3 @@ class Hybrid:
             for chain in self._votes.chains()
         ]
         return max(planned, key=lambda one: one.plan.rate)
-
-
-def expected_accepted(probabilities: Sequence[float]) -> float:
-    """How many ids of a chain are accepted on average."""
-    total, reached = 0.0, 1.0
-    for probability in probabilities:
-        reached *= probability
-        total += reached
-    return total

@@ -1,4 +1,4 @@
-"""Drafting with a model, of the target's tokenizer or another one."""
+"""Drafting with a model, whether it has the target's tokenizer or another one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from time import perf_counter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.estimates import Acceptance
-from tokalign.runtime.interfaces import Session
+from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translation.published import Translated, Translation
+from tokalign.runtime.translation.base import Translated, Translation
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -20,13 +20,13 @@ SOURCE = "draft"
 class NeuralDrafter:
     """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
 
-    alternatives: how many other ids at most are proposed in the place of the first one, where the
+    alternatives: propose at most so many other ids in the place of the first one, if the
     translation knows any; 0 for a target that cannot verify a tree.
     """
 
     def __init__(
         self,
-        session: Session,
+        session: DraftSession,
         translation: Translation,
         *,
         num_draft_tokens: int = 3,
@@ -49,15 +49,15 @@ class NeuralDrafter:
         if not steps:
             return Proposal()
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
-        waiting = self._translation.draft(context, self._session, steps)
+        pending = self._translation.begin(context, self._session, steps)
         self._learn(context)  # while the passes are under way
-        believed = self._acceptance.probabilities(2 * steps)
-        translated = waiting()
+        learned = self._acceptance.probabilities(2 * steps)
+        translated = pending.finish()
         took, in_model = perf_counter() - began, self._session.seconds - seconds
         chain = translated.ids[:limit]
         self._guessed = len(context.ids), chain
         return Proposal(
-            tree=self._tree(translated, chain, believed),
+            tree=self._tree(translated, chain, learned),
             distributions=translated.distributions[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
@@ -66,11 +66,11 @@ class NeuralDrafter:
         )
 
     def _tree(
-        self, translated: Translated, chain: tuple[TargetId, ...], believed: Sequence[float]
+        self, translated: Translated, chain: tuple[TargetId, ...], learned: Sequence[float]
     ) -> TokenTree:
         """The chain, and the other first ids that the translation knows, as leaves."""
         others = translated.alternatives[: self._alternatives] if chain else ()
-        probabilities = self._probabilities(translated, len(chain), believed)
+        probabilities = self._probabilities(translated, len(chain), learned)
         if not translated.distributions:
             probabilities += tuple([probability for _, probability in others])
         count = len(chain) + len(others)
@@ -82,24 +82,24 @@ class NeuralDrafter:
         )
 
     def _learn(self, context: Context) -> None:
-        """Compare the last chain with the ids that came."""
+        """Compare the last chain with the ids that were emitted in its place."""
         start, chain = self._guessed
-        came = context.ids[start : start + len(chain)]
-        right = [guessed == token for guessed, token in zip(chain, came, strict=False)]
+        emitted = context.ids[start : start + len(chain)]
+        right = [guessed == token for guessed, token in zip(chain, emitted, strict=False)]
         self._acceptance.observe(len(right), [*right, False].index(False))
         self._guessed = 0, ()
 
     def _probabilities(
-        self, translated: Translated, length: int, believed: Sequence[float]
+        self, translated: Translated, length: int, learned: Sequence[float]
     ) -> tuple[float, ...]:
         """Those that the translation knows, then how often the further positions were right.
 
-        believed: the latter, as far as they are at hand. Drawn ids get none: to choose among them
-        by probability would bend their distribution (`rejection.py`).
+        learned: the latter, for as many positions as are at hand. Drawn ids get no probabilities:
+        choosing among them by probability would change their distribution (`rejection.py`).
         """
         if translated.distributions:
             return ()
-        if length > len(believed):
-            believed = self._acceptance.probabilities(length)
-        said = translated.probabilities[:length]
-        return said + tuple(believed[len(said) : length])
+        if length > len(learned):
+            learned = self._acceptance.probabilities(length)
+        known = translated.probabilities[:length]
+        return known + tuple(learned[len(known) : length])

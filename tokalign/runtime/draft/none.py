@@ -1,4 +1,4 @@
-"""No drafting: plain decoding in the same loop."""
+"""No drafting: plain decoding by the same loop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NOTHING, _NOTHING_MORE = Proposal(run_ahead=True), Proposal()
 
 
 class NoDrafter:
-    """Proposes nothing, and says that it never will, so that host and device overlap."""
+    """Proposes nothing, and says so in advance, so that the target runs ahead."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        return _NOTHING if limit else _NOTHING_MORE  # no pass is started after the last token
+        return _NOTHING if limit else _NOTHING_MORE  # after the last token no pass is to begin

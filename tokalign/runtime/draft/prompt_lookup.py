@@ -15,8 +15,9 @@ SOURCE = "prompt-lookup"
 class PromptLookupDrafter:
     """Proposes what followed the first earlier occurrence of the context's last n-gram.
 
-    As published: the longest n-gram that occurs earlier, 3 ids down to 1; up to 10 ids. The n-grams
-    are indexed as the context grows, so a round costs the same however long it is.
+    As published, it takes the longest n-gram that occurs earlier, of 3 ids down to 1, and copies up
+    to 10 ids. N-grams are indexed as the context grows, so the cost of a round does not depend on
+    the length of the context.
     Source: github.com/apoorvumang/prompt-lookup-decoding, and Transformers'
     PromptLookupCandidateGenerator.
     """
@@ -39,7 +40,7 @@ class PromptLookupDrafter:
         return Proposal()
 
     def _index(self, ids: Sequence[TargetId]) -> None:
-        """Remember where each n-gram first ends, the one at the very end left out."""
+        """Remember where each n-gram first ends, except for the one at the end of the context."""
         for end in range(max(self._indexed, 1), len(ids)):
             for size in self._sizes:
                 if size <= end:

@@ -1,13 +1,17 @@
-"""A suffix automaton over ids: which earlier text ends like the text so far, and what followed it.
+"""A suffix automaton over ids: where the end of a text occurred before.
 
-A state stands for the suffixes that end at the same positions; its link leads to the longest
-suffix that also ends elsewhere. So the longest end of the text that occurred before is the link of
-the last state, at no search at all, and what is shorter lies further down the links.
+A state stands for all parts of the text that end at the same positions. Its link leads to the
+longest suffix of these parts that also ends elsewhere. So the longest suffix of the text that
+occurred before is found at the link of the last state, without any search, and shorter ones further
+along the links.
 
-Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), online as
-usual; SAM-Decoding (Hu et al., 2024) uses it for speculation. The latest end of a state is written
-down before each append on the longest suffixes only, so that an append stays cheap in text that
-repeats one phrase over and over, where the chain of links is as long as the text.
+Example: after "a b c a b" the longest suffix that occurred before is "a b". It ended after 2 ids.
+
+Before each append the 32 longest suffixes are told that they end there, and the shorter ones are
+not: in a text that repeats one phrase over and over, the chain of links is as long as the text.
+
+Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
+online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
 """
 
 from __future__ import annotations
@@ -15,14 +19,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tokalign.tokenizer.vocabulary import TargetId
+
 TOUCHED = 32
-"""So many of the longest suffixes learn of each position that they end there."""
+"""How many of the longest suffixes know exactly where they ended last."""
 
 ROOT = 0
+"""The state of the empty match."""
 
 
 class Occurrence(NamedTuple):
-    """A suffix of `length` ids that ended before: first and latest behind so many ids."""
+    """A suffix of `length` ids that occurred before.
+
+    first, latest: how many ids of the text its first and its latest occurrence end after.
+    """
 
     length: int
     first: int
@@ -30,26 +40,26 @@ class Occurrence(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A state and how many ids at the end of what was read it matches."""
+    """Where reading a text has led: a state, and how many of the last ids read match there."""
 
     state: int
     length: int
 
 
 class SuffixAutomaton:
-    """Grows by one id at a time.
+    """The automaton of a text that grows by one id at a time.
 
     Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
     """
 
-    def __init__(self, ids: Iterable[int] = ()) -> None:
-        self._next: list[dict[int, int]] = [{}]
+    def __init__(self, ids: Iterable[TargetId] = ()) -> None:
+        self._next: list[dict[TargetId, int]] = [{}]
         self._link = [ROOT]
         self._length = [0]
         self._first = [0]
         self._latest = [0]
         self._last = ROOT
-        self._ids: list[int] = []
+        self._ids: list[TargetId] = []
         self.extend(ids)
 
     def __len__(self) -> int:
@@ -57,17 +67,17 @@ class SuffixAutomaton:
         return len(self._ids)
 
     @property
-    def ids(self) -> Sequence[int]:
-        """All ids so far. Not a copy."""
+    def ids(self) -> Sequence[TargetId]:
+        """All ids so far, without copying them."""
         return self._ids
 
-    def extend(self, ids: Iterable[int]) -> None:
+    def extend(self, ids: Iterable[TargetId]) -> None:
         """Append every id."""
         for token in ids:
             self.append(token)
 
-    def append(self, token: int) -> None:
-        """Take in one more id."""
+    def append(self, token: TargetId) -> None:
+        """Add one id to the text."""
         self._touch()
         self._ids.append(token)
         state = self._add(len(self._ids), len(self._ids), len(self._ids), {})
@@ -83,14 +93,15 @@ class SuffixAutomaton:
         self._last = state
 
     def longest_repeat(self) -> Occurrence | None:
-        """The longest end of the text that occurred before. Cost: under 1 µs."""
+        """The longest suffix of the text that occurred before. Cost: under 1 µs."""
         state = self._link[self._last]
         return None if state == ROOT else self._occurrence(state, self._length[state])
 
     def repeats(self) -> Iterator[Occurrence]:
-        """The ends of the text that occurred before, longest first, one for each set of positions.
+        """The suffixes of the text that occurred before, longest first.
 
-        The first occurrence is exact; the latest is for the 32 longest, else some occurrence.
+        Of several suffixes that ended at the same positions only the longest is given. `latest` is
+        exact for the 32 longest; for the others it is some occurrence.
         """
         state = self._link[self._last]
         while state != ROOT:
@@ -98,15 +109,15 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def occurrence(self, place: Place) -> Occurrence:
-        """Where what a place matches ended."""
+        """Where the match of a place ended in the text."""
         return self._occurrence(place.state, place.length)
 
     def end(self) -> Place:
-        """The place of the whole text."""
+        """The place that reading the whole text leads to."""
         return Place(self._last, len(self._ids))
 
-    def advance(self, place: Place, token: int) -> Place:
-        """The place of the longest match that ends with `token`: read on in another text.
+    def advance(self, place: Place, token: TargetId) -> Place:
+        """The place of the longest match after `token` is read, which need not extend the text.
 
         Cost: amortized O(1) per id read.
         """
@@ -119,7 +130,7 @@ class SuffixAutomaton:
         return Place(self._next[state][token], length + 1)
 
     def _touch(self) -> None:
-        """Write down that the longest suffixes end here."""
+        """Record that the longest suffixes end here."""
         state, end, link, latest = self._last, len(self._ids), self._link, self._latest
         for _ in range(TOUCHED):
             latest[state] = end
@@ -127,8 +138,11 @@ class SuffixAutomaton:
             if state == ROOT:
                 return
 
-    def _split(self, before: int, token: int) -> int:
-        """The state of what is read to `before` and then `token`: a copy where more leads there."""
+    def _split(self, before: int, token: TargetId) -> int:
+        """The state for the parts of `before` followed by `token`.
+
+        If longer parts lead to the same state, it is split: a copy of it stands for the shorter.
+        """
         following, length = self._next, self._length
         found = following[before][token]
         if length[found] == length[before] + 1:
@@ -145,7 +159,7 @@ class SuffixAutomaton:
             before = self._link[before]
         return copy
 
-    def _add(self, length: int, first: int, latest: int, following: dict[int, int]) -> int:
+    def _add(self, length: int, first: int, latest: int, following: dict[TargetId, int]) -> int:
         self._next.append(following)
         self._link.append(ROOT)
         self._length.append(length)

@@ -1,10 +1,10 @@
-"""Making a source's probabilities come true as often as they say, from what has come so far.
+"""Calibrate the probabilities that sources state by how often they were right so far.
 
-Trust is a shift in log-odds, one number per situation, moved by the gradient of the log-loss after
-each guess. A shift carries over from one probability to all others, so a context that repeats
-itself is recognized within a dozen tokens; a table of observed frequencies (probability bucket ->
-Beta estimate) would have to learn each bucket apart (`benchmarks/context_copy.py calibration`
-compares the two).
+Trust is a shift in log-odds, one number per situation, which the gradient of the log-loss moves
+after each guess. A shift holds for all probabilities alike, so a text that repeats itself is
+recognized within a dozen tokens. A table of observed frequencies (probability bucket -> Beta
+estimate) has to learn each bucket separately; `benchmarks/context_copy.py calibration` compares
+the two.
 Source: the secondary estimation and mixing of context-mixing compressors (Mahoney, "Adaptive
 weighing of context models for lossless data compression", 2005), reduced to the bias term.
 """
@@ -15,18 +15,18 @@ from collections.abc import Hashable
 from math import exp
 
 LEAST = 0.005
-"""No probability is taken to be nearer to 0 or 1 than this."""
+"""The least distance of a probability from 0 and 1; nearer ones are moved there."""
 
 _PRECISION = 3.0
-"""Of the prior of a shift: shifts of about 0.6 are usual."""
+"""Precision of the normal prior of a shift, by which shifts of about 0.6 are usual."""
 
 
 class Trust:
-    """How much more or less often than said a source is right, by situation.
+    """How much more or less often a source is right than it states, by situation.
 
-    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation):
-    large at first, smaller with every guess that could have told something, but never below `rate`,
-    so that it follows a text that changes.
+    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation).
+    It is large at first and gets smaller with every informative guess, but never smaller than
+    `rate`, so that trust follows a text that changes.
     Cost: about 0.4 µs per probability, 0.8 µs per guess learned from.
     """
 
@@ -36,16 +36,16 @@ class Trust:
         self._information: dict[Hashable, float] = {}
 
     def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
-        """`probability` as it has turned out in such a situation.
+        """A stated probability, corrected by what has come in this situation.
 
-        start: what the odds are multiplied by before anything was learned.
+        start: what the odds are multiplied by before anything has been learned.
         """
         kept = LEAST if probability < LEAST else min(probability, 1.0 - LEAST)
         odds = kept * self._factors.get(situation, start)
         return odds / (1.0 - kept + odds)
 
     def learn(self, said: float, situation: Hashable, *, right: bool, start: float = 1.0) -> None:
-        """A guess of calibrated probability `said` was right or wrong."""
+        """A guess whose calibrated probability was `said` has been right or wrong."""
         information = self._information.get(situation, _PRECISION) + said * (1.0 - said)
         self._information[situation] = information
         step = max(self._rate, 1.0 / information)

@@ -1,10 +1,10 @@
-"""The guesses of several sources merged in one tree, every token with one probability.
+"""The guesses of several sources merged in one tree, with one probability for every token.
 
-At each node the sources vote. Votes for one token are combined as if they were independent
-(noisy-or), and the result is corrected by what has turned out in the same *situation*: which
-sources voted for the token and which for another one (`Trust`). The situation of a lone source is
-the source itself, so this is also where trust in a source is learned, and it makes up for sources
-that depend on one another.
+At each node the sources vote. The votes for one token are combined as if they were independent
+(noisy-or), and `Trust` corrects the result by what has come in the same *situation*: which sources
+voted for the token, and which for another one. The correction makes up for sources that depend on
+one another. The situation of a lone source is the source itself, so trust in single sources is
+learned here too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 CONTESTED = {"dictionary": 0.45}
-"""Factor on the odds of a token where another source expects another one, before anything was
-learned; for other sources it is `_CONTESTED_OTHERS`. A dictionary knows the language and loses to a
-source that knows the text. Measured as `PRIORS` of `context_copy.py`."""
+"""Factor on the odds of a source's token where another source expects another token.
+
+It holds before anything is learned. A dictionary knows the language, and loses to a source that
+knows the text. Measured like the `PRIORS` of `context_copy.py`.
+"""
 
 _CONTESTED_OTHERS = 0.8
+"""The same for the sources that `CONTESTED` does not name."""
 
 _Path = list[tuple[TargetId, float, str]]
 """Token, probability and surest source of each step from the root."""
@@ -30,7 +33,7 @@ _Path = list[tuple[TargetId, float, str]]
 class Judgement(NamedTuple):
     """One token that is expected at a node.
 
-    start: the factor on its odds in this situation before anything was learned.
+    start: the factor on its odds in this situation before anything is learned.
     """
 
     token: TargetId
@@ -49,7 +52,7 @@ class Node:
         self.next: dict[TargetId, Node] = {}
 
     def vote(self, token: TargetId, probability: float, source: str) -> Node:
-        """Count a vote, the highest one of each source; returns the node after the token."""
+        """Count a vote; of several by one source the highest counts. Returns the next node."""
         votes = self.votes.get(token)
         if votes is None:
             self.votes[token] = {source: probability}
@@ -60,7 +63,7 @@ class Node:
 
     def judged(self, trust: Trust) -> list[Judgement]:
         """Every token that is expected here."""
-        if len(self.votes) == 1:  # by far the usual case: nobody contradicts
+        if len(self.votes) == 1:  # by far the usual case, in which no source contradicts
             [(token, votes)] = self.votes.items()
             situation = _voters(votes)
             return [Judgement(token, trust.calibrated(_noisy_or(votes), situation), situation, 1.0)]
@@ -83,7 +86,7 @@ class VoteTree:
         self._root = Node()
 
     def add(self, chain: TokenTree, after: Sequence[TargetId] = ()) -> None:
-        """Merge a chain in that follows `after`, a path of the tree."""
+        """Merge in a chain that follows the ids `after`, which are a path of the tree."""
         node = self._root
         for token in after:
             node = node.next[token]
@@ -92,7 +95,7 @@ class VoteTree:
             node = node.vote(token, probability, source)
 
     def chains(self) -> list[TokenTree]:
-        """Every path from the root to a leaf; an empty one if nobody guesses."""
+        """Every path from the root to a leaf; one empty chain if no source guesses."""
         return [
             TokenTree(
                 tuple([token for token, _, _ in path]),
@@ -104,7 +107,7 @@ class VoteTree:
         ]
 
     def learn(self, came: Sequence[TargetId]) -> None:
-        """Check every guess against the ids that came, as far as they follow the tree."""
+        """Compare the guesses with the ids that came, as far as these follow the tree."""
         node: Node | None = self._root
         for token in came:
             if node is None:
@@ -114,7 +117,7 @@ class VoteTree:
             node = node.next.get(token)
 
     def _paths(self, node: Node, path: _Path) -> Iterator[_Path]:
-        """Go on to the next fork, and from there along each branch."""
+        """The paths through `node`, which `path` leads to."""
         path = [*path]
         while len(judged := node.judged(self._trust)) == 1:
             token, probability, *_ = judged[0]
@@ -128,7 +131,7 @@ class VoteTree:
 
 
 def _voters(votes: dict[str, float]) -> Hashable:
-    """The sources that vote, in no order; a lone source stands for itself."""
+    """The set of sources that vote; a lone source stands for itself."""
     return next(iter(votes)) if len(votes) == 1 else frozenset(votes)
 
 

@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
-from tokalign.cost.expected_gain import Plan, best_ids, best_length
+from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.decision import Decision, Situation, decide
+from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
+from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.plain_timing import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
-MAX_DRAFT = 16
-"""The most ids that are drafted in a round."""
+_NOTHING, _RUN_AHEAD = Proposal(), Proposal(run_ahead=True)
 
 
 class SteppedDrafter(Protocol):
@@ -65,18 +65,11 @@ class _Drafting:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """What the free sources proposed after `position` ids."""
-
-    position: int
-    proposal: Proposal
-
-
 class DraftLengthController:
     """Drafter and verifier of one request.
 
-    free: drafts by looking up, in microseconds. model: drafts in passes. At least one is given.
+    free: proposes chains by looking up, in microseconds. model: drafts in passes. At least one is
+    given.
     join: merges the model's tree with what `free` has just offered, see `Hybrid.join`.
     clock: in seconds. A round lasts from verdict to verdict, because the pass of a round that runs
     ahead may begin before the round does.
@@ -93,14 +86,13 @@ class DraftLengthController:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._knowledge, self._verifier, self._clock = knowledge, verifier, clock
-        self._free, self._model, self._join = free, model, join
+        self._model, self._join = model, join
+        self._offers = FreeOffers(free, knowledge, clock)
         self._plain_timing = PlainTiming(knowledge.costs)
         self._drafting = _Drafting()
         self._last_verdict: float | None = None
         self._model_has_read = False
         """Whether the draft model has read the prompt, so that its drafts may be timed."""
-        self._offer: _Offer | None = None
-        self._ask_in = 0
 
     # -- as a drafter ------------------------------------------------------------------------------
 
@@ -111,8 +103,8 @@ class DraftLengthController:
         if self._last_verdict is None:
             knowledge.budget.begin(limit + 1)
         knowledge.model_trials.count_round()
-        self._learn_from_unused_offer(context)
-        proposal = Proposal()
+        self._offers.learn_from_unused(context)
+        proposal = _NOTHING
         if limit:
             most = min(limit, MAX_DRAFT, knowledge.costs.rows.reach - 1)
             proposal = self._carry_out(decide(self._situation(context, most)), context, most)
@@ -122,49 +114,27 @@ class DraftLengthController:
 
     def _situation(self, context: Context, limit: int) -> Situation:
         knowledge, under_way = self._knowledge, self._drafting.pass_under_way
-        costs, has_model = knowledge.costs, self._model is not None
-        offer = self._ask(context, limit)
+        offer = self._offers.ask(context, limit, seldom=under_way)
+        model, trial_is_due = None, False
+        if self._model is not None:
+            model = knowledge.model.best(knowledge.costs, limit)
+            # In the round that reads the prompt the draft model would have to read it too.
+            not_first = self._last_verdict is not None
+            trial_is_due = not_first and knowledge.trial_is_due(model)
         if not under_way:
             self._plain_timing.refresh()
         return Situation(
             limit=limit,
-            plain=costs.plain,
+            plain=knowledge.costs.plain,
+            offer=offer,
             pass_under_way=under_way,
             budget_is_spent=knowledge.budget.is_spent,
             plain_rounds_due=self._plain_timing.rounds_due,
-            offer=offer,
-            offers_pay=self._free is not None and knowledge.offers.pays,
-            model=knowledge.model.best(costs, limit) if has_model else None,
-            model_pays_later=has_model
-            and knowledge.model.best(costs, MAX_DRAFT).rate * costs.plain > 1.0,
-            # In the round that reads the prompt the draft model would have to read it too.
-            trial_is_due=has_model
-            and self._last_verdict is not None
-            and knowledge.model_may_be_tried(MAX_DRAFT),
+            offers_pay=self._offers.pay,
+            model=model,
+            trial_is_due=trial_is_due,
             long_draft_is_due=knowledge.long_drafts.is_due,
         )
-
-    def _ask(self, context: Context, limit: int) -> Plan:
-        """Ask the free sources, and plan how much of their offer is worth verifying."""
-        knowledge, costs = self._knowledge, self._knowledge.costs
-        nothing = Plan(0, 1.0 / costs.rows(1))
-        self._ask_in -= 1
-        if self._free is None or (self._drafting.pass_under_way and self._ask_in > 0):
-            return nothing
-        began = self._clock()
-        offer = self._free.propose(context, limit)
-        plan = self._plan(offer.tree) if offer.tree else nothing
-        knowledge.offers.learn(plan, plain=costs.plain, overlap=costs.overlap)
-        if offer.tree:
-            self._offer = _Offer(len(context.ids), offer)
-        took = self._clock() - began
-        self._ask_in = knowledge.offers.rounds_between(took, plain=costs.plain)
-        return plan
-
-    def _plan(self, tree: TokenTree) -> Plan:
-        probabilities = self._knowledge.trust.probabilities(tree)
-        costs = self._knowledge.costs.verification(len(tree))
-        return best_length(probabilities, costs, parents=tree.parents)
 
     def _carry_out(self, decision: Decision, context: Context, limit: int) -> Proposal:
         knowledge = self._knowledge
@@ -172,19 +142,19 @@ class DraftLengthController:
             knowledge.model_trials.tried(pays=not decision.is_trial)
             knowledge.long_drafts.count_draft()
             return self._draft(self._model, context, decision.passes, limit)
-        if decision.offered and self._offer is not None:
+        if decision.offered:
             knowledge.long_drafts.count_draft()
-            offer = self._offer.proposal
+            offer = self._offers.at(context)
             return replace(offer, tree=offer.tree.head(decision.offered), run_ahead=False)
         self._plain_timing.count_plain()
-        return Proposal(run_ahead=decision.run_ahead)
+        return _RUN_AHEAD if decision.run_ahead else _NOTHING
 
     def _draft(self, model: SteppedDrafter, context: Context, passes: int, limit: int) -> Proposal:
-        drafts, began = self._knowledge.costs.drafts, self._clock()
+        began = self._clock()
         proposal = model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
-        if self._model_has_read and drafts is not None:
-            drafts.observe(passes, took)
+        if self._model_has_read:
+            self._knowledge.costs.observe_draft(passes, took)
         self._drafting.passes, self._drafting.tree = passes, proposal.tree
         tree = self._joined(proposal.tree, context, limit, took)
         if not tree.probabilities:
@@ -193,8 +163,7 @@ class DraftLengthController:
 
     def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
         """The model's tree, merged with the free sources' offer if there is one for this place."""
-        offered = self._offer is not None and self._offer.position == len(context.ids)
-        if self._join is None or not offered or not tree:
+        if self._join is None or not tree or not self._offers.at(context).tree:
             return tree
         if not tree.probabilities:
             chain = tree.first_chain
@@ -207,14 +176,6 @@ class DraftLengthController:
         probabilities = self._knowledge.trust.probabilities(tree)
         costs = self._knowledge.costs.verification(len(tree))
         return tree.select(best_ids(probabilities, tree.parents, costs, spent=spent))
-
-    def _learn_from_unused_offer(self, context: Context) -> None:
-        """An offer that was not verified still tells whether its first id was right."""
-        offer = self._offer
-        if offer is not None and offer.position < len(context.ids):
-            came = context.ids[offer.position : offer.position + 1]
-            self._knowledge.trust.learn(offer.proposal.tree, came)
-            self._offer = None
 
     # -- as a verifier -----------------------------------------------------------------------------
 
@@ -237,7 +198,7 @@ class DraftLengthController:
         expected, is_plain = costs.plain, False
         if proposal.tree or not (drafting.pass_under_way or drafting.runs_ahead):
             expected = costs.rows(verdict.rows) + drafting.seconds
-            costs.rows.observe(verdict.rows, max(seconds - drafting.seconds, 1e-9))
+            costs.observe_round(verdict.rows, max(seconds - drafting.seconds, 1e-9))
         elif drafting.pass_under_way and drafting.runs_ahead:
             costs.observe_plain(seconds)
             is_plain = True
@@ -251,8 +212,9 @@ class DraftLengthController:
         knowledge, passes, tree = self._knowledge, self._drafting.passes, proposal.tree
         if passes:
             right = len(self._drafting.tree.path_of(verdict.ids))
-            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=len(tree))
+            rows = len(tree) + tree.off_chain(verdict.path)
+            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=rows)
         elif tree:
-            self._offer = None
+            self._offers.forget()
         if tree and (tree.probabilities or not passes):
             knowledge.trust.learn(tree, verdict.ids)

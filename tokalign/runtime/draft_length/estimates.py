@@ -1,6 +1,6 @@
-"""What the gain controller learns while decoding: how long passes take, how often drafts are right.
+"""Estimates that are learned while decoding: how long passes take, how often drafts are right.
 
-Nothing here draws random numbers or reads a clock: equal observations give equal estimates.
+Nothing here draws random numbers or reads a clock, so equal observations give equal estimates.
 """
 
 from __future__ import annotations
@@ -10,37 +10,46 @@ from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.cost.expected_gain import Costs
 
 UNLIMITED = 1 << 30
+"""A reach that limits nothing."""
 
 _MEMORY = 32
 """Observations that a mean time looks back on."""
 
 _QUICK_MEMORY = 8
-"""The same for a time that is shorter than expected."""
+"""The same where a time is shorter than expected."""
 
 _OUTLIER = 2.0
-"""A pass that takes so many times what is expected counts as this many times: something else ran,
-a kernel was compiled. What is really slower is believed after a few passes."""
+"""One pass counts as at most this many times what is expected, or as the inverse share of it.
+
+Other programs or the compilation of a kernel may have delayed it. A pass that really takes longer
+is believed after a few observations.
+"""
 
 _ACCEPTANCES = 160
 """Trials that an acceptance looks back on."""
 
 _LATELY, _CHANGE = 16.0, 2.5
-"""If the mean of so many trials is so many standard errors off, what came before is forgotten."""
+"""Older trials are forgotten if the mean of the last 16 is 2.5 standard errors off."""
+
+_START_WEIGHT = 4.0
+"""Trials that the expectation of the first position is worth."""
 
 _ALIKE = 12.0
-"""So many trials the mean of all further positions is worth at each of them."""
+"""Trials that the mean of all positions after the first is worth at each of them."""
 
 
 class PassTimes:
-    """Time by a count from 1 on (rows of the target, passes of the draft): a prior, corrected.
+    """The time of a pass by a count from 1 on: rows of the target, or passes of a draft.
 
-    prior: times in any unit; what is learned is the ratio to them, and a count that was never seen
-    has the ratio of its neighbours. So a curve of another machine, or one in passes instead of
-    seconds, is right as soon as a few counts were seen.
+    What is learned is the ratio of observed times to a prior. A count that was never seen has the
+    ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
+    few counts have been seen.
+    prior: times of 1, 2, ... in any unit.
     weight: how many observations the prior is worth; 0 where even its unit is unknown.
     """
 
@@ -49,23 +58,24 @@ class PassTimes:
         self._ratios: dict[int, float] = {}
         self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
         self._weight = weight
-        self._table: list[float] = []
+        self._counts, self._prior_table = np.arange(1, 1), np.zeros(0)
+        self._table: tuple[float, ...] = ()
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether times are in seconds: the prior was, or something has been seen."""
+        """Whether times are in seconds: the prior is, or something has been observed."""
         return bool(self._weight or self._ratios)
 
     @property
     def reach(self) -> int:
-        """The highest count to try: of an assumed prior, two more than have been seen.
+        """The highest count to try; with an assumed prior, two more than the highest observed.
 
-        Another machine's staircase may be far too low, and one long draft cost fifty passes.
+        The staircase of another machine may be far too low: one long draft has cost fifty passes.
         """
         return UNLIMITED if self._weight else max(self._ratios, default=1) + 2
 
     def observe(self, count: int, seconds: float) -> None:
-        """A pass over `count` took so long."""
+        """A pass over `count` took `seconds`."""
         ratio = seconds / self._prior.verify(count)
         weight = self._weights[count]
         if self.is_calibrated:
@@ -74,48 +84,52 @@ class PassTimes:
                 ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
             expected = ratio
-        # What makes a pass slow is often something else, what makes it fast never is.
+        # Something else may have made a pass slow, but never fast: fast ones are believed sooner.
         weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
         self._weights[count] = weight
         self._ratios[count] = expected + (ratio - expected) / weight
-        self._table.clear()
+        self._table = ()
 
     def __call__(self, count: int) -> float:
         """The expected time of a pass over `count` (1 or more)."""
-        return self._prior.verify(count) * self._ratio(count)
+        return self.table(count)[count - 1]
 
     def table(self, most: int) -> tuple[float, ...]:
-        """The times of 1, 2, ..., `most`."""
+        """The expected times of 1, 2, ..., `most`."""
         if len(self._table) < most:
-            counts, known = range(1, most + 1), sorted(self._ratios)
-            prior = np.array([self._prior.verify(count) for count in counts])
-            ratios = np.interp(counts, known, [self._ratios[c] for c in known]) if known else 1.0
-            self._table = (prior * ratios).tolist()
-        return tuple(self._table[:most])
+            if len(self._counts) < most:
+                self._counts = np.arange(1, most + 1)
+                self._prior_table = np.array([self._prior.verify(int(n)) for n in self._counts])
+            self._table = tuple((self._prior_table * self._ratios_of(self._counts)).tolist())
+        return self._table[:most]
 
     def _ratio(self, count: int) -> float:
-        """Seen, or interpolated between the nearest counts that were."""
-        known = self._ratios
-        if count in known or not known:
-            return known.get(count, 1.0)
-        counts = sorted(known)
-        return float(np.interp(count, counts, [known[c] for c in counts]))
+        """The ratio of a count: observed, or interpolated between the nearest ones observed."""
+        seen = self._ratios.get(count)
+        return self._ratios_of([count]).item() if seen is None else seen
+
+    def _ratios_of(self, counts: Sequence[int] | NDArray[np.int_]) -> NDArray[np.float64]:
+        if not self._ratios:
+            return np.ones(len(counts))
+        known = sorted(self._ratios)
+        return np.interp(counts, known, [self._ratios[count] for count in known])
 
 
 class Acceptance:
-    """How often a draft's i-th token is right if those before it are, by position.
+    """How often the i-th id of a draft is right if the ids before it are, by position.
 
-    start: expected of the first position, worth `weight` trials. Every further one is expected to
-    be as good as all behind the first together, and those as good as the first, until trials say
-    otherwise: a few unlucky ones at one position must not keep drafts short for good.
+    A position with few trials is expected to be as good as all positions after the first together,
+    and these as good as the first. So a few unlucky trials at one position do not keep drafts short
+    for good.
+    start: expected of the first position before any trial.
     """
 
-    def __init__(self, *, start: float = 0.5, weight: float = 4.0) -> None:
-        self._start, self._weight = start, weight
+    def __init__(self, *, start: float = 0.5) -> None:
+        self._start = start
         self._positions: list[_Position] = []
 
     def observe(self, proposed: int, accepted: int) -> None:
-        """A proposal of so many ids, of which the first `accepted` were right."""
+        """Of a proposal of `proposed` ids the first `accepted` were right."""
         for position in range(min(proposed, accepted + 1)):
             if position == len(self._positions):
                 self._positions.append(_Position())
@@ -123,10 +137,10 @@ class Acceptance:
 
     def probabilities(self, count: int) -> list[float]:
         """Conditional probabilities of the first `count` positions."""
-        first = self._estimate(0, self._start, self._weight)
+        first = self._estimate(0, self._start, _START_WEIGHT)
         trials = sum(position.trials for position in self._positions[1:])
         right = sum(position.right for position in self._positions[1:])
-        further = (right + self._weight * first) / (trials + self._weight)
+        further = (right + _START_WEIGHT * first) / (trials + _START_WEIGHT)
         return [first, *(self._estimate(i, further, _ALIKE) for i in range(1, count))][:count]
 
     def _estimate(self, position: int, expected: float, weight: float) -> float:
@@ -137,7 +151,7 @@ class Acceptance:
 
 
 class _Position:
-    """Trials of one position, the latest ones only; fewer of them once the text has changed."""
+    """The latest trials of one position; fewer of them once the text has changed."""
 
     __slots__ = ("_lately", "right", "trials")
 

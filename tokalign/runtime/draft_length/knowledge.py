@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tokalign.cost.expected_gain import Plan
 from tokalign.runtime.draft_length.draft_budget import DraftBudget
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 from tokalign.runtime.draft_length.model_worth import ModelWorth
@@ -27,10 +28,15 @@ class Knowledge:
     offers: OfferWorth = field(default_factory=OfferWorth)
     budget: DraftBudget = field(default_factory=DraftBudget)
 
-    def model_may_be_tried(self, most: int) -> bool:
-        """Whether a model that does not pay is to be tried again, with at most `most` passes."""
-        trials = self.model_trials
-        return trials.is_due and (trials.is_overdue or not self.model.is_hopeless(self.costs, most))
+    def trial_is_due(self, best: Plan) -> bool:
+        """Whether a draft model is to be tried that is not expected to pay.
+
+        best: what is expected of it.
+        """
+        trials, costs = self.model_trials, self.costs
+        if best.rate * costs.plain > 1.0 or not trials.is_due:
+            return False
+        return trials.is_overdue or not self.model.is_hopeless(costs)
 
     def why_plain(self) -> str | None:
         """One line for the user if most rounds were plain decoding; None otherwise."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.draft_length.estimates import PassTimes
 
@@ -29,12 +31,13 @@ class LearnedCosts:
         # An assumed curve has no seconds: a first measurement then replaces it at once.
         known = rows.is_calibrated
         prior = self._expected_plain() if known else 1.0
-        self._plain = PassTimes([prior], weight=_PLAIN_WEIGHT if known else 0)
+        self._plain_times = PassTimes([prior], weight=_PLAIN_WEIGHT if known else 0)
+        self._plain = self._expected_plain()
 
     @property
     def plain(self) -> float:
         """Time per token of plain decoding, host and device overlapping."""
-        return self._plain(1) if self._plain.is_calibrated else self._expected_plain()
+        return self._plain
 
     @property
     def overlap(self) -> float:
@@ -47,19 +50,31 @@ class LearnedCosts:
 
     def for_ranking(self) -> Costs:
         """Costs of rows and of one draft pass, by which a hybrid ranks its chains."""
-        draft_pass = 0.0 if self.drafts is None else self.draft(1)
+        draft_pass = 0.0 if self.drafts is None else self.draft_times(1)[0]
         return Costs(rows=self.rows.table(_RANKED_IDS + 1), draft_pass=draft_pass)
 
-    def draft(self, passes: int) -> float:
-        """Time of a draft of so many passes."""
+    def draft_times(self, most: int) -> Sequence[float]:
+        """Times of drafts of 1, 2, ..., `most` passes."""
         assert self.drafts is not None, "there is no draft model"
-        time = self.drafts(passes)
-        return time if self.drafts.is_calibrated else time * self.plain
+        times = self.drafts.table(most)
+        return times if self.drafts.is_calibrated else [time * self.plain for time in times]
+
+    def observe_round(self, rows: int, seconds: float) -> None:
+        """A round that did not run ahead verified `rows` rows in `seconds`, without drafting."""
+        self.rows.observe(rows, seconds)
+        if not self._plain_times.is_calibrated:
+            self._plain = self._expected_plain()
+
+    def observe_draft(self, passes: int, seconds: float) -> None:
+        """A draft of `passes` passes took `seconds`."""
+        assert self.drafts is not None, "there is no draft model"
+        self.drafts.observe(passes, seconds)
 
     def observe_plain(self, seconds: float) -> None:
         """One token of plain decoding that ran ahead took `seconds`."""
         self.plain_rounds += 1
-        self._plain.observe(1, seconds)
+        self._plain_times.observe(1, seconds)
+        self._plain = self._plain_times(1)
         if not self.rows.is_calibrated:
             self.rows.observe(1, seconds + self._host)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.cost.expected_gain import Plan
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import Acceptance
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
@@ -29,9 +30,9 @@ class ModelWorth:
         """The number of passes, from 1 to `most`, with the best expected rate."""
         return self._best(costs, self.acceptance.probabilities(most))
 
-    def is_hopeless(self, costs: LearnedCosts, most: int) -> bool:
+    def is_hopeless(self, costs: LearnedCosts) -> bool:
         """Whether the model would not pay on this machine even if it were nearly always right."""
-        return self._best(costs, [_HOPE] * most).rate * costs.plain <= 1.0
+        return self._best(costs, [_HOPE] * MAX_DRAFT).rate * costs.plain <= 1.0
 
     def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
         """A draft of so many passes had the first `right` of the `known` ids that came next.
@@ -43,12 +44,13 @@ class ModelWorth:
 
     def _best(self, costs: LearnedCosts, probabilities: Sequence[float]) -> Plan:
         verification = costs.verification(2 * len(probabilities))
+        drafts = costs.draft_times(len(probabilities))
         best, tokens, reached = Plan(0, 0.0), 1.0, 1.0
-        for passes, probability in enumerate(probabilities, start=1):
+        for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=True), 1):
             reached *= probability
             tokens += reached
             rows = 1 + max(1, round(passes * self._rows_per_pass))
-            rate = tokens / (verification.verify(rows) + costs.draft(passes))
+            rate = tokens / (verification.verify(rows) + draft)
             if rate > best.rate:
                 best = Plan(passes, rate, tokens)
         return best

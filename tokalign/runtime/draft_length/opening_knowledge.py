@@ -9,7 +9,7 @@ from weakref import ref
 
 from tokalign.cost.curve import CostCurve, read_curve
 from tokalign.cost.store import find_curve
-from tokalign.runtime.draft_length.controller import MAX_DRAFT
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts

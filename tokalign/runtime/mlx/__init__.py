@@ -1,1 +1,1 @@
-"""Everything that touches mlx: sessions of models, trees, and how ids are chosen."""
+"""Everything that imports mlx: sessions of models, passes over trees, and how ids are chosen."""

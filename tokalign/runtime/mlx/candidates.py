@@ -1,4 +1,4 @@
-"""Choosing among a few ids on the host, as `sampling` does among all of them on the device."""
+"""Choosing among a few ids on the host, as `sampling.py` does among all of them on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Floats = NDArray[np.float64]
 
 
 def filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
-    """Indices that mlx-lm's filters leave, the likeliest first; 0 switches a filter off.
+    """Indices that mlx-lm's filters keep, the likeliest first; 0 switches a filter off.
 
     logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order.
     """
@@ -28,6 +28,6 @@ def filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDA
 
 
 def softmax(scores: Floats) -> Floats:
-    """f[n], adding up to 1."""
+    """Probabilities f[n] that add up to 1."""
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum())

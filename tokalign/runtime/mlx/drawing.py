@@ -1,67 +1,86 @@
-"""Drafting by drawing: a draft model's choices made over target ids, as the target's are.
+"""Drawing a draft over target ids, with the draft model's probabilities of them.
 
-Filters, processors and randomness then mean the same for both models, and what an id was drawn
-from is known exactly. All of it stays on the device: one wait for a whole chain.
+Filters, processors and randomness then mean the same for both models, and the distribution that an
+id was drawn from is known exactly. All of it stays on the device: the host waits once for a whole
+chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.interfaces import Guesser, Session, Waiting
+from tokalign.runtime.interfaces import DraftSampler, Session
 from tokalign.runtime.proposal import Array
-from tokalign.tables.alignment import NO_TOKEN
+from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 Ids = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Target ids, and for each the law f[1, vocabulary] it was drawn from, None for none."""
+class ToTargetIds:
+    """A draft model's logits over target ids, computed on the device.
 
-    ids: list[int]
-    distributions: list[Array | None]
-
-
-class Projection:
-    """A draft model's logits over target ids.
-
-    to_target: i32[draft vocabulary], the target id that each draft id stands for, -1 for none.
-    preferred: i32[target vocabulary], the draft id to go on with for each target id; where it
-    stands for another one or is -1, any that stands for the target id is taken.
+    shared: says which target id each draft id stands for. Where several draft ids stand for one
+    target id, the draft goes on with the one that `target_to_draft` names, if it is one of them.
     """
 
-    def __init__(self, to_target: Ids, preferred: Ids) -> None:
-        self._size = len(to_target)
-        drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
-        to_draft = np.full(len(preferred), NO_TOKEN, dtype=np.int32)
-        to_draft[to_target[drafts]] = drafts
-        agreed = (preferred != NO_TOKEN) & (to_target[preferred] == np.arange(len(preferred)))
-        to_draft[agreed] = preferred[agreed]
-        self._to_draft = mx.array(np.maximum(to_draft, 0))
-        self._barred = mx.array(np.where(to_draft == NO_TOKEN, -np.inf, 0).astype(np.float32))
-        others = drafts[to_draft[to_target[drafts]] != drafts]
-        self._doubles = [(mx.array(d), mx.array(t)) for d, t in _layers(others, to_target[others])]
+    def __init__(self, shared: Intersection) -> None:
+        self.shared = shared
+
+    @cached_property
+    def mask(self) -> Array:
+        """f32[draft vocabulary]: 0 where a draft id stands for a target id, else -inf."""
+        known = self.shared.draft_to_target != NO_TOKEN
+        return mx.array(np.where(known, 0, -np.inf).astype(np.float32))
 
     def logits(self, row: Array) -> Array:
-        """f32[1, target vocabulary] of a row f[1, vocabulary or more]; -inf for what it lacks.
+        """f32[1, target vocabulary] of a row f[1, draft vocabulary or more].
 
-        Probabilities of draft ids that stand for the same target id add up.
+        Probabilities of draft ids that stand for the same target id add up; a target id that no
+        draft id stands for has -inf.
         """
-        row = row[:, : self._size].astype(mx.float32)
-        projected = row[:, self._to_draft] + self._barred
+        row = row[:, : len(self.shared.draft_to_target)].astype(mx.float32)
+        projected = row[:, self._to_draft] + self._masked_out
         for drafts, targets in self._doubles:
             projected[:, targets] = mx.logaddexp(projected[:, targets], row[:, drafts])
         return projected
 
-    def tokens(self, ids: Array) -> Array:
-        """The draft ids to go on with."""
+    def draft_ids(self, ids: Array) -> Array:
+        """The draft ids to go on with after target ids."""
         return self._to_draft[ids]
+
+    @cached_property
+    def _chosen(self) -> Ids:
+        """i32[target vocabulary]: the draft id for each target id, -1 for none."""
+        to_target, preferred = self.shared.draft_to_target, self.shared.target_to_draft
+        drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
+        chosen = np.full(len(preferred), NO_TOKEN, dtype=np.int32)
+        chosen[to_target[drafts]] = drafts
+        agreed = (preferred != NO_TOKEN) & (to_target[preferred] == np.arange(len(preferred)))
+        chosen[agreed] = preferred[agreed]
+        return chosen
+
+    @cached_property
+    def _to_draft(self) -> Array:
+        return mx.array(np.maximum(self._chosen, 0))
+
+    @cached_property
+    def _masked_out(self) -> Array:
+        """f32[target vocabulary]: -inf for the target ids that no draft id stands for."""
+        return mx.array(np.where(self._chosen == NO_TOKEN, -np.inf, 0).astype(np.float32))
+
+    @cached_property
+    def _doubles(self) -> list[tuple[Array, Array]]:
+        """Draft ids that were not chosen, each with its target id, which another one stands for."""
+        to_target = self.shared.draft_to_target
+        drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
+        others = drafts[self._chosen[to_target[drafts]] != drafts]
+        return [(mx.array(d), mx.array(t)) for d, t in _layers(others, to_target[others])]
 
 
 def _layers(drafts: Ids, targets: Ids) -> Iterator[tuple[Ids, Ids]]:
@@ -73,34 +92,32 @@ def _layers(drafts: Ids, targets: Ids) -> Iterator[tuple[Ids, Ids]]:
 
 
 def draw(
-    session: Session,
-    ids: Sequence[int],
+    session: Session[DraftId],
+    ids: Sequence[DraftId],
     steps: int,
     *,
-    guesser: Guesser,
-    behind: Sequence[int],
-    onto: Projection | None = None,
-) -> Waiting[Drawn]:
-    """Draw `steps` (1 or more) target ids behind the draft's `ids`, one pass each.
+    sampler: DraftSampler,
+    after: Sequence[TargetId],
+    onto: ToTargetIds | None = None,
+) -> tuple[Array, list[Array | None]]:
+    """Start drawing `steps` (1 or more) target ids that follow the draft's `ids`, one pass each.
 
-    behind: the target ids that the drawn ones follow. onto: None where both speak the same ids.
-    Nothing is drawn where the draft's context is full.
+    after: the target ids that the drawn ones follow. onto: None if both models have the same ids.
+    Returns: the drawn ids i[steps] and the distribution f[1, vocabulary] of each, both lazy.
     """
-    if len(ids) + steps > session.context_length:
-        return lambda: Drawn([], [])
-    history = mx.array(list(behind) if guesser.needs_history else [], dtype=mx.uint32)
+    history = mx.array(list(after) if sampler.needs_history else [], dtype=mx.uint32)
     drawn: list[Array] = []
     distributions: list[Array | None] = []
     row = session.logits(ids)
     while True:
         logits = row if onto is None else onto.logits(row)
-        chosen, law = guesser.guess(logits, position=len(behind) + len(drawn), ids=history)
+        chosen, distribution = sampler.draw(logits, position=len(after) + len(drawn), ids=history)
         drawn.append(chosen)
-        distributions.append(law)
+        distributions.append(distribution)
         if len(drawn) == steps:
             break
         history = mx.concatenate([history, chosen])
-        row = session.feed(chosen if onto is None else onto.tokens(chosen))
-    ids_drawn = mx.concatenate(drawn)
-    session.start(ids_drawn)
-    return lambda: Drawn(session.read(ids_drawn), distributions)
+        row = session.feed(chosen if onto is None else onto.draft_ids(chosen))
+    all_drawn = mx.concatenate(drawn)
+    session.start(all_drawn)
+    return all_drawn, distributions

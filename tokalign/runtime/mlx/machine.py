@@ -1,4 +1,4 @@
-"""What a measured cost curve holds for: chip, mlx version and the two models."""
+"""For what a measured cost curve is valid: chip, mlx version and the two models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokalign.runtime.mlx.weights import device_name, mlx_version, weights_finge
 
 
 def machine_of(target: Any, draft: Any = None) -> Machine:
-    """What a curve of two mlx-lm models holds for here. Cost: some milliseconds."""
+    """For what a curve of two mlx-lm models, measured here, is valid. Cost: some milliseconds."""
     return Machine(
         device=device_name(),
         mlx=mlx_version(),

@@ -1,7 +1,7 @@
-"""Randomness that depends on where it is used alone: keyed by seed, stream, position and id.
+"""Randomness that is keyed by seed, stream, position and id, and depends on nothing else.
 
-Not by how many rows a pass has, nor by how wide a model pads its logits: two models whose logits
-have different widths see the same noise at the ids they share.
+In particular it depends neither on how many rows a pass has nor on how wide a model pads its
+logits: two models whose logits have different widths see the same noise at the ids they share.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ TARGET, DRAFT, VERDICT = range(3)
 """Independent streams at every position."""
 
 _BLOCK = 1024
-"""Ids that share a key."""
+"""How many ids share a key."""
 
 
 def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Array:
-    """Gumbel noise f[rows, ids], row i belonging to `position + i`; lazy.
+    """Gumbel noise f[rows, ids], where row i is for `position + i`; lazy.
 
-    The largest of `scores + noise` is a sample of softmax(scores). Cost: 0.7 ms per row of 32,000
-    ids on a CPU. The low 32 bits of `seed` count.
+    The id with the largest score + noise is a sample of softmax(scores). Only the low 32 bits of
+    `seed` are used. Cost: 0.7 ms per row of 32,000 ids on a CPU.
     """
     rows, width = shape
     count = -(-width // _BLOCK)
@@ -32,12 +32,12 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     second = keys[:, 1:] + mx.arange(count, dtype=mx.uint32)
     blocks = mx.stack([first, second], axis=-1).reshape(-1, 2)
     u = mx.vmap(_block)(blocks).reshape(rows, -1)[:, :width]
-    # Unlikely ids are chosen by large noise. It comes from small u here, where floats are dense.
+    # Unlikely ids are chosen by large noise, which comes from small u here, where floats are dense.
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
 def uniform(seed: int, stream: int, position: int, rows: int) -> Array:
-    """f[rows, 1] in [0, 1), row i belonging to `position + i`; lazy."""
+    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy."""
     return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, :1]
 
 

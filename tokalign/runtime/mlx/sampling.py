@@ -1,25 +1,26 @@
 """How ids are chosen: greedily, or by sampling whose randomness is keyed by position.
 
 The filters are mlx-lm's own, in its order: top-p, min-p, top-k, then the temperature. A choice is
-the largest of `score + noise` (`noise.py`), so that what is random can be shared or kept apart:
+the largest of `score + noise` (`noise.py`), so the draft's noise can be the target's or its own:
 
-* `match`: the target's choice is emitted, and a draft is right where it is the same one. So the
-  draft chooses with the noise that the target will choose with at that position.
-* `residual`: the draft chooses with noise of its own and hands over its law (`rejection.py`).
+* `match`: the target's choice is emitted, and a draft is right if it is the same id. So the draft
+  chooses with the noise that the target will choose with at that position.
+* `residual`: the draft chooses with noise of its own, and the verifier is told the distribution
+  that it drew from (`rejection.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from numpy.typing import NDArray
 
-from tokalign.runtime.mlx import noise
+from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.proposal import Array
@@ -33,13 +34,13 @@ Acceptance: TypeAlias = Literal["match", "residual"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
+    """How the target chooses. Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
-    and on where it stands, not on how many rows a pass had. So with one seed and `match`, whatever
-    drafts, the sampled text is that of plain sampling. With `residual` its distribution is, and a
-    seed gives the same text only where the same proposals are made.
-    The low 32 bits of `seed` count.
+    and on its position, not on how many rows a pass had. So with `match` a seed gives the text of
+    plain sampling, whatever drafts. With `residual` the text has the same distribution, but a seed
+    gives the same text only if the same proposals are made.
+    Only the low 32 bits of `seed` are used.
     """
 
     temperature: float = 0.0
@@ -52,15 +53,16 @@ class Sampling:
 
     @property
     def needs_history(self) -> bool:
+        """Only logits processors look at earlier ids."""
         return bool(self.processors)
 
     @property
     def needs_position(self) -> bool:
-        """Its randomness does."""
+        """Only the noise depends on the position."""
         return self.temperature > 0
 
     @property
-    def drafts(self) -> Sampling | None:
+    def draft_sampler(self) -> Sampling | None:
         """See `interfaces.Sampler`."""
         return self if self.temperature > 0 or self.processors else None
 
@@ -69,7 +71,7 @@ class Sampling:
         logits: Array,
         *,
         position: int,
-        ids: Sequence[int] = (),
+        ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
@@ -77,61 +79,61 @@ class Sampling:
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), logprobs
         scores = self._scores(logprobs)
-        gumbel = noise.gumbel(self.seed, noise.TARGET, position, scores.shape)
+        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
         chosen = mx.argmax(scores + gumbel, axis=-1)
         count = len(ids[position:])
-        if self.acceptance == "residual" and any(law is not None for law in distributions):
+        if self.acceptance == "residual" and any(q is not None for q in distributions):
             judged = judge(
                 mx.softmax(scores[:count], axis=-1),
                 ids[position:],
                 distributions,
-                uniform=noise.uniform(self.seed, noise.VERDICT, position, count),
+                uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
                 noise=gumbel[:count],
             )
             chosen = mx.concatenate([judged, chosen[count:]])
         return chosen, logprobs
 
-    def guess(
-        self, logits: Array, *, position: int, ids: Sequence[int] | Array
+    def draw(
+        self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array
     ) -> tuple[Array, Array | None]:
-        """See `interfaces.Guesser`."""
+        """See `interfaces.DraftSampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), None
         scores = self._scores(logprobs)
-        gumbel = noise.gumbel(self.seed, self._draft_stream, position, scores.shape)
-        law = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
-        return mx.argmax(scores + gumbel, axis=-1), law
+        gumbel = keyed.gumbel(self.seed, self._draft_stream, position, scores.shape)
+        q = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
+        return mx.argmax(scores + gumbel, axis=-1), q
 
-    def roll(self, position: int, vocabulary: int) -> Array | None:
-        """See `interfaces.Guesser`."""
+    def noise_at(self, position: int, vocabulary: int) -> Array | None:
+        """See `interfaces.DraftSampler`."""
         if self.temperature == 0:
             return None
-        return noise.gumbel(self.seed, self._draft_stream, position, (1, vocabulary))[0]
+        return keyed.gumbel(self.seed, self._draft_stream, position, (1, vocabulary))[0]
 
-    def guess_among(
+    def draw_among(
         self,
         logprobs: Mapping[TargetId, float],
         *,
         position: int,
-        ids: Sequence[int],
-        rolled: Array | None,
+        ids: Sequence[TargetId],
+        noise: Array | None,
     ) -> tuple[list[TargetId], Array | None]:
-        """See `interfaces.Guesser`."""
+        """See `interfaces.DraftSampler`."""
         among = np.array(list(logprobs))
         values = self._processed(logprobs, position, ids)
-        if rolled is None:
+        if noise is None:
             return _ranked(among, values), None
         left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left] / self.temperature
-        ranked = _ranked(among, scores + np.array(rolled)[among])
+        ranked = _ranked(among, scores + np.array(noise)[among])
         if self.acceptance == "match":
             return ranked, None
-        law = mx.zeros((1, rolled.shape[0]))
-        return ranked, law.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
+        q = mx.zeros((1, noise.shape[0]))
+        return ranked, q.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
     def filter(self, logprobs: Array) -> Array:
-        """-inf where top-p, min-p and top-k rule a token out."""
+        """Log-probabilities with -inf for the ids that top-p, min-p or top-k rule out."""
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
@@ -141,18 +143,18 @@ class Sampling:
         return logprobs
 
     def _scores(self, logprobs: Array) -> Array:
-        """The logarithm of the law, up to a constant: float32, whatever the model's type."""
+        """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
         return self.filter(logprobs).astype(mx.float32) * (1 / self.temperature)
 
     @property
     def _draft_stream(self) -> int:
-        """The target's own where the draft is to choose the same, else independent of it."""
-        return noise.TARGET if self.acceptance == "match" else noise.DRAFT
+        """The target's own stream if the draft has to choose the same id, else another one."""
+        return keyed.TARGET if self.acceptance == "match" else keyed.DRAFT
 
     def _processed(
-        self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[int]
+        self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[TargetId]
     ) -> Floats:
-        """What processors make of a few log-probabilities; if there are any, a wait for them."""
+        """A few log-probabilities, processed. Waits for the device if there are any."""
         values = np.array(list(logprobs.values()))
         if self.processors:
             among = mx.array(list(logprobs))
@@ -167,9 +169,8 @@ class Sampling:
 class CallableSampler:
     """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
 
-    Its randomness is its own, so its output has the right distribution but is not reproduced token
-    for token when something else drafts; and a draft guesses the likeliest id, as it cannot share
-    that randomness.
+    Its randomness is not keyed by position. So the output has the right distribution, but another
+    drafter gives another text; and a draft takes its likeliest id, as it cannot share the noise.
     """
 
     sampler: Callable[[Array], Array]
@@ -177,14 +178,16 @@ class CallableSampler:
 
     @property
     def needs_history(self) -> bool:
+        """Only logits processors look at earlier ids."""
         return bool(self.processors)
 
     @property
     def needs_position(self) -> bool:
+        """The sampler is not told the position."""
         return False
 
     @property
-    def drafts(self) -> Sampling | None:
+    def draft_sampler(self) -> Sampling | None:
         """See `interfaces.Sampler`."""
         return Sampling(processors=self.processors) if self.processors else None
 
@@ -193,16 +196,17 @@ class CallableSampler:
         logits: Array,
         *,
         position: int,
-        ids: Sequence[int] = (),
+        ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
     ) -> tuple[Array, Array]:
-        """See `interfaces.Sampler`; what is proposed never matters to it."""
+        """See `interfaces.Sampler`. What is proposed never matters here."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         return self.sampler(logprobs), logprobs
 
 
 def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
-    return [TargetId(i) for i in ids[np.argsort(-values, kind="stable")].tolist()]
+    """The ids, that of the largest value first."""
+    return cast("list[TargetId]", ids[np.argsort(-values, kind="stable")].tolist())
 
 
 def logprobs_of(
@@ -210,11 +214,12 @@ def logprobs_of(
     processors: Sequence[LogitsProcessor],
     *,
     position: int,
-    ids: Sequence[int] | Array,
+    ids: Sequence[TargetId] | Array,
 ) -> Array:
-    """Log-probabilities of the processed logits, row i standing at `position + i`.
+    """Log-probabilities f[rows, vocabulary] of the processed logits; row i is for `position + i`.
 
-    Choices are made on these, as mlx-lm does: rounding may tie two logits.
+    Choices are made on these and not on the logits, as in mlx-lm: rounding may make two of them
+    equal.
     """
     if processors:
         logits = apply_processors(processors, logits, position=position, ids=ids)
@@ -226,9 +231,9 @@ def apply_processors(
     logits: Array,
     *,
     position: int,
-    ids: Sequence[int] | Array,
+    ids: Sequence[TargetId] | Array,
 ) -> Array:
-    """Every row behind its own history: the context and the proposed ids before it."""
+    """Process every row with its own history: the context and the proposed ids before it."""
     history = ids if isinstance(ids, mx.array) else mx.array(list(ids), dtype=mx.uint32)
     rows = []
     for row in range(logits.shape[0]):

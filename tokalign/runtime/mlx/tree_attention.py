@@ -1,8 +1,8 @@
-"""One pass over a tree of guesses: rows at places of their own, each seeing only its ancestors.
+"""One pass over a tree: every row has a position of its own and sees only its ancestors.
 
-An mlx-lm model takes rows one behind the other. Two things make a tree of them: the mask that the
-cache hands to attention, and rotary positions. Both are put in for the length of one pass, so no
-model's source is touched. `mx.fast.rope` takes an offset per batch item and not per row, so the
+An mlx-lm model takes rows as one sequence. Two things make a tree of them: the mask that the cache
+hands to attention, and the rotary positions. Both are replaced for the duration of one pass, so no
+model's source is changed. `mx.fast.rope` takes an offset per batch item and not per row, so the
 rows are moved to the batch axis around it.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 """
@@ -18,6 +18,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models import rope_utils
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
+from numpy.typing import NDArray
 
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -32,11 +33,11 @@ _ROPES = (
 )
 
 Place = tuple[Any, str]
-"""A module and the name under which it holds a rotary embedding."""
+"""A module, and the name of its attribute that is a rotary embedding."""
 
 
 class RowRope(nn.Module):  # type: ignore[misc]
-    """A rotary embedding whose rows stand at `positions` i[rows], whatever the offset says."""
+    """A rotary embedding whose rows have the positions i[rows], whatever the offset says."""
 
     def __init__(self, inner: Any, positions: Array) -> None:
         super().__init__()
@@ -49,9 +50,10 @@ class RowRope(nn.Module):  # type: ignore[misc]
 
 
 def find_ropes(model: Any) -> list[Place]:
-    """Where a model keeps its rotary embeddings; empty for a model that places its rows otherwise.
+    """Where a model keeps its rotary embeddings; empty if they are not of a known kind.
 
-    One per layer is expected: a model with fewer does something that is not known here.
+    One per layer is expected. A model with fewer encodes positions in some way that is not known
+    here.
     """
     if not isinstance(model, nn.Module):
         return []
@@ -73,7 +75,7 @@ def can_branch(places: Sequence[Place], cache: Sequence[Any]) -> bool:
 def tree_rows(
     places: Sequence[Place], cache: Sequence[Any], rows: int, tree: TokenTree
 ) -> Iterator[None]:
-    """Within it, a pass over `rows` ids, whose last ones are the tree's, goes over the tree."""
+    """Make a pass over `rows` ids, of which the last are the tree's, a pass over the tree."""
     offset = int(cache[0].offset)
     positions, mask = lay_out(offset, rows, tree)
     at, allowed = mx.array(positions), mx.array(mask)
@@ -91,11 +93,11 @@ def tree_rows(
             vars(layer).pop("make_mask", None)
 
 
-def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], Any]:
-    """Positions [rows] and mask bool[rows, offset + rows] of a pass behind `offset` cached rows.
+def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], NDArray[np.bool_]]:
+    """Positions [rows] and mask bool[rows, offset + rows] of a pass after `offset` cached rows.
 
-    Example: behind 7 rows, the last committed id and the tree a-b, c: positions 7, 8, 9, 8, and c
-    sees neither a nor b.
+    Example: after 7 rows come the last committed id and the tree a-b, c. The positions are 7, 8, 9
+    and 8, and c sees neither a nor b.
     """
     first = rows - len(tree)
     positions = list(range(offset, offset + rows))

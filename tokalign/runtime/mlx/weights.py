@@ -19,9 +19,9 @@ from tokalign.errors import MissingAssetError
 
 
 def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """An mlx-lm model and its configuration from a local folder, quantized weights included.
+    """Load an mlx-lm model and its configuration from a local folder, quantized weights included.
 
-    dtype: "float32" makes passes of any number of rows agree to the last bit that decides.
+    dtype: "float32" makes passes agree on every choice, however many rows they have.
     Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
     """
     try:
@@ -44,19 +44,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 def default_dtype() -> str | None:
     """Return the number format to compute in if none is asked for; None is that of the weights.
 
-    On a CPU it is float32: 16-bit formats are several times slower there.
+    On a CPU it is float32: float16 is slower there, and in float32 the chosen ids do not depend on
+    the number of rows of a pass.
     """
     return "float32" if mx.default_device().type == mx.cpu else None
 
 
 def weights_fingerprint(model: Any) -> str:
-    """What a pass costs depends on this: names, shapes and number formats of all weights."""
+    """A digest of what a pass's cost depends on: names, shapes and number formats of weights."""
     weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
     return sha256(repr(weights).encode()).hexdigest()[:16]
 
 
 def weight_bytes(model: Any) -> int:
-    """What a pass over one row has to read."""
+    """How many bytes of weights a pass has to read."""
     return sum(weight.nbytes for _, weight in tree_flatten(model.parameters()))
 
 
@@ -66,6 +67,7 @@ def device_name() -> str:
 
 
 def mlx_version() -> str:
+    """The installed version of mlx."""
     return version("mlx")
 
 

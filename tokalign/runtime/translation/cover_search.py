@@ -1,135 +1,164 @@
-"""Which next target token the draft model expects, from the logits behind its last few tokens.
+"""Which next target token the draft model expects, from the logits after its last few tokens.
 
-A *cover* takes back j of the draft's last tokens and goes on with one that begins with their bytes:
-one way in which the draft's own encoding of the text may go on. Covers are weighed by what the
-model says of the tokens they keep and of the one they add; those that begin with the same target
-token add up. Source: DESIGN of this project; the marginal over covers is that of "Exact Byte-Level
-Probabilities from Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
+A *cover* takes back j of the draft's last tokens and continues with one token that begins with
+their bytes. It is one way in which the draft's own encoding of the text may go on. The probability
+of a cover is that of the tokens it keeps and of the one it adds; the probability of a next target
+token is the sum over all covers whose text begins with it. Source: DESIGN of this project; the sum
+over covers is that of "Exact Byte-Level Probabilities from Tokenized Language Models" (Phan et al.,
+2024), cut to J + 1 positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tokalign.runtime.interfaces import Shortlist
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.runtime.translation.cover_translator import CoverTranslator
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverSearch:
     """How far to search.
 
-    max_back: J, the most draft tokens taken back; 0 is no healing, a third one changed nothing.
-    width: draft tokens listed at each position.
-    least: covers of a lower probability are not translated, unless none above it begins with a
-        target token. At 0.015 half of them go, and 1 in 200 accepted tokens.
-    mask: whether ways that would be absorbed are passed over; else nothing is proposed where one
-        is the likeliest, which is what a drafter that does not know of them loses.
-    worth: the least probability of a next target token that is offered beside the likeliest.
+    max_back: J, the most draft tokens taken back. 0 means no healing; a third one changed nothing.
+    width: how many draft tokens are listed at each position.
+    least_cover: covers of a lower probability are not translated, unless none above it begins with
+        a target token. At 0.015 half of them are left out, and 1 in 200 accepted tokens is lost.
+    mask: whether covers that would be absorbed are passed over. Without it nothing is proposed
+        where one of them is the likeliest, as with a drafter that does not know of merge sites.
+    least_alternative: a next target token of a lower probability is not proposed in the place of
+        the likeliest one.
     """
 
     max_back: int = 2
     width: int = 16
-    least: float = 0.015
+    least_cover: float = 0.015
     mask: bool = True
-    worth: float = 0.04
+    least_alternative: float = 0.04
 
 
-_FOR_ONE = 1 / 3
-"""Of what was not looked at, so much is taken to begin with the same target token, the second one.
-In 1 of 200 rounds another token leads in the end; half of the rounds need no second look."""
+FOR_SAMPLING = CoverSearch(width=32, least_cover=0.003)
+"""Where ids are drawn, unlikely ones come up as well, and there are many of them."""
 
-FOR_SAMPLING = CoverSearch(width=32, least=0.003)
-"""Where ids are drawn, the many unlikely ones count too."""
+_SECOND_GETS = 1 / 3
+"""The share of the probability not looked at yet that is assumed to go to the second target token.
 
-
-Cover: TypeAlias = tuple[float, int, int]
-"""A token in the place of the last few: its log-probability behind the J-th from the end, how many
-it takes back, its id."""
-
-Way: TypeAlias = tuple[Cover, bytes, tuple[TargetId, ...]]
-"""A cover translated: the bytes it adds to the committed text, and their ids, one or more."""
-
-Translate: TypeAlias = Callable[[int, int], tuple[bytes, tuple[TargetId, ...] | None]]
-"""The bytes that a cover (how many it takes back, its id) adds, and their target ids: none where
-only more text can tell them, None where the last committed id may absorb them."""
+With it the first token is overtaken later in 1 of 200 rounds, and half of the rounds need no second
+look.
+"""
 
 
-class Outlook:
-    """What may come next, as far as it has been looked at: one object per round.
+Cover: TypeAlias = tuple[float, int, DraftId]
+"""Log-probability (given the text without its last J tokens), how many tokens it takes back, the
+token it adds."""
 
-    lists: element j says what may follow with j tokens taken back; at j = 0 all of the vocabulary
-    may, whether it is listed or not.
 
-    mass: the next target tokens and how probable they are, of `possible`, all that may come.
-    ways: what led to them, the likeliest first. doubtful: covers, and the bytes they add, that may
-    be absorbed.
-    Its loops are plain on purpose: behind a model's pass every other kind of thing that is used,
-    a generator or a named tuple, is a handful of cache misses (27 µs of 63 here).
+class TranslatedCover(NamedTuple):
+    """A cover with what it adds to the committed text.
+
+    logprob, back, token: as in `Cover`. data, ids: the bytes, and their target ids (one or more).
     """
 
-    def __init__(self, lists: Sequence[Shortlist], least: float, translate: Translate) -> None:
-        self._translate = translate
+    logprob: float
+    back: int
+    token: DraftId
+    data: bytes
+    ids: tuple[TargetId, ...]
+
+
+class CandidateCovers:
+    """The covers of one round, and what is known of the next target token from those looked at.
+
+    lists: element j says what may follow with j tokens taken back. At j = 0 the whole vocabulary
+        may, listed or not.
+    least: `CoverSearch.least_cover`.
+
+    mass: for each next target token found so far, the summed probability of its covers.
+    possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
+    translated: the covers that gave `mass`, the likeliest first, as (cover, bytes, ids).
+    doubtful: covers whose bytes alone would change committed ids, as (log-probability, bytes). Such
+        a cover is a merge site if no longer text with this beginning leaves the ids as they are.
+
+    Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
+    token of both.
+        back  token      adds     in Bielik's tokens
+        0     `ard`      `ard`    `ard`
+        1     ` bardzo`  `ardzo`  `ard|zo`
+        1     ` bar`     `ar`     none: with ` b` it would be the token ` bar`
+        1     ` by`      `y`      none: with ` b` it would be the token ` by`
+    The mass of `ard` is the probability of the first two covers together. The last two are
+    doubtful. Only ` by` is a merge site: after ` b` Bielik never goes on with `y`, but the text
+    `ar` may still become `ard`.
+    """
+
+    # Loops and tuples are plain on purpose: after a model's pass the processor's caches are cold,
+    # and a generator or a named tuple in a loop costs a handful of cache misses.
+
+    def __init__(
+        self, lists: Sequence[Shortlist], least: float, translator: CoverTranslator
+    ) -> None:
+        self._translator = translator
         self.mass: dict[TargetId, float] = {}
-        self.ways: list[Way] = []
-        self.doubtful: list[tuple[Cover, bytes]] = []
-        behind = 0.0
+        self.translated: list[tuple[Cover, bytes, tuple[TargetId, ...]]] = []
+        self.doubtful: list[tuple[float, bytes]] = []
+        kept = 0.0  # log-probability of the tail tokens that are kept
         for at in lists:
-            behind += at.kept
-        possible = exp(behind) if lists else 0.0
+            kept += at.kept
+        possible = exp(kept) if lists else 0.0
         covers: list[Cover] = []
         for back, at in enumerate(lists):
-            behind -= at.kept
+            kept -= at.kept
             logprobs = at.logprobs
             for i, token in enumerate(at.ids):
-                logprob = behind + logprobs[i]
+                logprob = kept + logprobs[i]
                 covers.append((logprob, back, token))
-                if back:  # only what goes on from the bytes taken back may come
+                if back:  # only what begins with the bytes taken back may follow
                     possible += exp(logprob)
         covers.sort()
         limit = log(possible * least) if possible else 0.0
-        rest, unlikely = 0.0, len(covers)
+        left, unlikely = 0.0, len(covers)
         while unlikely and covers[unlikely - 1][0] >= limit:
             unlikely -= 1
-            rest += exp(covers[unlikely][0])
+            left += exp(covers[unlikely][0])
         self.possible = possible
         self._covers = covers  # not looked at yet, the likeliest last
-        self._unlikely = unlikely  # how many of them are not worth a look
-        self._rest = rest
+        self._unlikely = unlikely  # how many of them are below `least`
+        self._left = left  # the probability of the others
 
     def look(self, *, until_clear: bool = False) -> None:
         """Translate all likely covers, or until one target token clearly leads.
 
-        Where none of them begins with a target token, less likely ones until one does.
+        If none of them gives a target token, go on with less likely ones until one does.
         Cost: 5 µs per cover.
         """
-        covers, mass = self._covers, self.mass
+        covers, mass, translate = self._covers, self.mass, self._translator.translate
         while covers and (len(covers) > self._unlikely or not mass):
             if until_clear and self._is_clear():
                 return
             cover = covers.pop()
             logprob, back, token = cover
             probability = exp(logprob)
-            self._rest -= probability
-            data, ids = self._translate(back, token)
+            self._left -= probability
+            data, ids = translate(back, token)
             if ids:
-                self.ways.append((cover, data, ids))
+                self.translated.append((cover, data, ids))
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids is None:
-                self.doubtful.append((cover, data))
+                self.doubtful.append((logprob, data))
 
     def leader(self) -> TargetId:
-        """The likeliest next target token, as far as has been looked."""
+        """The likeliest next target token among the covers looked at."""
         return max(self.mass, key=self.mass.__getitem__)
 
-    def way_to(self, token: TargetId) -> Way:
-        """The likeliest way that begins with `token`, one of `mass`."""
-        for way in self.ways:
-            if way[2][0] == token:
-                return way
+    def likeliest_with(self, token: TargetId) -> TranslatedCover:
+        """The likeliest cover whose text begins with `token`. Raises: KeyError if there is none."""
+        for cover, data, ids in self.translated:
+            if ids[0] == token:
+                return TranslatedCover(*cover, data, ids)
         raise KeyError(token)
 
     def _is_clear(self) -> bool:
@@ -139,4 +168,4 @@ class Outlook:
                 lead, second = mass, lead
             elif mass > second:
                 second = mass
-        return lead > 0.0 and lead >= second + self._rest * _FOR_ONE
+        return lead > 0.0 and lead >= second + self._left * _SECOND_GETS

@@ -1,29 +1,37 @@
 """The draft model's view of the committed text: its own ids, always canonical.
 
 The published systems feed their draft model a concatenation of separately encoded chunks. Here it
-sees what it was trained on: its tokenizer's encoding of the whole committed text, kept up to date.
-Law: at every round the bytes are the committed bytes, and the ids are what encoding the whole at
+reads what it was trained on: its tokenizer's encoding of the whole committed text, kept up to date.
+Law: in every round the bytes are the committed bytes, and the ids are what encoding all of them at
 once gives.
+
+Example: Bielik emits `bardzo` as three tokens, one per round; it is a single token of Llama 3.
+    committed      DraftText                ChunkedText
+    ...` b`        ...` b`                  ...` b`
+    ...` b|ard`    ...` bard`               ...` b|ard`
+    ...` b|ard|zo` ...` bardzo`             ...` b|ard|zo`
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.runtime.text import opens_segment, token_bytes
 from tokalign.tables.alignment import match_roles
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
+
+OtherId = TypeVar("OtherId", bound=int)
 
 
 class DraftText:
     """The draft's ids: a settled head, then the canonical encoding of the open text segment.
 
-    A segment ends at a special token. Special tokens of the target become the draft's token of the
-    same role or spelling, and where it has none, their spelling as text. At the start of a segment
-    the target's dummy prefix is left out and the draft's own is put in.
+    A segment ends at a special token. A special token of the target becomes the draft's token of
+    the same role or spelling; if there is none, its spelling is read as text. At the start of a
+    segment the target's dummy prefix is dropped and the draft's own is put in.
 
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
     """
@@ -52,16 +60,16 @@ class DraftText:
 
     @property
     def segment(self) -> IncrementalEncoder[DraftId]:
-        """The segment behind the last special token: text, ids, how many of them are stable."""
+        """The text after the last special token, its ids, and how many of them are stable."""
         return self._segment
 
     @property
     def ids(self) -> list[DraftId]:
-        """All of the draft's ids for the committed text. Read only; valid until `follow`."""
+        """The draft's ids of the whole committed text. Read only; valid until `follow`."""
         return self._ids
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """Take in what `ids` (prompt and output, whole) has more than at the last call."""
+        """Take in what was added to `ids` (prompt and output, whole) since the last call."""
         tokens, pending = self._target.vocabulary.tokens, b""
         for token in ids[self._seen :]:
             data = tokens[token] if token < len(tokens) else b""
@@ -88,14 +96,14 @@ class DraftText:
             self._open_segment()
 
     def _push(self, data: bytes) -> None:
-        """Append text to the open segment, behind the draft's dummy prefix if it begins it."""
+        """Append text to the open segment; its first text is put after the draft's dummy prefix."""
         if data:
             if self._draft.spec.dummy_prefix and not self._segment.ids:
                 data = b" " + data
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        """Only ids that may change are touched: a copy of all would cost a long text dearly."""
+        """Encode more text. Only ids that may change are replaced: copying all of them is slow."""
         segment = self._segment
         settled = segment.settled
         segment.push(data)
@@ -103,13 +111,14 @@ class DraftText:
 
     def _open_segment(self) -> None:
         self._segment = self._encoder(self._draft.bpe)
-        self._begin = len(self._ids)  # where the segment's ids stand among all
+        self._begin = len(self._ids)  # index of the segment's first id
 
 
 class ChunkEncoder(IncrementalEncoder[DraftId]):
-    """Encodes every push on its own and joins the ids: right bytes, but not canonical."""
+    """Encodes every push on its own: the bytes are right, but the ids are not canonical."""
 
     def push(self, data: bytes) -> None:
+        """Append bytes, encoded by themselves."""
         self._text += data
         self._ids += self._bpe.encode(data)
 
@@ -117,21 +126,23 @@ class ChunkEncoder(IncrementalEncoder[DraftId]):
 class ChunkedText(DraftText):
     """The draft's view as the published systems keep it: each round's text encoded by itself.
 
-    The bytes are right, unlike theirs; but a word that came in two rounds stays cut in two, which
+    Unlike there, the bytes are right. But a word that came in two rounds stays cut in two, which
     is not what the draft model was trained on. Source: the MLX-LM fork of the Polish study.
     """
 
     _encoder = ChunkEncoder
 
 
-def map_specials(target: Tokenizer[TargetId], draft: Tokenizer[DraftId]) -> dict[TargetId, DraftId]:
-    """For each of the target's special tokens the draft's: by role first, then by spelling."""
-    ours = draft.vocabulary
+def map_specials(source: Tokenizer[Id], other: Tokenizer[OtherId]) -> dict[Id, OtherId]:
+    """For each special token of `source` that of the other tokenizer, by role or else by spelling.
+
+    Each way in which `source` ends a turn becomes the way in which the other one does.
+    """
+    ids = other.vocabulary.special_ids
     by_spelling = {
-        token: ours.special_ids[spelling]
-        for token, spelling in target.vocabulary.specials.items()
-        if spelling in ours.special_ids
+        token: ids[spelling]
+        for token, spelling in source.vocabulary.specials.items()
+        if spelling in ids
     }
-    # Roles as the target sees them: each of its ends of turn becomes the draft's.
-    by_role = match_roles(target.vocabulary.roles, ours.roles)
+    by_role = match_roles(source.vocabulary.roles, other.vocabulary.roles)
     return by_spelling | by_role

@@ -1,45 +1,52 @@
-"""`exact`: the translation that loses nothing to the boundary between two tokenizers.
+"""`exact`: the translation that loses nothing at the boundary between two tokenizers.
 
-Three things together, each useless without the others (`docs/lossless.md`):
+It needs three things together (`docs/lossless.md`):
 
 * The draft model reads the canonical encoding of the committed text (`draft_text.py`).
-* *Healing by cover search*: the pass that brings the draft's cache up to date also gives the
-  logits behind its last J+1 tokens. With j of them taken back, every token that goes on from their
-  bytes is a way to continue; the ways of all j compete by probability, at no extra pass.
-* *Merge sites masked*: a continuation that would be absorbed by the last committed id contradicts
-  the target's own boundary and is passed over.
+* *Healing by cover search* (`cover_search.py`): the pass that brings the draft's cache up to date
+  also gives the logits after its last J+1 tokens. With j of them taken back, every token that
+  begins with their bytes is a way to continue; those of all j compete by probability, without a
+  further pass.
+* *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
+  target's own boundary and is passed over.
 
-The draft model goes on behind the likeliest next target token. The next ones are proposed beside
-it, as leaves of a tree: where a draft model is wrong, its second or third guess often is not.
-The host waits for the device twice a round: for the ways, and for what follows the chosen one.
+The draft model goes on after the likeliest next target token (`exact_draft.py`). The next
+likeliest ones are proposed as alternatives, as leaves of a tree: where a draft model is wrong, its
+second or third guess is often right.
+The host waits for the device twice in a round: for the covers, and for what follows the chosen one.
+All host work that does not need the answer is done while a pass is under way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from itertools import takewhile
+from collections.abc import Sequence
+from functools import cached_property
 from math import exp, log
 from operator import itemgetter
-from typing import TypeAlias
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Guesser, Session, Waiting
-from tokalign.runtime.mlx.drawing import Drawn, Projection, draw
+from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.translation.cover_search import FOR_SAMPLING, CoverSearch, Outlook, Way
+from tokalign.runtime.translation.base import Pair, PendingDraft
+from tokalign.runtime.translation.cover_search import (
+    FOR_SAMPLING,
+    CandidateCovers,
+    CoverSearch,
+)
+from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.published import Alternative, Pair, Translated
-from tokalign.tables.alignment import Alignment, match_roles
+from tokalign.runtime.translation.exact_continuation import Continuation, NothingDrafted
+from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-Distributions: TypeAlias = tuple[Array | None, ...]
-
 
 class ExactTranslation:
-    """Drafts canonically, heals the boundary, masks merge sites, translates incrementally."""
+    """Drafts canonically, heals the boundary, masks merge sites, translates incrementally.
+
+    sampler: how the draft's ids are chosen; None takes the likeliest ones.
+    """
 
     def __init__(
         self,
@@ -47,218 +54,160 @@ class ExactTranslation:
         text: DraftText,
         alignment: Alignment,
         search: CoverSearch | None = None,
-        guesser: Guesser | None = None,
+        sampler: DraftSampler | None = None,
     ) -> None:
-        self._pair, self._text, self._trie = pair, text, alignment.healing
-        self._search = search or (CoverSearch() if guesser is None else FOR_SAMPLING)
-        self._guesser, self._intersection = guesser, alignment.intersection
+        self._pair, self._text, self._alignment = pair, text, alignment
+        self._search = search or (CoverSearch() if sampler is None else FOR_SAMPLING)
+        self._sampler = sampler
         self._boundary = Boundary(pair.target, alignment.merge_sites)
-        self._tokens = pair.draft.vocabulary.tokens
-        self._roles = match_roles(pair.draft.vocabulary.roles, pair.target.vocabulary.roles)
+        self._translator = CoverTranslator(pair, self._boundary)
         self._extended = pair.target.bpe.order.extended
-        self._proposed: tuple[int, tuple[TargetId, ...]] = 0, ()  # behind so many ids
+        self._last: Continuation | None = None  # of the round before
 
-    def draft(self, context: Context, session: Session, steps: int) -> Waiting[Translated]:
+    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
         """See `Translation`."""
         committed = context.ids
         self._text.follow(committed)
-        ids, pending = self._text.ids, self._pending()
-        waiting = session.shortlist(
-            ids,
-            len(pending) - 1,
-            lambda: [self._trie.extending(data) for data in pending[1:]],
-            self._search.width,
-        )
-        # The draft model's pass is under way: what does not need its answer is done beside it.
+        ids, pending = self._text.ids, self._pending_bytes()
+        rows = session.start_shortlists(ids, len(pending) - 1)
+        # From here to `read` the draft model's pass is under way.
+        extending = self._alignment.healing.extending
+        lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
         self._boundary.follow(committed)
-        counts, rolled = self._what_became(context), self._roll(context, session)
-        held_with = [ids[: len(ids) - back] for back in range(len(pending))]
-        outlook = Outlook(waiting(), self._search.least, partial(self._translate, pending))
-        outlook.look(until_clear=self._guesser is None)
-        if not outlook.ways or self._is_ruled_out(outlook):
-            self._weigh(outlook, counts)
-            return lambda: Translated((), counts)
-        ranked, law = self._rank(outlook, context, rolled)
-        way = outlook.way_to(ranked[0])
-        (_, back, token), _, _ = way
-        held = held_with[back]
-        held.append(DraftId(token))
-        going_on = self._go_on(way, law, held, context, session, steps)
-        # Alternative the passes that go on: what else may come first, and how probable it all is.
-        if back:
+        self._translator.pending = pending
+        counts, noise = self._count_unstable(context), self._start_noise(context, session)
+        kept = [ids[: len(ids) - back] for back in range(len(pending))]
+        covers = CandidateCovers(lists.read(), self._search.least_cover, self._translator)
+        covers.look(until_clear=self._sampler is None)
+        if not covers.translated or self._is_ruled_out(covers):
+            self._weigh(covers, counts)
+            return NothingDrafted(counts)
+        ranked, distribution = self._rank(covers, context, noise)
+        cover = covers.likeliest_with(ranked[0])
+        draft = Continuation(
+            self._pair, self._boundary, cover, len(committed), distribution, counts
+        )
+        if steps > 1 and cover.data:
+            own_ids = kept[cover.back]
+            own_ids.append(cover.token)
+            self._go_on(draft, own_ids, context, session, steps - 1)
+        # While these passes run, rank the other first tokens and compute their probabilities.
+        if cover.back:
             counts["healed"] += 1
-            counts["taken_back"] += back
-        outlook.look()
-        probability = self._weigh(outlook, counts)
-        offered, said = self._offer(ranked, probability)
+            counts["taken_back"] += cover.back
+        covers.look()
+        self._offer(draft, ranked, self._weigh(covers, counts))
+        self._last = draft
+        return draft
 
-        def translated() -> Translated:
-            chain, distributions = going_on(counts)
-            self._proposed = len(committed), chain
-            return Translated(
-                chain,
-                counts,
-                probabilities=tuple([said[token] for token in chain[:1] if token in said]),
-                alternatives=tuple([other for other in offered if other[0] not in chain[:1]]),
-                distributions=distributions,
-            )
+    def _pending_bytes(self) -> list[bytes]:
+        """The bytes of none, the last one, two, ... J tokens that may still change."""
+        tokens, segment = self._pair.draft.vocabulary.tokens, self._text.segment
+        pending, tail = [b""], b""
+        # By piece: `stable` would be finer, but costs 60 µs, and no more was accepted with it.
+        unstable = segment.ids[max(segment.settled, len(segment.ids) - self._search.max_back) :]
+        while unstable:
+            tail = tokens[unstable.pop()] + tail
+            pending.append(tail)
+        return pending
 
-        return translated
+    def _count_unstable(self, context: Context) -> Counter[str]:
+        """Count whether the last proposal's last id was unstable, and accepted with all before it.
 
-    def _what_became(self, context: Context) -> Counter[str]:
-        """Whether the last id of the round before was unstable, and accepted with all before it."""
+        An unstable id is one that more text could merge into a longer token.
+        """
         counts = Counter[str]()
-        start, chain = self._proposed
-        if chain and chain[-1] in self._extended:
+        last, self._last = self._last, None
+        if last is not None and last.chain and last.chain[-1] in self._extended:
             counts["unstable"] = 1
-            if tuple(context.ids[start : start + len(chain)]) == chain:
+            end = last.start + len(last.chain)
+            if tuple(context.ids[last.start : end]) == last.chain:
                 counts["unstable_accepted"] = 1
-        self._proposed = 0, ()
         return counts
 
-    def _roll(self, context: Context, session: Session) -> Array | None:
-        """Have the noise of the first choice computed beside the pass that comes before it."""
-        if self._guesser is None:
+    def _start_noise(self, context: Context, session: DraftSession) -> Array | None:
+        """Have the noise of the first choice computed together with the pass before it."""
+        if self._sampler is None:
             return None
-        rolled = self._guesser.roll(len(context.ids), len(self._pair.target.vocabulary))
-        if rolled is not None:
-            session.start(rolled)
-        return rolled
+        noise = self._sampler.noise_at(len(context.ids), len(self._pair.target.vocabulary))
+        if noise is not None:
+            session.start(noise)
+        return noise
+
+    def _is_ruled_out(self, covers: CandidateCovers) -> bool:
+        """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
+        if self._search.mask or not covers.doubtful:
+            return False
+        logprob, data = covers.doubtful[0]
+        likeliest, _, _ = covers.translated[0]
+        return logprob > likeliest[0] and self._boundary.absorbs(data)
 
     def _rank(
-        self, outlook: Outlook, context: Context, rolled: Array | None
+        self, covers: CandidateCovers, context: Context, noise: Array | None
     ) -> tuple[list[TargetId], Array | None]:
-        """The next target token, then what to propose beside it; the law the former is drawn from.
+        """The next target token, then alternatives to it if it is drawn; and its distribution.
 
-        Any law will do that is known, so ways that were not looked at are simply not in it.
+        Covers that were not looked at are not in the distribution. Any will do that is known.
         """
-        if self._guesser is None:
-            return [outlook.leader()], None
-        return self._guesser.guess_among(
-            {token: log(probability) for token, probability in outlook.mass.items()},
+        if self._sampler is None:
+            return [covers.leader()], None
+        return self._sampler.draw_among(
+            {token: log(probability) for token, probability in covers.mass.items()},
             position=len(context.ids),
             ids=context.ids,
-            rolled=rolled,
+            noise=noise,
         )
 
     def _go_on(
         self,
-        way: Way,
-        law: Array | None,
-        held: Sequence[int],
+        draft: Continuation,
+        own_ids: Sequence[DraftId],
         context: Context,
-        session: Session,
+        session: DraftSession,
         steps: int,
-    ) -> Callable[[Counter[str]], tuple[tuple[TargetId, ...], Distributions]]:
-        """Draft behind a way; what this returns waits for the whole chain and counts its losses.
+    ) -> None:
+        """Start the passes that draft on after the draft's cover.
 
-        held: the draft's own ids, the way included.
+        own_ids: the draft's ids of the text, the cover's token included.
         """
-        _, data, ids = way
-        if steps == 1 or not data:
-            return lambda _: (ids, () if law is None else (law,))
-        if self._guesser is None:
-            drafting = session.draft(held, steps - 1)
-            return lambda counts: (self._continue(data, drafting(), counts), ())
-        behind = [*context.ids, *ids]
-        drawing = draw(
-            session, held, steps - 1, guesser=self._guesser, behind=behind, onto=self._onto
-        )
-        return lambda _: self._join(way, law, drawing())
-
-    def _join(
-        self, way: Way, law: Array | None, drawn: Drawn
-    ) -> tuple[tuple[TargetId, ...], Distributions]:
-        """A way and the target ids drawn behind it, token for token of the intersection.
-
-        Where no law binds the ids, their text is encoded as a whole, which is likelier.
-        """
-        _, data, first = way
-        ids = tuple(map(TargetId, drawn.ids))
-        if law is not None:
-            return (*first, *ids), (law, *[None] * (len(first) - 1), *drawn.distributions)
-        tokens = self._pair.target.vocabulary.tokens
-        ordinary = list(takewhile(bool, (tokens[i] for i in ids)))
-        whole = self._boundary.encode(data + b"".join(ordinary))
-        return ((*(whole or first), *ids[len(ordinary) if whole else 0 :]), ())
+        if self._sampler is None:
+            draft.drafted = session.draft(own_ids, steps)
+        else:
+            draft.drawn = session.draw(
+                own_ids,
+                steps,
+                sampler=self._sampler,
+                after=[*context.ids, *draft.cover.ids],
+                shared=self._shared,
+            )
 
     @cached_property
-    def _onto(self) -> Projection:
-        to_target = self._intersection.draft_to_target.copy()
-        to_target[list(self._roles)] = list(self._roles.values())
-        return Projection(to_target, self._intersection.target_to_draft)
+    def _shared(self) -> Intersection:
+        return self._pair.with_roles(self._alignment.intersection)
 
-    def _weigh(self, outlook: Outlook, counts: Counter[str]) -> dict[TargetId, float]:
-        """How probable each first token is, the likeliest first.
+    def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
+        """The probability of each first token, the likeliest first.
 
-        What the target has ruled out is no longer among what may come.
+        Masked covers are subtracted from what may follow, as the target has ruled them out.
         """
-        possible = outlook.possible
-        for cover, data in outlook.doubtful:
+        possible = covers.possible
+        for logprob, data in covers.doubtful:
             if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
-                possible -= exp(cover[0])
-        ranked = sorted(outlook.mass.items(), key=itemgetter(1), reverse=True)
+                possible -= exp(logprob)
+        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
         return {token: mass / possible for token, mass in ranked}
 
-    def _is_ruled_out(self, outlook: Outlook) -> bool:
-        """Whether nothing is proposed because the likeliest guess is one that would be absorbed."""
-        if self._search.mask or not outlook.doubtful:
-            return False
-        cover, data = outlook.doubtful[0]
-        return cover > outlook.ways[0][0] and self._boundary.absorbs(data)
-
     def _offer(
-        self, ranked: Sequence[TargetId], probability: Mapping[TargetId, float]
-    ) -> tuple[list[Alternative], Mapping[TargetId, float]]:
-        """What may be proposed as the next token, and what is said of it if it leads the chain.
+        self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
+    ) -> None:
+        """Note what may be proposed as the first token, and how probable each of these is.
 
-        Of an id that was drawn nothing is said: how often it is right is another question.
+        For a drawn id no probability is given: how often it is right is another question.
         """
-        if self._guesser is not None:
-            return [(token, probability[token]) for token in ranked], {}
-        worth = self._search.worth
-        return [(token, p) for token, p in probability.items() if p >= worth], probability
-
-    def _translate(
-        self, pending: Sequence[bytes], back: int, token: int
-    ) -> tuple[bytes, tuple[TargetId, ...] | None]:
-        """The bytes a cover adds and their target ids, as `Outlook` asks for them.
-
-        pending: the bytes of none, the last one, two, ... of the draft's tokens. A special token
-        adds none and stands for its counterpart.
-        """
-        spelled = self._tokens[token] if token < len(self._tokens) else b""
-        data = spelled[len(pending[back]) :]
-        if data:
-            return data, self._boundary.encode(data)
-        special = self._roles.get(DraftId(token))
-        return data, () if special is None else (special,)
-
-    def _pending(self) -> list[bytes]:
-        """The bytes of none, the last one, two, ... J tokens that may still change."""
-        segment, pending, tail = self._text.segment, [b""], b""
-        # By piece: what is finer, `stable`, costs 60 µs, and no more was accepted with it.
-        unstable = segment.ids[max(segment.settled, len(segment.ids) - self._search.max_back) :]
-        while unstable:
-            tail = self._tokens[unstable.pop()] + tail
-            pending.append(tail)
-        return pending
-
-    def _continue(
-        self, data: bytes, drafted: list[int], counts: Counter[str]
-    ) -> tuple[TargetId, ...]:
-        """All that was drafted in target ids; less of it where the end would be absorbed."""
-        tokens, size = self._tokens, len(self._tokens)
-        spelled = [tokens[token] if token < size else b"" for token in drafted]
-        end: tuple[TargetId, ...] = ()
-        if not all(spelled):
-            more, end = self._pair.split_end(drafted)
-            del spelled[len(more) :]
-        while (ids := self._boundary.encode(data + b"".join(spelled))) is None:
-            counts["absorbed"] += 1
-            end = ()
-            if not spelled:
-                return ()
-            spelled.pop()
-        return (*ids, *end)
+        if self._sampler is not None:
+            draft.alternatives = [(token, probability[token]) for token in ranked]
+            return
+        least = self._search.least_alternative
+        draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
+        draft.probability = probability

@@ -1,0 +1,63 @@
+"""A projection is the time of the recorded rounds under a curve, added up by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import project
+from tokalign.evaluate.recorded_proposals import (
+    WRONG,
+    ProposalTrace,
+    RecordedProposal,
+    TracedText,
+)
+from tokalign.tables.token_tree import TokenTree
+
+COSTS = Costs(rows=(1.0, 1.25, 1.5, 1.75), draft_pass=0.125, host=0.0625)
+
+
+def trace_of(length: int, accepted: int, *, passes: int = 0, tokens: int = 12) -> ProposalTrace:
+    """One text; at each position a chain of `length` ids, as far as there is room."""
+    text = TracedText(given=1, length=1 + tokens)
+    for at in range(1, tokens):
+        room = min(length, tokens - at)
+        chain = TokenTree.chain([WRONG] * room, "it")
+        proposal = RecordedProposal.of(chain, range(min(accepted, room)), passes=passes)
+        text.proposals.setdefault("it", {})[at] = proposal
+    return ProposalTrace(texts=(text,), every_position=True)
+
+
+def test_a_fixed_length_takes_the_time_of_its_rounds() -> None:
+    """Two ids of three are right, so a round emits 3 tokens; the last has room for 2."""
+    found = project(trace_of(3, 2), COSTS)
+    assert found.fixed[0] == 1.0
+    assert found.fixed[3] == pytest.approx(12 / (3 * (1.75 + 0.0625) + 1.5 + 0.0625))
+    assert found.fixed[2] == pytest.approx(12 / (4 * (1.5 + 0.0625)))
+    assert found.best == max(found.fixed, key=lambda length: found.fixed[length])
+
+
+def test_passes_of_a_draft_model_take_time() -> None:
+    found = project(trace_of(3, 2, passes=3), COSTS)
+    rounds = 3 * (1.75 + 0.0625) + 1.5 + 0.0625
+    assert found.fixed[3] == pytest.approx(12 / (rounds + 4 * 3 * 0.125))
+    assert found.fixed[1] == pytest.approx(12 / (6 * (1.25 + 0.0625 + 0.125)))
+
+
+@given(st.integers(1, 6), st.integers(0, 4))
+def test_only_lengths_that_the_trace_holds_are_projected(length: int, passes: int) -> None:
+    """Passes are the length of a draft model's proposals, however many ids they bring."""
+    trace = trace_of(length, 1, passes=passes)
+    assert trace.longest == (passes or length)
+    assert sorted(project(trace, COSTS).fixed) == list(range(trace.longest + 1))
+    assert sorted(project(trace, COSTS, lengths=(2, 9)).fixed) == (
+        [0, 2] if trace.longest >= 2 else [0]
+    )
+
+
+def test_a_text_without_proposals_is_decoded_plainly() -> None:
+    trace = ProposalTrace(texts=(TracedText(given=1, length=9),), every_position=True)
+    found = project(trace, COSTS)
+    assert found.fixed == {0: 1.0}

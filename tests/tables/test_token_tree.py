@@ -1,0 +1,200 @@
+"""A token tree against brute force: its paths, its parts, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+few_ids = st.lists(st.integers(0, 3).map(TargetId), max_size=6)
+
+
+@st.composite
+def trees(draw: st.DrawFn, *, probabilities: bool | None = None) -> TokenTree:
+    """Any tree whose siblings have different ids, with or without probabilities."""
+    children: dict[int, set[int]] = {-1: set()}
+    ids: list[TargetId] = []
+    parents: list[int] = []
+    for index in range(draw(st.integers(0, 8))):
+        parent = draw(st.integers(-1, index - 1))
+        free = sorted(set(range(9)) - children[parent])
+        token = draw(st.sampled_from(free))
+        children[parent].add(token)
+        children[index] = set()
+        ids.append(TargetId(token))
+        parents.append(parent)
+    count = len(ids)
+    stated = draw(st.booleans()) if probabilities is None else probabilities
+    return TokenTree(
+        tuple(ids),
+        tuple(parents),
+        tuple(draw(st.sampled_from(["draft", "copy"])) for _ in ids),
+        tuple(draw(st.floats(0, 1)) for _ in range(count)) if stated else (),
+    )
+
+
+def text_to(tree: TokenTree, index: int) -> list[TargetId]:
+    """The ids from a root to the one at `index`, by going up."""
+    return [] if index < 0 else [*text_to(tree, tree.parents[index]), tree.ids[index]]
+
+
+def child(tree: TokenTree, parent: int, token: int) -> int | None:
+    """The index of the child with this id."""
+    found = [i for i, p in enumerate(tree.parents) if p == parent and tree.ids[i] == token]
+    return found[0] if found else None
+
+
+@given(few_ids, st.booleans())
+def test_a_chain_is_a_tree_of_one_branch(ids: list[TargetId], stated: bool) -> None:
+    likely = [0.5] * len(ids) if stated else []
+    chain = TokenTree.chain(ids, "draft", likely)
+    count = len(ids)
+    assert chain == TokenTree(
+        tuple(ids), tuple(range(-1, count - 1)), ("draft",) * count, tuple(likely)
+    )
+    assert chain.chain_length == len(chain) == count
+    assert chain.first_chain == chain
+    assert bool(chain) == bool(ids)
+    for length in range(count + 2):
+        assert chain.head(length) == TokenTree.chain(ids[:length], "draft", likely[:length])
+
+
+@given(trees())
+def test_the_first_chain_is_where_every_id_follows_the_one_before(tree: TokenTree) -> None:
+    length = tree.chain_length
+    assert tree.first_chain == TokenTree(
+        tree.ids[:length],
+        tuple(range(-1, length - 1)),
+        tree.sources[:length],
+        tree.probabilities[:length],
+    )
+    assert length == len(tree) or tree.parents[length] != length - 1
+
+
+@given(trees(), st.data())
+def test_parts_keep_the_paths_to_their_ids(tree: TokenTree, data: st.DataObject) -> None:
+    """Of any ids with their ancestors, in any number of steps."""
+    chosen = data.draw(st.sets(st.integers(0, len(tree) - 1))) if tree else set()
+    kept = sorted({i for index in chosen for i in tree.path_to(index)})
+    part = tree.select(kept)
+    assert [text_to(part, i) for i in range(len(part))] == [text_to(tree, i) for i in kept]
+    assert part.sources == tuple(tree.sources[i] for i in kept)
+    assert part.probabilities == tuple(tree.probabilities[i] for i in kept if tree.probabilities)
+    count = data.draw(st.integers(0, len(part)))
+    assert part.head(count) == tree.select(kept[:count])
+
+
+@given(trees())
+def test_all_of_a_tree_is_the_tree_and_nothing_of_it_is_empty(tree: TokenTree) -> None:
+    assert tree.select(range(len(tree))) == tree
+    assert tree.head(len(tree)) == tree
+    assert tree.select([]) == tree.head(0) == EMPTY_TREE
+
+
+@given(trees(), st.data())
+def test_an_id_without_its_parent_becomes_a_root(tree: TokenTree, data: st.DataObject) -> None:
+    kept = sorted(data.draw(st.sets(st.integers(0, len(tree) - 1)))) if tree else []
+    part = tree.select(kept)
+    for new, old in enumerate(kept):
+        parent = tree.parents[old]
+        assert part.parents[new] == (kept.index(parent) if parent in kept else -1)
+
+
+@given(trees(), few_ids)
+def test_the_path_of_ids_is_that_of_brute_force(tree: TokenTree, ids: list[TargetId]) -> None:
+    texts = {tuple(text_to(tree, i)): i for i in range(-1, len(tree))}
+    length = max(n for n in range(len(ids) + 1) if tuple(ids[:n]) in texts)
+    assert tree.path_of(ids) == tree.path_to(texts[tuple(ids[:length])])
+
+
+@given(trees())
+def test_every_id_is_found_by_its_own_path(tree: TokenTree) -> None:
+    for index in range(len(tree)):
+        path = tree.path_to(index)
+        assert path[-1] == index
+        assert [tree.ids[i] for i in path] == text_to(tree, index)
+        assert tree.path_of(text_to(tree, index)) == path
+    assert tree.path_to(-1) == []
+
+
+@given(trees(), st.data())
+def test_the_agreed_path_goes_where_the_target_goes(tree: TokenTree, data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, 8), min_size=len(tree) + 1, max_size=12))
+    path: list[int] = []
+    at: int | None = -1
+    while at is not None:
+        at = child(tree, at, chosen[at + 1])
+        path += [] if at is None else [at]
+    assert tree.agreed_path(chosen) == path
+
+
+@given(trees(), st.data())
+def test_ids_off_the_first_chain_are_counted(tree: TokenTree, data: st.DataObject) -> None:
+    path = tree.path_to(data.draw(st.integers(-1, len(tree) - 1)))
+    on_chain = sum(1 for i in path if text_to(tree, i) == list(tree.first_chain.ids[: i + 1]))
+    assert tree.off_chain(path) == len(path) - on_chain
+
+
+@given(trees(), few_ids)
+def test_a_target_that_says_a_text_agrees_with_the_path_of_it(
+    tree: TokenTree, ids: list[TargetId]
+) -> None:
+    """At every depth it chooses the next id of the text; after the text, none of the tree."""
+    says = [*ids, *[TargetId(99)] * (len(tree) + 1)]
+    chosen = [says[len(tree.path_to(index))] for index in range(-1, len(tree))]
+    assert tree.agreed_path(chosen) == tree.path_of(ids)
+
+
+@given(trees(probabilities=True), trees(probabilities=True))
+def test_other_first_ids_are_added_once(tree: TokenTree, other: TokenTree) -> None:
+    joined = tree.with_roots_of(other)
+    if not tree or not other:
+        assert joined == tree
+        return
+    assert joined.head(len(tree)) == tree
+    added = joined.ids[len(tree) :]
+    assert set(joined.parents[len(tree) :]) <= {-1}
+
+    def roots(one: TokenTree) -> list[TargetId]:
+        return [one.ids[i] for i, parent in enumerate(one.parents) if parent == -1]
+
+    assert sorted(roots(tree) + list(added)) == sorted({*roots(tree), *roots(other)})
+    likely = dict(zip(roots(other), _root_probabilities(other), strict=True))
+    assert list(joined.probabilities[len(tree) :]) == [likely[token] for token in added]
+
+
+def _root_probabilities(tree: TokenTree) -> Sequence[float]:
+    return [p for p, parent in zip(tree.probabilities, tree.parents, strict=True) if parent == -1]
+
+
+@given(trees(probabilities=False), trees(probabilities=True))
+def test_ids_without_probabilities_are_not_mixed(tree: TokenTree, other: TokenTree) -> None:
+    assert tree.with_roots_of(other) == tree
+    assert other.with_roots_of(tree) == other
+
+
+@pytest.mark.parametrize(
+    ("parents", "sources", "probabilities", "said"),
+    [
+        ((-1,), ("a", "a"), (), "1 parents"),
+        ((-1, 0), ("a",), (), "1 sources"),
+        ((-1, 0), ("a", "a"), (0.5,), "1 probabilities"),
+    ],
+)
+def test_lengths_that_differ_are_refused(
+    parents: tuple[int, ...], sources: tuple[str, ...], probabilities: tuple[float, ...], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^2 ids with .*{said}"):
+        TokenTree((TargetId(1), TargetId(2)), parents, sources, probabilities)
+
+
+def test_new_probabilities_are_those_of_every_id() -> None:
+    chain = TokenTree.chain([TargetId(1), TargetId(2)], "draft")
+    assert chain.with_probabilities([0.5, 0.25]).probabilities == (0.5, 0.25)
+    with pytest.raises(ValueError, match="1 probabilities"):
+        chain.with_probabilities([0.5])

@@ -1,0 +1,250 @@
+"""Assembling: the command line and the API give the same decoder for equal options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import mlx_lm
+import pytest
+from click.testing import CliRunner
+from random_models import write_model
+from small_tables import write_alignment, write_dictionary
+
+import tokalign
+from tokalign.assemble import DraftingOptions, assemble, choose_dtype, load_decoder, load_models
+from tokalign.cli.decode import command
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.draft_length import opening_knowledge
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.mlx import weights
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import CacheOptions
+
+PROMPT = "Zażółć gęślą"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Models and tables; `bare` is the target again, without tables in its folder."""
+
+    target: Path
+    bare: Path
+    draft: Path
+    dictionary: Path
+    alignment: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("models")
+    target = write_model(folder / "target", vocabulary_size=420)
+    bare = write_model(folder / "bare", vocabulary_size=420)
+    draft = write_model(folder / "draft", vocabulary_size=340, seed=1)
+    ours, theirs = (model.tokenizer for model in load_models([str(target), str(draft)]))
+    write_dictionary(target / "pl.dictionary.tok", ours)
+    write_alignment(target / "draft.alignment.tok", theirs, ours)
+    return Files(
+        target=target,
+        bare=bare,
+        draft=draft,
+        dictionary=write_dictionary(folder / "other.dictionary.tok", ours, " Zażółć gęślą jaźń"),
+        alignment=write_alignment(folder / "a.alignment.tok", theirs, ours),
+    )
+
+
+class Assembled(BaseException):
+    """Ends a generation where its decoder would begin."""
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
+    """Every decoder that is about to run; none of them does."""
+    seen: list[Decoder] = []
+
+    def run(decoder: Decoder, *_: Any, **__: Any) -> None:
+        seen.append(decoder)
+        raise Assembled
+
+    monkeypatch.setattr(Decoder, "run", run)
+    return seen
+
+
+OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("", {}),
+    "plain": ("--method plain", {"method": "plain"}),
+    "a draft model": ("--draft DRAFT", {"draft": "DRAFT"}),
+    "no tables beside the target": (
+        "--target BARE --draft DRAFT",
+        {"bare": True, "draft": "DRAFT"},
+    ),
+    "the target as its own draft": ("--draft TARGET", {"draft": "TARGET"}),
+    "method draft": (
+        "--draft DRAFT --method draft --translation context:4 --num-draft-tokens 5",
+        {"draft": "DRAFT", "method": "draft", "translation": "context:4", "num_draft_tokens": 5},
+    ),
+    "no alternatives": ("--draft DRAFT --alternatives 0", {"draft": "DRAFT", "alternatives": 0}),
+    "an order": (
+        "--draft DRAFT --method hybrid-fixed --order copy,draft",
+        {"draft": "DRAFT", "method": "hybrid-fixed", "order": ("copy", "draft")},
+    ),
+    "tables by name": (
+        "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
+        {"bare": True, "draft": "DRAFT", "dictionary": "DICTIONARY", "alignment": "ALIGNMENT"},
+    ),
+    "only a dictionary": ("--method dictionary", {"method": "dictionary"}),
+    "a draft model without use": (
+        "--draft DRAFT --method copy",
+        {"draft": "DRAFT", "method": "copy"},
+    ),
+    "sampling": (
+        "--temp 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --seed 3 --acceptance residual",
+        {
+            "sampling": Sampling(
+                temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=3, acceptance="residual"
+            )
+        },
+    ),
+    "a cache": (
+        "--kv-bits 8 --kv-group-size 32 --quantized-kv-start 7 --prefill-step-size 9",
+        {
+            "cache_options": CacheOptions(
+                kv_bits=8, kv_group_size=32, quantized_kv_start=7, prefill_step_size=9
+            )
+        },
+    ),
+}
+
+
+def sections(table: Any) -> Any:
+    """The content of a table, to be compared; None for no table."""
+    return table if table is None else {k: bytes(v) for k, v in table.to_sections().items()}
+
+
+def assert_equal(one: Decoder, other: Decoder) -> None:
+    """Equal models, options and tables. What only one request learns is its own."""
+    assert one.target.tokenizer.fingerprint == other.target.tokenizer.fingerprint
+    assert one.target.stop_ids == other.target.stop_ids
+    assert (one.draft is None) == (other.draft is None)
+    if one.draft is not None and other.draft is not None:
+        assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
+        assert one.draft.stop_ids == other.draft.stop_ids
+    mine, yours = one.drafting, other.drafting
+    tables = {"dictionary", "alignment", "costs", "knowledge", "experience"}
+    for field in {f.name for f in fields(Drafting)} - tables:
+        assert getattr(mine, field) == getattr(yours, field), field
+    assert sections(mine.dictionary) == sections(yours.dictionary)
+    assert mine.costs() == yours.costs()
+    assert (mine.knowledge is None) == (yours.knowledge is None)
+    if one.draft is not None:
+        assert sections(mine.alignment()) == sections(yours.alignment())
+    assert one.cache == other.cache
+
+
+@pytest.mark.parametrize("name", OPTION_SETS)
+def test_command_line_and_api_assemble_the_same_decoder(
+    name: str, files: Files, decoders: list[Decoder]
+) -> None:
+    paths = {
+        "DRAFT": files.draft,
+        "TARGET": files.target,
+        "BARE": files.bare,
+        "DICTIONARY": files.dictionary,
+        "ALIGNMENT": files.alignment,
+    }
+    typed, given = OPTION_SETS[name]
+    arguments = [str(paths.get(word, word)) for word in typed.split()]
+    if "--target" not in arguments:
+        arguments += ["--target", str(files.target)]
+    with pytest.raises(Assembled):
+        CliRunner().invoke(command, [*arguments, "-p", PROMPT], catch_exceptions=False)
+
+    how = {
+        key: paths.get(value, value) if isinstance(value, str) else value
+        for key, value in given.items()
+    }
+    model, tokenizer = mlx_lm.load(str(files.bare if how.pop("bare", None) else files.target))
+    if draft := how.pop("draft", None):
+        how["draft_model"], how["draft_tokenizer"] = mlx_lm.load(str(draft))
+    notes: list[str] = []
+    with pytest.raises(Assembled):
+        tokalign.stream_generate(model, tokenizer, PROMPT, note=notes.append, **how)
+
+    by_command, by_api = decoders
+    assert_equal(by_command, by_api)
+    if "sampling" in given:
+        assert by_command.sampler == by_api.sampler
+    else:
+        assert isinstance(by_command.sampler, Sampling)
+        assert by_command.sampler.temperature == Sampling().temperature == 0
+    if name in ("nothing", "a draft model", "only a dictionary"):
+        assert f"dictionary -> {files.target / 'pl.dictionary.tok'}" in notes
+
+
+def test_tables_beside_the_model_come_before_a_computed_one(files: Files) -> None:
+    notes: list[str] = []
+    options = DraftingOptions(method="draft", num_draft_tokens=2)
+    beside = load_decoder(str(files.target), str(files.draft), options, note=notes.append)
+    assert not any(line.startswith("alignment") for line in notes), "opened before it is needed"
+    assert beside.drafting.alignment() is beside.drafting.alignment()
+    assert notes[-1] == f"alignment -> {files.target / 'draft.alignment.tok'}"
+    bare = load_decoder(str(files.bare), str(files.draft), options, note=notes.append)
+    bare.drafting.alignment()
+    assert notes[-1].startswith("alignment -> computed now")
+
+
+def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) -> None:
+    notes: list[str] = []
+    options = DraftingOptions(method="copy", num_draft_tokens=2)
+    decoder = load_decoder(str(files.target), "no/such-model", options, note=notes.append)
+    assert decoder.draft is None
+    assert [line for line in notes if "draft model is not used" in line] == [notes[0]]
+    assemble(decoder.target, decoder.target, options, note=notes.append)
+    assert notes[-1] == notes[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"method": "magic"},
+        {"translation": "exakt"},
+        {"translation": "context:0"},
+        {"num_draft_tokens": 0},
+        {"order": ("copy", "magic")},
+    ],
+)
+def test_options_that_cannot_be_honoured_are_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        DraftingOptions(**wrong)
+
+
+def test_a_method_without_what_it_needs_is_refused(files: Files) -> None:
+    with pytest.raises(UsageError, match="--draft NAME"):
+        load_decoder("no/such-model", None, DraftingOptions(method="draft"))
+    with pytest.raises(MissingAssetError, match="tokalign build"):
+        load_decoder(str(files.bare), None, DraftingOptions(method="dictionary"))
+
+
+def test_the_costs_that_are_assumed_are_told_once_per_pair(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    monkeypatch.setattr(opening_knowledge, "_shared", opening_knowledge._shared.copy())
+    notes: list[str] = []
+    [target] = load_models([str(files.bare)])
+    first, second = (assemble(target, None, DraftingOptions(), note=notes.append) for _ in range(2))
+    assert first.drafting.knowledge is second.drafting.knowledge is not None
+    assert sum("verification cost not measured" in line for line in notes) == 1
+
+
+def test_weights_are_float32_where_that_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(weights, "default_dtype", lambda: "float32")
+    assert choose_dtype(None, note=notes.append) == "float32"
+    assert "--dtype" in notes.pop()
+    assert choose_dtype("float16", note=notes.append) == "float16"
+    monkeypatch.setattr(weights, "default_dtype", lambda: None)
+    assert choose_dtype(None, note=notes.append) is None
+    assert notes == []

@@ -1,0 +1,128 @@
+"""The type checker keeps the ids of the two models apart: mypy refuses what would mix them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+SNIPPETS = """
+from collections.abc import Sequence
+from typing import Any
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.interfaces import DraftSampler, DraftSession, TargetSession
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Verdict
+from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.exact import ExactTranslation
+from tokalign.runtime.translation.intersection import TokenIntersection
+from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
+from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.alignment import Alignment
+from tokalign.tables.boundary import Boundary
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+theirs: list[DraftId] = [DraftId(1)]
+ours: list[TargetId] = [TargetId(1)]
+model: Any = None
+
+
+def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -> None:
+    draft, target = DraftModelSession(model), TargetModelSession(model)
+    as_draft: DraftSession = draft
+    as_target: TargetSession = target
+    sampler: DraftSampler = Sampling()
+    context.extend(ours)
+    text.follow(context.ids)
+    draft.logits(text.ids)
+    draft.draft(text.ids, 2).read().ids.append(DraftId(2))
+    draft.draw(text.ids, 2, sampler=sampler, after=context.ids).read().ids.append(TargetId(2))
+    draft.start_shortlists(text.ids, 1).among([], 3).read()[0].ids.append(DraftId(2))
+    target.logits(context.ids)
+    context.extend(target.read(None))
+    known: list[Translation] = [
+        SharedIds(),
+        SameTokenizer(pair),
+        Naive(pair, text),
+        ContextWindow(pair, text, 5),
+        TokenIntersection(pair, text, tables.intersection),
+        ExactTranslation(pair, text, tables),
+    ]
+    context.extend(known[0].begin(context, as_draft, 2).finish().ids)
+    Verdict(ids=tuple(ours), path=(), rows=1)
+    TargetVerifier(as_target, Sampling())
+    NeuralDrafter(as_draft, known[0])
+
+
+def refused(
+    pair: Pair,
+    text: DraftText,
+    context: Context,
+    draft: DraftSession,
+    target: TargetSession,
+    boundary: Boundary,
+    translation: Translation,
+) -> None:
+    Context(theirs)  # refused
+    context.extend(theirs)  # refused
+    context.extend(text.ids)  # refused
+    context.extend(draft.draft(theirs, 1).read().ids)  # refused
+    context.extend([3])  # refused
+    Verdict(ids=tuple(theirs), path=(), rows=1)  # refused
+    TokenTree.chain(theirs, "draft")  # refused
+    boundary.follow(theirs)  # refused
+    text.follow(theirs)  # refused
+    text.ids.append(TargetId(1))  # refused
+    text.ids.append(1)  # refused
+    DraftText(pair.target, pair.draft, draft_prompt=ours)  # refused
+    DraftText(pair.draft, pair.target)  # refused
+    Pair(pair.draft, pair.target)  # refused
+    pair.split_end(ours)  # refused
+    draft.logits(context.ids)  # refused
+    draft.draft(context.ids, 2)  # refused
+    draft.draw(theirs, 2, sampler=Sampling(), after=theirs)  # refused
+    draft.start_shortlists(context.ids, 1)  # refused
+    target.logits(text.ids)  # refused
+    target.tree(theirs, TokenTree())  # refused
+    theirs.extend(target.read(None))  # refused
+    ours.extend(draft.read(None))  # refused
+    DraftModelSession(model).draft(context.ids, 2)  # refused
+    DraftModelSession(model).logits(context.ids)  # refused
+    DraftModelSession(model).settle(context.ids)  # refused
+    TargetModelSession(model).logits(theirs)  # refused
+    TargetVerifier(DraftModelSession(model), Sampling())  # refused
+    TargetVerifier(draft, Sampling())  # refused
+    NeuralDrafter(TargetModelSession(model), translation)  # refused
+    NeuralDrafter(target, translation)  # refused
+    Sampling().choose(None, position=0, ids=theirs)  # refused
+"""
+"""Lines that mypy must refuse end in "# refused"; it must accept all others."""
+
+
+@pytest.mark.slow
+def test_mixing_the_ids_of_the_two_models_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "snippets.py"
+    file.write_text(SNIPPETS)
+    monkeypatch.chdir(PROJECT)
+    monkeypatch.setenv("MYPYPATH", str(PROJECT))
+    report, errors, _ = api.run(["--config-file", "pyproject.toml", str(file)])
+    assert not errors
+    found = {int(line) for line in re.findall(r"snippets\.py:(\d+): error", report)}
+    lines = SNIPPETS.splitlines()
+    wanted = {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+    assert len(wanted) > 30
+    unlike = found ^ wanted
+    assert not unlike, "\n".join([lines[number - 1] for number in sorted(unlike)] + [report])

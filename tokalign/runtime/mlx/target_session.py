@@ -1,0 +1,42 @@
+"""The target model's session: besides contexts it verifies trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import mlx.core as mx
+
+from tokalign.runtime.mlx.session import ModelSession, timed
+from tokalign.runtime.mlx.tree_attention import Place, can_branch, find_ropes, tree_rows
+from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+class TargetModelSession(ModelSession[TargetId]):
+    """A session of the target model. Parameters and errors are those of `ModelSession`."""
+
+    @property
+    def can_branch(self) -> bool:
+        """See `interfaces.TargetSession`."""
+        return can_branch(self._ropes, self._cache.layers)
+
+    @timed
+    def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
+        """See `interfaces.TargetSession`. After the pass the cache holds the tree's chain only."""
+        cache, chain = self._cache, tree.ids[: tree.chain_length]
+        context = list(ids)
+        kept = cache.catch_up(context, 1)
+        tokens = [*context[kept:], *tree.ids]
+        with tree_rows(self._ropes, cache.layers, len(tokens), tree):
+            logits = cache.forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(tree) :]
+        cache.trim(len(tree) - len(chain))
+        cache.holds([*context, *chain])
+        self.passes += 1
+        self.rows += len(tokens)
+        return logits
+
+    @cached_property
+    def _ropes(self) -> list[Place]:
+        return find_ropes(self._cache.model)

@@ -1,0 +1,75 @@
+"""Published translations that decode the draft's ids to text and encode the text again.
+
+They are kept as baselines. Each does what its authors describe, except that the draft model's
+context always has the right bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import takewhile
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import DraftSession, GreedyDraft
+from tokalign.runtime.text import token_bytes
+from tokalign.runtime.translation.base import Pair, PendingDraft, PendingGreedyDraft, Translated
+from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+class Naive:
+    """`naive`: `encode(decode(draft ids))`, each chunk an isolated string to both tokenizers.
+
+    Source: Transformers' universal assisted decoding without its context window. A target with a
+    dummy prefix puts a space before every chunk, so that next to nothing is accepted.
+    """
+
+    def __init__(self, pair: Pair, text: DraftText) -> None:
+        self._pair, self._text = pair, text
+
+    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+        """See `Translation`."""
+        self._text.follow(context.ids)
+        return PendingGreedyDraft(session.draft(self._text.ids, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        chunk, end = self._pair.split_end(drafted.ids)
+        ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
+        return Translated((*ids, *end))
+
+
+class ContextWindow:
+    """`context:P`: encode the text of the last P target tokens and of the draft together, and drop
+    as many ids as the former has alone.
+
+    Source: the MLX-LM fork of the Polish study. Dropping by count loses what is merged across the
+    boundary. Unlike the fork this takes text as bytes, so no leading space and no half character is
+    lost.
+    """
+
+    def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
+        self._pair, self._text, self._window = pair, text, window
+
+    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+        """See `Translation`."""
+        self._text.follow(context.ids)
+        drafted = session.draft(self._text.ids, steps)
+        return PendingGreedyDraft(drafted, partial(self._translate, self._prefix(context)))
+
+    def _translate(self, prefix: bytes, drafted: GreedyDraft) -> Translated:
+        chunk, end = self._pair.split_end(drafted.ids)
+        whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
+        return Translated((*whole[len(self._encode(prefix)) :], *end))
+
+    def _prefix(self, context: Context) -> bytes:
+        """The bytes of the window's tokens after the last special one."""
+        tokens = self._pair.target.vocabulary.tokens
+        window = reversed(context.ids[-self._window :]) if self._window else iter(())
+        spelled = list(takewhile(bool, (token_bytes(tokens, i) for i in window)))
+        return b"".join(reversed(spelled))
+
+    def _encode(self, data: bytes) -> list[TargetId]:
+        """As an isolated string: decoding drops one leading space, encoding puts one in front."""
+        if self._pair.target.spec.dummy_prefix and data:
+            data = b" " + data.removeprefix(b" ")
+        return self._pair.target.bpe.encode(data)

@@ -1,0 +1,116 @@
+"""Translations for a draft model with the target's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from tokalign.errors import IncompatibleError
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import DraftSampler, DraftSession, GreedyDraft
+from tokalign.runtime.translation.base import (
+    Pair,
+    PendingDraft,
+    PendingDrawnDraft,
+    PendingGreedyDraft,
+    Translated,
+)
+from tokalign.runtime.translation.draft_text import map_specials
+from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+class SharedIds:
+    """Both models have the same ids, special tokens included; the caller vouches for it.
+
+    sampler: how the draft's ids are chosen; None takes the likeliest one.
+    """
+
+    def __init__(self, sampler: DraftSampler | None = None) -> None:
+        self._sampler = sampler
+
+    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+        """See `Translation`."""
+        ids = cast("Sequence[DraftId]", context.ids)
+        if self._sampler is not None:
+            drawn = session.draw(ids, steps, sampler=self._sampler, after=context.ids)
+            return PendingDrawnDraft(drawn)
+        return PendingGreedyDraft(session.draft(ids, steps), _as_they_are)
+
+
+def _as_they_are(drafted: GreedyDraft) -> Translated:
+    return Translated(cast("tuple[TargetId, ...]", tuple(drafted.ids)))
+
+
+class SameTokenizer:
+    """`none`: both models have the same ids, except that special tokens may differ in number.
+
+    sampler: as for `SharedIds`. Raises: IncompatibleError for two different tokenizers.
+    """
+
+    def __init__(self, pair: Pair, sampler: DraftSampler | None = None) -> None:
+        target, draft = pair.target, pair.draft
+        if target.fingerprint != draft.fingerprint:
+            raise IncompatibleError(
+                f"--translation none needs one tokenizer, but target and draft have two "
+                f"({target.fingerprint[:12]} and {draft.fingerprint[:12]}); "
+                "choose --translation intersection"
+            )
+        self._to_draft = map_specials(target, draft)
+        # This is not the inverse: the target's several ends of a turn may be one to the draft.
+        self._to_target = map_specials(draft, target)
+        self._spelled = _spell_unknown(pair, self._to_draft)
+        self._sampler = sampler
+        self._sizes = len(draft.vocabulary), len(target.vocabulary)
+        self._ids: list[DraftId] = []
+        self._seen = 0
+
+    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+        """See `Translation`."""
+        for token in context.ids[self._seen :]:
+            self._ids += self._spelled.get(token) or (self._to_draft.get(token, _same(token)),)
+        self._seen = len(context.ids)
+        if self._sampler is not None:
+            return PendingDrawnDraft(
+                session.draw(
+                    self._ids,
+                    steps,
+                    sampler=self._sampler,
+                    after=context.ids,
+                    shared=self._shared,
+                )
+            )
+        return PendingGreedyDraft(session.draft(self._ids, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        to_target = self._to_target
+        return Translated(tuple([to_target.get(i, TargetId(i)) for i in drafted.ids]))
+
+    @cached_property
+    def _shared(self) -> Intersection:
+        draft_ids, target_ids = (np.arange(size, dtype=np.int32) for size in self._sizes)
+        to_target = np.where(draft_ids < len(target_ids), draft_ids, NO_TOKEN)
+        to_target[list(self._to_target)] = list(self._to_target.values())
+        to_draft = target_ids
+        to_draft[list(self._to_draft)] = list(self._to_draft.values())
+        return Intersection(to_target, to_draft)
+
+
+def _same(token: TargetId) -> DraftId:
+    """An ordinary id, which is the same in both vocabularies."""
+    return DraftId(token)
+
+
+def _spell_unknown(
+    pair: Pair, known: Mapping[TargetId, DraftId]
+) -> dict[TargetId, Sequence[DraftId]]:
+    """For special tokens that the draft lacks: their spelling in draft ids, read as text."""
+    specials = pair.target.vocabulary.specials
+    return {
+        TargetId(token): cast("Sequence[DraftId]", pair.draft.bpe.encode(spelling.encode()))
+        for token, spelling in specials.items()
+        if token not in known
+    }
