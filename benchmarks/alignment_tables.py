@@ -1,10 +1,10 @@
-"""What the tables of a pair cost: bytes, seconds and memory to build, time to open and to ask.
+"""What the tables of a pair cost to build, to open and to use.
 
     python benchmarks/alignment_tables.py [--pair DRAFT TARGET ...] [--text FILE] [--top 10]
 
-Each pair is built in a process of its own, with FILE as the corpus. Then its table is asked about
-boundaries of that text and draft tokens drawn at random, each question for the first time (cold)
-and again (warm). Below stand the merge sites that the text's tokens most often have.
+Each pair is built in a process of its own, with FILE as the corpus. Then its table is asked whether
+draft tokens drawn at random may follow at boundaries of that text, each question for the first time
+and again. Below the table, the merge sites are listed that the tokens of the text most often have.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ HEADER = """\
 @click.option("--text", type=click.Path(path_type=Path, exists=True), default="corpora/pl-mini.txt")
 @click.option("--top", default=10, show_default=True, help="Merge sites shown per target.")
 def main(*, pairs: tuple[tuple[str, str], ...], text: Path, top: int) -> None:
+    """Print a row per pair, and the most frequent merge sites per target."""
     print(HEADER, flush=True)
     frequent = {}
     for draft, target in pairs or PAIRS:
@@ -88,7 +89,7 @@ def measure(draft: str, target: str, text: Path, top: int) -> tuple[str, list[tu
 def ask(
     target: Tokenizer[TargetId], sites: MergeSites, lines: list[str], tokens: list[bytes]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """p50 and p99 in µs of one question, asked for the first time and again."""
+    """p50 and p99 of one question in µs, asked for the first time and asked again."""
     draw, absorption = Random(0), Absorption(target.bpe, sites)
     boundaries = boundaries_of(target, lines)
     questions = [(*draw.choice(boundaries), draw.choice(tokens)) for _ in range(QUESTIONS)]
@@ -110,7 +111,11 @@ def clock(
 
 
 def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, TargetId]]:
+<<<<<<< HEAD
+    """After every token: the text since the last settled piece, and the token."""
+=======
     """The text since the last settled piece and the last token, after every token."""
+>>>>>>> main
     found, spelled = [], target.vocabulary.tokens
     for line in lines:
         encoder = IncrementalEncoder(target.bpe)
@@ -122,7 +127,7 @@ def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[b
 
 
 def count_sites(target: Tokenizer[TargetId], sites: MergeSites, lines: list[str]) -> Counter[str]:
-    """How often the text has a boundary with each stored site: token and bytes."""
+    """How often a token with each stored site occurs in the text; by token and bytes."""
     tokens = Counter(i for ids in target.encode_batch(lines) for i in ids)
     found: Counter[str] = Counter()
     for token, count in tokens.items():

@@ -1,11 +1,11 @@
-"""What counting token n-grams costs: the figures of the README.
+"""What counting token n-grams costs.
 
     python benchmarks/counting.py full      # all of corpus/train: time, rate, memory
     python benchmarks/counting.py compare   # against a Counter over tuples, on 20 MB
 
-Both use the shared corpora (`--shared FOLDER`, default ../shared/data beside the project). Every
-way runs in a process of its own, in turn; CPU seconds are those of all its processes, and say more
-than wall seconds where the machine has other work (`load`: processes that wanted a core meanwhile).
+Both use the shared corpora (`--shared FOLDER`, default ../shared/data next to the project). Each
+measurement runs in a process of its own, one after the other. CPU seconds are those of all its
+processes. They tell more than wall seconds if the machine has other work (`load`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def benchmark() -> None:
 
 
 def shared_option(command: Any) -> Any:
+    """`--shared FOLDER`."""
     return click.option(
         "--shared", default=_SHARED, show_default=True, type=click.Path(path_type=Path, exists=True)
     )(command)
@@ -58,7 +59,7 @@ def shared_option(command: Any) -> Any:
 @click.option("--min-count", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
 def full(shared: Path, target: str, min_count: int, repeats: int) -> None:
-    """Count all of corpus/train and make the table of 5 MB."""
+    """Count all of corpus/train and build the table of 5 MB."""
     files = sorted((shared / "corpus" / "train").iterdir())
     for _ in range(repeats):
         print_json(_in_process("packed", files, target=target, min_count=min_count, table=True))
@@ -71,17 +72,17 @@ def full(shared: Path, target: str, min_count: int, repeats: int) -> None:
 @click.option("--min-count", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
 def compare(shared: Path, target: str, megabytes: float, min_count: int, repeats: int) -> None:
-    """The same counts by a Counter over tuples; an even sample of the lines of corpus/train."""
+    """Count every n-th line of corpus/train, as tokalign does and with Counters over tuples."""
     files = sorted((shared / "corpus" / "train").iterdir())
     with TemporaryDirectory() as folder:
         sample = _sample(files, megabytes * 1e6, Path(folder))
         runs: dict[str, list[dict[str, Any]]] = {"packed": [], "counter": []}
         for _ in range(repeats):
-            for way, measured in runs.items():
+            for method, measured in runs.items():
                 measured.append(
-                    _in_process(way, [sample], target=target, min_count=min_count, table=False)
+                    _in_process(method, [sample], target=target, min_count=min_count, table=False)
                 )
-                print_json({"way": way, **measured[-1]})
+                print_json({"method": method, **measured[-1]})
     [counts] = {str(run["ngrams"]) for measured in runs.values() for run in measured}
     ratios = {
         key: round(_median(runs["counter"], key) / _median(runs["packed"], key), 1)
@@ -106,9 +107,9 @@ def _sample(files: list[Path], text_bytes: float, folder: Path) -> Path:
     return sample
 
 
-def _in_process(way: str, files: list[Path], **options: Any) -> dict[str, Any]:
-    """Run one way in a process of its own; what it measured."""
-    task = json.dumps([way, [str(path) for path in files], options])
+def _in_process(method: str, files: list[Path], **options: Any) -> dict[str, Any]:
+    """Measure one method in a process of its own."""
+    task = json.dumps([method, [str(path) for path in files], options])
     command = [sys.executable, __file__, "run", task]
     told: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=-1).stdout)
     return told
@@ -117,17 +118,17 @@ def _in_process(way: str, files: list[Path], **options: Any) -> dict[str, Any]:
 @benchmark.command(hidden=True)
 @click.argument("task")
 def run(task: str) -> None:
-    """What a process of its own does."""
-    way, names, options = json.loads(task)
-    print_json(_measure(way, Corpus([Path(name) for name in names]), **options))
+    """Run in the process that measures."""
+    method, names, options = json.loads(task)
+    print_json(_measure(method, Corpus([Path(name) for name in names]), **options))
 
 
 def _measure(
-    way: str, corpus: Corpus, *, target: str, min_count: int, table: bool
+    method: str, corpus: Corpus, *, target: str, min_count: int, table: bool
 ) -> dict[str, Any]:
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     clock = _Clock()
-    if way == "counter":
+    if method == "counter":
         with clock.step("counting"):
             ngrams = _count_plainly(corpus, tokenizer, min_count)
     else:
@@ -163,7 +164,7 @@ def _count_plainly(corpus: Corpus, tokenizer: Any, min_count: int) -> list[int]:
 
 
 class _Clock:
-    """Wall and CPU seconds, this process and those it waited for."""
+    """Wall and CPU seconds of this process and of those it waited for."""
 
     def __init__(self) -> None:
         self._started = self._now()
@@ -173,17 +174,20 @@ class _Clock:
         return time.perf_counter(), sum(os.times()[:4])
 
     def since_start(self) -> tuple[float, float]:
+        """Wall and CPU seconds so far."""
         wall, cpu = self._now()
         return wall - self._started[0], cpu - self._started[1]
 
     @contextmanager
     def step(self, label: str) -> Iterator[None]:
+        """Add the wall seconds of the body to `steps`."""
         started = time.perf_counter()
         yield
         self.steps[label] = round(time.perf_counter() - started, 1)
 
     @contextmanager
     def stage(self, _total: int, label: str) -> Iterator[Any]:
+        """A `Stage` that is timed as a step."""
         with self.step(label):
             yield lambda _: None
 

@@ -1,4 +1,4 @@
-"""What dictionaries save on Crimean Tatar, beside Table 4 of the DictSpec paper.
+"""What dictionaries save on Crimean Tatar, compared with Table 4 of the DictSpec paper.
 
     python benchmarks/crimean_tatar.py --data DATA
 

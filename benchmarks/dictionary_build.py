@@ -1,11 +1,12 @@
-"""What a dictionary costs to build and to use, and what it saves: the figures of the README.
+"""What a dictionary costs to build and to use, and what it saves.
 
-    python benchmarks/dictionary_build.py cost     # time, memory, size, open, look-up
-    python benchmarks/dictionary_build.py saving   # both kinds, two corpora, texts not counted
+    python benchmarks/dictionary_build.py cost     # time, memory and size; opening, look-ups
+    python benchmarks/dictionary_build.py saving   # both kinds of two corpora, on dev texts
     python benchmarks/dictionary_build.py heldout  # both kinds, on lines held out of each corpus
-    python benchmarks/dictionary_build.py shipped  # a table file on dev/wiki and dev/sejm
+    python benchmarks/dictionary_build.py shipped  # a table file, on dev texts
 
-All use the shared corpora (`--shared FOLDER`, default ../shared/data beside the project).
+All use the shared corpora (`--shared FOLDER`, default ../shared/data next to the project). The dev
+texts are dev/wiki and dev/sejm.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _WEIGHTS = {
     **dict.fromkeys(("eltec_pol", "poldracor", "wikisource_pages", "ustawy"), 0.25),
     **dict.fromkeys(("msdocs_dynamics", "libreoffice_help_pl", "manpages_pl"), 0.5),
 }
-"""As the shipped table has them."""
+"""The weights of the shipped table."""
 _HELD_OUT_TOKENS = 30_000
 
 Texts = dict[str, list[list[TargetId]]]
@@ -59,7 +60,7 @@ shared_option = click.option(
 
 @click.group()
 def benchmark() -> None:
-    """Dictionaries: cost and saving."""
+    """Dictionaries: what they cost and what they save."""
 
 
 @benchmark.command()
@@ -67,7 +68,7 @@ def benchmark() -> None:
 @click.option("--kind", type=click.Choice(["backoff", "dictspec"]), default="backoff")
 @click.option("--alignment/--no-alignment", default=True, help="Also the pair's tables.")
 def cost(shared: Path, kind: str, alignment: bool) -> None:
-    """Build the tables of llama3.2 x bielik from all of corpus/train; then use the dictionary."""
+    """Build the tables of llama3.2 and bielik from all of corpus/train, and use the dictionary."""
     target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     corpus = Corpus(sorted((shared / "corpus" / "train").iterdir()))
     options = BackoffOptions() if kind == "backoff" else DictspecOptions()
@@ -125,7 +126,7 @@ def saving(shared: Path) -> None:
 @benchmark.command()
 @shared_option
 def heldout(shared: Path) -> None:
-    """Every 50th line of each corpus held out: what dictionaries of the rest save on it."""
+    """Hold out every 50th line of each corpus, and decode it with dictionaries of the rest."""
     target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     texts: Texts = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +154,7 @@ def heldout(shared: Path) -> None:
 
 
 def _first_tokens(texts: list[list[TargetId]], tokens: int) -> list[list[TargetId]]:
-    """The first texts, until they have so many tokens."""
+    """The first texts, as many as have so many tokens together."""
     total, chosen = 0, []
     for ids in texts:
         if total >= tokens:
@@ -211,7 +212,7 @@ def _print_saving(
 
 
 def _print_use(target: Tokenizer[TargetId], path: Path, shared: Path) -> None:
-    """Memory and time of look-ups, one by one, over dev/wiki."""
+    """The memory and the time of look-ups, one by one, on dev/wiki."""
     texts = _dev_texts(target, shared)["wiki.jsonl"]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     table = read_dictionary(open_bundle(path))
@@ -238,7 +239,7 @@ def _best_ms(call: Callable[[], object], repeats: int = 20) -> float:
 
 
 def _lookup_times(table: Dictionary, texts: Iterable[Sequence[TargetId]]) -> dict[str, Any]:
-    """The next token at every position of the texts, one by one, in microseconds."""
+    """Microseconds of looking up the next token at every position of the texts, one by one."""
     times = []
     for ids in texts:
         for end in range(1, len(ids)):

@@ -1,12 +1,12 @@
-"""Tokenizer fertility on parallel text, and Pearson's r of fertility against what tables save.
+"""Tokenizer fertility on parallel text, and its correlation with what dictionaries save.
 
     python benchmarks/fertility.py parallel --data FOLDER
     python benchmarks/fertility.py saving --data FOLDER [--characters N]
 
-FOLDER has `parallel/` (PUD English-Polish, UDHR) and `crh/`, `train/`, `dev/` as corpora. For
-`saving` each language gives the same number of characters to a table, so that it is fertility that
-differs and not the corpus: Crimean Tatar in two scripts, every tenth line held out, and Polish,
-held out texts from `dev/wiki.jsonl`.
+FOLDER has `parallel/` (PUD English-Polish, UDHR) and the corpora `crh/`, `train/` and `dev/`. For
+`saving`, the tables of all languages are built from the same number of characters, so that only
+fertility differs and not the size of the corpus. The languages are Crimean Tatar in two scripts,
+with every tenth line held out, and Polish, with texts from `dev/wiki.jsonl`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ names_option = click.option(
 
 @click.group()
 def main() -> None:
-    """Fertility."""
+    """Tokenizer fertility."""
 
 
 @main.command()
 @data_option
 @names_option
 def parallel(data: Path, names: tuple[str, ...]) -> None:
-    """Tokens per word of both languages, and parity: tokens over those of the English text."""
+    """Print tokens per word, and parity: the tokens of a text over those of the English text."""
     folder = data / "parallel"
     rows = [line.split("\t") for line in read_texts(folder / "pud.en-pl.tsv")]
     texts = {
@@ -78,7 +78,7 @@ def parallel(data: Path, names: tuple[str, ...]) -> None:
 @click.option("--characters", default=1_500_000, show_default=True, help="Of each corpus.")
 @click.option("--texts", default=400, show_default=True, help="Held-out lines of each language.")
 def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> None:
-    """A row for each language and tokenizer; then r, over all and by language."""
+    """Print a row per language and tokenizer, then Pearson's r over all rows and by language."""
     kinds = [variant.kind for variant in VARIANTS]
     points: list[tuple[str, float, list[float]]] = []
     print(
@@ -101,7 +101,7 @@ def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> N
 
 
 def languages(data: Path, characters: int, texts: int) -> dict[str, tuple[list[str], list[str]]]:
-    """Corpus and held-out lines of each language."""
+    """The corpus and the held-out lines of each language."""
     found = {}
     for script in ("crh_cyr", "crh_lat"):
         lines = list(Corpus([data / "crh" / f"{script}.txt.zst"]).lines())
@@ -129,7 +129,7 @@ def up_to(lines: Sequence[str] | islice[str], characters: int) -> list[str]:
 def emulate_all(
     target: Tokenizer[TargetId], corpus: Sequence[str], held: Sequence[str]
 ) -> list[float]:
-    """Tokens per pass with each kind of table."""
+    """Tokens per step with each kind of table."""
     encoded = target.encode_batch(list(held))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.txt"

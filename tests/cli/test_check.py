@@ -1,4 +1,4 @@
-"""`tokalign check` answers from the tokenizers alone."""
+"""`tokalign check` answers from two tokenizers, without any weights."""
 
 from __future__ import annotations
 

@@ -38,10 +38,7 @@ def count_plainly(
     max_order: int,
     min_count: float,
 ) -> list[Counts]:
-    """The counts of each order by a Counter over tuples.
-
-    weighted: weight and lines of each file.
-    """
+    """The counts of each order, by Counters. weighted: the weight and the lines of each file."""
     counters: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(max_order)]
     for weight, lines in weighted:
         for line in lines:

@@ -14,6 +14,7 @@ import click
 
 from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
 from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import CORPUS, shipped
 
@@ -39,9 +40,7 @@ _SHOWN_PROBLEMS = 10
     help="Text to count: .txt or .jsonl, also .gz or .zst; may be repeated. Default: the bundled "
     "corpora/pl-mini.txt, which is small and Polish.",
 )
-@click.option(
-    "--field", default="text", show_default=True, help="The field of a .jsonl object with its text."
-)
+@field_option
 @click.option(
     "--weight",
     "weights",

@@ -1,4 +1,4 @@
-"""`tokalign check`: will this pair work well? Tokenizers only, no weights, a few seconds."""
+"""`tokalign check`: will this pair work well? It takes two tokenizers, no weights, and seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text to measure on (.txt or .jsonl, also .gz and .zst); default: the bundled Polish one.",
+    help="Text to measure on: .txt or .jsonl, also .gz or .zst. Default: the bundled Polish text.",
 )
-@click.option("--field", default="text", show_default=True, help="Field of a .jsonl line.")
+@field_option
 @json_option
 @quiet_option
 def command(
     draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
 ) -> None:
-    """Compare two tokenizers on a text and say in plain words what to expect."""
+    """Compare two tokenizers on a text, and say what to expect of the pair."""
     from tokalign.build.alignment.alignment_bundle import align
     from tokalign.build.alignment.boundary_rates import measure_boundaries
     from tokalign.build.alignment.coverage import measure_coverage
@@ -70,7 +71,7 @@ def command(
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of at most a sample's worth of text: shares settle long before a whole corpus."""
+    """The first lines, about 4 million characters; with more text the shares hardly change."""
     left = 4_000_000
     for line in lines:
         yield line
@@ -80,7 +81,7 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
-    """What the counts mean for someone who wants to decode faster."""
+    """What the counts mean for the speed of decoding."""
     if same:
         return "Same tokenizer: every draft token is a target token, no translation is needed."
     reach = coverage.target_token_coverage
@@ -88,7 +89,7 @@ def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
     ratio = coverage.draft_fertility / coverage.target_fertility
     return (
         f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "
-        f"the draft spends {ratio:.2f} tokens per target token. Behind a target token "
+        f"the draft spends {ratio:.2f} tokens per target token. After a target token "
         f"{rates.draft_tokens_ruled_out:,} draft tokens are ruled out on average, and "
         f"{rates.healed_boundaries:.1%} of the boundaries need healing "
         f"({rates.tokens_taken_back:.2f} tokens taken back)."

@@ -1,9 +1,10 @@
-"""From n-grams to entries: the trees, the probabilities, and the choice, against brute force."""
+"""From n-grams to entries: the trees, the probabilities and the choice, against brute force."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tokalign.build.dictionary.backoff import entries_within, make_table, select
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
 from tokalign.build.dictionary.pruning import best_predictions, gains, keep_above, keep_best
 from tokalign.build.dictionary.smoothing import smooth
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 MAX_ORDER = 4
 lines = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -61,20 +63,38 @@ def test_the_tree_holds_the_ngrams_and_links_prefixes_and_suffixes(
             assert [shorter[i] for i in level.suffix] == [row[1:] for row in rows]
 
 
+def test_the_example_of_the_tree(bielik: Tokenizer[Any]) -> None:
+    text = [bielik.encode(line) for line in ("w Polsce", "w Polskę")]
+    levels = grow_tree(as_orders(counted(text)))
+
+    def spell(ngram: tuple[int, ...]) -> list[str]:
+        return [bielik.vocabulary.tokens[i].decode() for i in ngram]
+
+    bigrams = [spell(ngram) for ngram in rows_of(levels, 2)]
+    trigrams = [spell(ngram) for ngram in rows_of(levels, 3)]
+    at = trigrams.index([" w", " Pol", "s"])
+    assert bigrams[levels[2].prefix[at]] == [" w", " Pol"]
+    assert bigrams[levels[2].suffix[at]] == [" Pol", "s"]
+    at = bigrams.index([" Pol", "s"])
+    unigrams = [spell(ngram) for ngram in rows_of(levels, 1)]
+    assert unigrams[levels[1].prefix[at]] == [" Pol"]
+    assert unigrams[levels[1].suffix[at]] == ["s"]
+
+
 @given(lines)
 def test_what_a_context_gives_away_is_what_its_ngrams_lose(text: list[list[int]]) -> None:
-    """Probabilities behind a context add up to 1, but for ends of lines and unseen n-grams."""
+    """Probabilities after a context add up to 1, except for ends of lines and unseen n-grams."""
     levels = grow_tree(as_orders(counted(text)))
-    probabilities, left = smooth(levels)
+    probabilities, weights = smooth(levels)
     assert probabilities[0].sum() == pytest.approx(1)
     for order in range(1, len(levels)):
         level, shorter = levels[order], levels[order - 1]
         total = np.bincount(level.prefix, probabilities[order], minlength=len(shorter))
         ended = 1 - np.bincount(level.prefix, level.counts, minlength=len(shorter)) / shorter.counts
         assert (total <= 1 + 1e-5).all()
-        assert (left[order - 1] <= 1).all()
-        # A line's end counts as one more kind of continuation.
-        never = left[order - 1] * (
+        assert (weights[order - 1] <= 1).all()
+        # The end of a line counts as one more id that may follow.
+        never = weights[order - 1] * (
             1
             - np.bincount(
                 level.prefix, probabilities[order - 1][level.suffix], minlength=len(shorter)
@@ -84,7 +104,7 @@ def test_what_a_context_gives_away_is_what_its_ngrams_lose(text: list[list[int]]
 
 
 def test_a_rare_context_is_less_sure_than_a_frequent_one() -> None:
-    """The example of the module: three times out of three is not certain."""
+    """The example of `smoothing.py`: three times out of three is not certain."""
     text = [[1, 2]] * 3 + [[4, 5]] * 300 + [[0]] * 27 + [[2]] * 30
     levels = grow_tree(as_orders(counted(text)))
     probabilities, _ = smooth(levels)
@@ -95,7 +115,7 @@ def test_a_rare_context_is_less_sure_than_a_frequent_one() -> None:
 
 
 @given(lines)
-def test_the_best_prediction_is_the_likeliest_and_of_equals_the_lowest(
+def test_the_best_prediction_is_the_most_probable_and_ties_go_to_the_lowest_id(
     text: list[list[int]],
 ) -> None:
     levels = grow_tree(as_orders(counted(text)))
@@ -103,12 +123,12 @@ def test_the_best_prediction_is_the_likeliest_and_of_equals_the_lowest(
     for order, found in enumerate(best_predictions(levels, probabilities), start=1):
         continued = levels[order]
         for context in range(len(levels[order - 1])):
-            behind = np.flatnonzero(continued.prefix == context)
-            if not len(behind):
+            following = np.flatnonzero(continued.prefix == context)
+            if not len(following):
                 assert found.probabilities[context] == 0
                 continue
-            likely = probabilities[order][behind]
-            best = min(continued.last[behind][likely == likely.max()])
+            likely = probabilities[order][following]
+            best = min(continued.last[following][likely == likely.max()])
             assert found.probabilities[context] == likely.max()
             assert found.ids[context] == best
 
@@ -156,9 +176,9 @@ def test_no_closed_set_is_worth_more_than_the_one_kept(
 @given(lines, st.integers(0, 30))
 def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
     levels = grow_tree(as_orders(counted(text * 3)))
-    probabilities, left = smooth(levels)
+    probabilities, weights = smooth(levels)
     predictions = best_predictions(levels, probabilities)
-    gained = gains(levels, probabilities, left, predictions, p_min=0.1)
+    gained = gains(levels, probabilities, weights, predictions, p_min=0.1)
     kept = keep_best(levels, gained, room)
     assert sum(int(mask.sum()) for mask in kept) <= room
     for length in range(1, len(kept)):
@@ -167,7 +187,7 @@ def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], roo
 
 @given(lines)
 def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[int]]) -> None:
-    """A kept context predicts what it would in the whole table; others defer to a shorter one."""
+    """A kept context predicts what it does in the table of all contexts."""
     levels = grow_tree(as_orders(counted(text * 3)))
     if len(levels) < 2:
         return
@@ -178,8 +198,8 @@ def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[in
             assert ids[node] == token
 
 
-def test_a_context_that_says_what_its_suffix_says_is_not_stored() -> None:
-    """Behind "3 1" comes 2, as behind "1"; behind "4 1" comes 5."""
+def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> None:
+    """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
     pairs = {rows_of(levels, 2)[node] for node in select(levels, 4, 0.1)[1].nodes}

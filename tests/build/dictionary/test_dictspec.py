@@ -32,14 +32,23 @@ def ngram(ids: Any, *, order: int, occurrences: int) -> EncodedNgram:
     return EncodedNgram(tuple(ids), order, occurrences)
 
 
-def test_the_example_of_the_module() -> None:
-    w, pol, sce, ske = range(4)
-    ngrams = [
-        ngram((w, pol, sce), order=2, occurrences=60),
-        ngram((w, pol, ske), order=2, occurrences=40),
-    ]
-    found: Any = best_continuations(ngrams, p_min=0.2)
-    assert found == {(w,): ((pol, sce), 0.6), (w, pol): ((sce,), 0.6)}
+def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
+    tokens = bielik.vocabulary.tokens
+    counted = [(("w", "Polsce"), 60), (("w", "Polskę"), 40)]
+    table = find_continuations(counted, bielik, p_min=0.2)
+    found = {
+        tuple(tokens[i].decode() for i in prefix): (
+            [tokens[i].decode() for i in entry.ids],
+            pytest.approx(entry.probability, abs=1 / 255),
+        )
+        for prefix, entry in table.items()
+    }
+    assert found == {
+        (" w",): ([" Pol", "s", "ce"], 0.6),
+        (" w", " Pol"): (["s", "ce"], 0.6),
+        (" w", " Pol", "s"): (["ce"], 1.0),
+        (" w", " Pol", "sk"): (["ę"], 1.0),
+    }
 
 
 def test_the_probability_of_table_1_of_the_paper() -> None:

@@ -1,4 +1,4 @@
-"""DictSpec, re-created, saves on Polish what is known; the shipped table saves twice that."""
+"""What DictSpec, re-created, saves on Polish; the shipped table saves 1.8 times as much."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def emulate(path: Path, target: Tokenizer[Any], table: Dictionary) -> Statistics
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("text", "speedup", "coverage", "accepted"),
-    [("wiki.jsonl", 1.21, 0.35, 0.60), ("sejm.txt", 1.49, 0.52, 0.94)],
+    [("wiki.jsonl", 1.253, 0.559, 0.453), ("sejm.txt", 1.593, 0.748, 0.792)],
 )
 def test_speedup_coverage_and_mean_accepted_length(
     shared_data: Path,
@@ -59,21 +59,21 @@ def test_speedup_coverage_and_mean_accepted_length(
         statistics.coverage,
         statistics.mean_accepted_length,
     )
-    assert measured == pytest.approx((speedup, coverage, accepted), abs=0.02)
+    assert measured == pytest.approx((speedup, coverage, accepted), abs=0.002)
     # Exact up to the rounding of one multiplication.
     assert measured[0] == pytest.approx(1 + measured[1] * measured[2], abs=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize(("text", "published"), [("wiki.jsonl", 0.188), ("sejm.txt", 0.435)])
-def test_the_shipped_table_saves_twice_as_much(
+@pytest.mark.parametrize(("text", "published"), [("wiki.jsonl", 0.231), ("sejm.txt", 0.526)])
+def test_the_shipped_table_saves_more(
     shared_data: Path, bielik: Tokenizer[Any], text: str, published: float
 ) -> None:
-    """published: what DictSpec's 200,000 n-grams of the same corpora save."""
+    """published: what DictSpec's dictionary of 200,000 n-grams of the same corpora saves."""
     file = shipped(TABLES) / "bielik" / "pl.dictionary.tok"
     assert file.stat().st_size <= 5_000_000
     table = open_dictionary(bielik, file=file)
     assert table is not None
     saved = emulate(shared_data / "corpus" / "dev" / text, bielik, table).tokens_per_round - 1
-    assert saved > 2 * published
+    assert saved > 1.8 * published

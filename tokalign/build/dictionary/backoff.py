@@ -1,27 +1,30 @@
-"""A back-off table from counted token n-grams: smooth, predict, prune, pack."""
+"""A back-off table from counted token n-grams: smooth, predict, prune, pack.
+
+The reader, and what a back-off table is: `tables/backoff.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
 from tokalign.build.dictionary.pruning import ROW_COST, Mask, best_predictions, gains, keep_best
-from tokalign.build.dictionary.smoothing import smooth, sobered
+from tokalign.build.dictionary.smoothing import in_other_text, smooth
 from tokalign.tables.backoff import BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix
 
 P_MIN = ROW_COST
-"""A row is proposed while all ids up to it are right with this probability: while it saves more
-than it costs."""
+"""A chain is proposed as long as it is right with this probability: as long as its next row saves
+more than it costs."""
 
 MAX_PREDICTIONS = 1 << 16
-"""Different answers: their numbers are u16."""
+"""The most different predictions. Their numbers are u16."""
 
 _BYTES_PER_SLOT = 3
 _FINEST = 64
@@ -29,13 +32,13 @@ _FINEST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """What is to be stored of the contexts of one length: which n-grams they are, what follows.
+    """The contexts of one length that are to be stored, with their predictions.
 
-    nodes: indices into the level of n-grams. ids: of the next token. probabilities: f32.
+    nodes: indices into the level of their n-grams. ids: of the next token. probabilities: f32.
     """
 
     nodes: NDArray[np.int64]
-    ids: NDArray[Any]
+    ids: IdArray
     probabilities: Floats
 
 
@@ -47,9 +50,9 @@ def make_table(
     p_min: float = P_MIN,
     max_entries: int | None = None,
 ) -> BackoffTable:
-    """The table that saves most, of those whose sections take at most `max_bytes`.
+    """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: as `grow_tree` makes them. max_entries: fewer than the bytes would hold, for sweeps.
+    levels: from `grow_tree`. p_min: see `P_MIN`. max_entries: an upper bound on the entries.
     Cost: about 3 µs and 60 bytes per n-gram, and 4 µs per entry.
     """
     room = entries_within(max_bytes, id_width=_width(vocabulary_size))
@@ -58,26 +61,26 @@ def make_table(
 
 
 def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]:
-    """The best `entries` contexts with their predictions, those of one id first."""
+    """The best `entries` contexts with their predictions, by length from 1 on."""
     if len(levels) < 2:
         return []
-    smoothed, left = smooth(levels)
-    probabilities = [sobered(values) for values in smoothed]
+    smoothed, weights = smooth(levels)
+    probabilities = [in_other_text(values) for values in smoothed]
     predictions = best_predictions(levels, probabilities)
-    gained = gains(levels, probabilities, left, predictions, p_min=p_min)
+    gained = gains(levels, probabilities, weights, predictions, p_min=p_min)
     return [
         _entries(mask, own.ids, own.probabilities)
         for mask, own in zip(keep_best(levels, gained, entries), predictions, strict=True)
     ]
 
 
-def _entries(mask: Mask, ids: NDArray[Any], probabilities: Floats) -> Entries:
+def _entries(mask: Mask, ids: IdArray, probabilities: Floats) -> Entries:
     nodes = np.flatnonzero(mask)
     return Entries(nodes=nodes, ids=ids[nodes], probabilities=probabilities[nodes])
 
 
 def entries_within(max_bytes: int, *, id_width: int) -> int:
-    """How many entries fit into so many bytes, with as many different predictions as can be."""
+    """How many entries are sure to fit into so many bytes, whatever their predictions are."""
     low, high = 0, max(0, max_bytes) // _BYTES_PER_SLOT
     while low < high:
         middle = (low + high + 1) // 2
@@ -93,7 +96,7 @@ def entries_within(max_bytes: int, *, id_width: int) -> int:
 def pack(
     levels: list[Level], entries: Sequence[Entries], *, vocabulary_size: int, p_min: float
 ) -> BackoffTable:
-    """Store these entries. Equal entries give equal tables."""
+    """Pack entries into a table. Equal entries give equal tables."""
     width = _width(vocabulary_size)
     lengths = [length for length, some in enumerate(entries, start=1) if len(some.nodes)]
     ids = np.concatenate([some.ids for some in entries] or [np.zeros(0, dtype=np.uint16)])
@@ -116,13 +119,14 @@ def pack(
 
 
 def number_predictions(
-    ids: NDArray[Any], probabilities: Floats
-) -> tuple[NDArray[np.uint16], NDArray[Any], NDArray[np.uint8]]:
-    """Each entry's prediction as a number; and the predictions' ids and probabilities in 1/255.
+    ids: IdArray, probabilities: Floats
+) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.uint8]]:
+    """Number the different predictions: the number of each entry, and the ids and the probabilities
+    (in 1/255) by number.
 
-    Probabilities of one id are put into bins of equal width, each entry has the mean of its bin.
-    The bins are the narrowest with which there are at most 65,536 predictions; if one bin per id
-    is too many, the rarest ids share a prediction that is never proposed.
+    The probabilities of one id are put into bins of equal width, and an entry gets the mean of its
+    bin. The bins are as narrow as 65,536 predictions allow. If even one bin per id is too many, the
+    rarest ids share one prediction, which is never proposed.
     """
     for bins in range(_FINEST, 0, -1):
         level = np.minimum((probabilities * bins).astype(np.int64), bins - 1)

@@ -1,15 +1,16 @@
 """Filling a binary fuse map: find an order in which every key still has a slot of its own.
 
-A slot that only one key uses can be left to that key. Take such keys away, and others have a slot
-to themselves; when none is left, the slots are set in reverse, each key's own last. All keys that
-can be taken at one time are, as arrays: they cannot share slots that one of them owns.
+A slot that only one key uses can be left to that key. Without such keys, other slots have a single
+user, and so on. If all keys are taken that way, the slots are set in the reverse order, and setting
+a key's own slot last makes its three slots give its value. All keys that can be taken at one time
+are taken together, as arrays; none of them uses a slot that another one owns.
 Source: the peeling of Graf and Lemire (2022), section 3, in rounds instead of with a queue.
+The reader is `tables/binary_fuse.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +19,20 @@ from tokalign.tables.binary_fuse import FuseShape, Hashes
 
 Integers = NDArray[np.int64]
 Rounds = list[tuple[Integers, Integers]]
+"""For each round the keys that it takes, and the slot of its own of each."""
 
 _SEEDS = 64
 
 
 def peel(places: Integers, slots: int) -> Rounds | None:
-    """Rounds of (keys, the slot that each is given), or None where some keys cannot be placed.
+    """The rounds in which all keys can be taken, or None if some cannot.
 
     places: i64[3, keys], a key's three slots, all different.
     Cost: about 1 µs per key, 32 bytes per slot.
     """
     keys = places.shape[1]
     users = np.bincount(places.ravel(), minlength=slots)
-    # The sum of a slot's keys is its key where there is one.
+    # Where a slot has one key only, the sum of its keys is that key.
     sums = np.zeros(slots, dtype=np.int64)
     for row in places:
         np.add.at(sums, row, np.arange(keys))
@@ -43,11 +45,11 @@ def peel(places: Integers, slots: int) -> Rounds | None:
         for row in touched:
             np.subtract.at(users, row, 1)
             np.subtract.at(sums, row, taken)
-        free = touched[users[touched] == 1]  # some twice: each key is taken once all the same
+        free = touched[users[touched] == 1]  # `np.unique` above drops keys that come twice
     return rounds if sum(len(taken) for taken, _ in rounds) == keys else None
 
 
-def assign(places: Integers, rounds: Rounds, values: NDArray[Any], slots: int) -> Integers:
+def assign(places: Integers, rounds: Rounds, values: NDArray[np.integer], slots: int) -> Integers:
     """Slots i64 such that the XOR of each key's three slots is its value."""
     filled = np.zeros(slots, dtype=np.int64)
     for taken, own in reversed(rounds):
@@ -59,10 +61,11 @@ def assign(places: Integers, rounds: Rounds, values: NDArray[Any], slots: int) -
 def find_shape(
     keys: int, hash_keys: Callable[[int], Hashes]
 ) -> tuple[FuseShape, Hashes, Integers, Rounds]:
-    """The first seed under which all keys find a place, with their hashes, slots and order.
+    """The shape with the first seed under which all keys find a slot, and their hashes, slots and
+    rounds.
 
-    hash_keys: the hash of no ids -> the hashes of all keys.
-    Raises: ValueError if two keys are the same.
+    hash_keys: given the hash to start from (`FuseShape.start`), the hashes of all keys.
+    Raises: ValueError if no seed will do, which means that two keys are the same.
     """
     for seed in range(_SEEDS):
         shape = FuseShape.holding(keys, seed=seed)
@@ -71,4 +74,4 @@ def find_shape(
         rounds = peel(places, shape.slots)
         if rounds is not None:
             return shape, hashes, places, rounds
-    raise ValueError(f"no way to place {keys} keys: some of them are the same")
+    raise ValueError(f"{keys} keys cannot be placed: some of them are the same")

@@ -1,4 +1,4 @@
-"""The dictionary of a target tokenizer and a language, as a bundle; of either kind."""
+"""The dictionary of a target tokenizer and a language as a bundle, of either kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 DICTIONARY_BYTES = 5_000_000
-"""The largest file of a dictionary by default."""
+"""The largest size of a back-off dictionary's file by default."""
 
 _SECTIONS = 4
 _LARGEST = (1 << 32) - 1
@@ -34,7 +34,11 @@ _LARGEST = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictspecOptions:
-    """ngrams: word n-grams kept at most. p_min: the least probability of a continuation."""
+    """How to build a DictSpec dictionary.
+
+    ngrams: how many of the most frequent word n-grams to use.
+    p_min: the least probability of a rest that is stored.
+    """
 
     ngrams: int = 200_000
     p_min: float = 0.2
@@ -42,10 +46,11 @@ class DictspecOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffOptions:
-    """max_bytes: of the whole file. p_min: of a whole chain, when it is read.
+    """How to build a back-off dictionary.
 
-    min_count: n-grams counted less often are left out. memory: bytes that counting may hold.
-    workspace: a folder for finished counts, from which a killed build resumes.
+    max_bytes: the largest size of the whole file. p_min: the least probability of a whole chain
+    that is proposed; the table is chosen for it, and stores it for the reader.
+    min_count, memory, workspace: see `count_token_ngrams`.
     """
 
     max_bytes: int = DICTIONARY_BYTES
@@ -63,7 +68,10 @@ def build_dictionary(
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The dictionary that `options` describe. Raises: UsageError if it cannot be that small."""
+    """The dictionary that `options` describe.
+
+    Raises: UsageError if not even its header fits in the size asked for.
+    """
     if isinstance(options, DictspecOptions):
         return _build_dictspec(target, corpus, options, language, stage)
     return _build_backoff(target, corpus, options, language, stage)
@@ -117,7 +125,7 @@ def _backoff_frame(
     language: str,
     levels: Sequence[Level],
 ) -> Bundle:
-    """The bundle of a back-off table that is not chosen yet."""
+    """The bundle of a back-off table, without what is known only once the table is chosen."""
     return Bundle(
         kind="dictionary",
         fingerprints={"target": target.fingerprint},
@@ -139,7 +147,7 @@ def _backoff_frame(
 
 
 def _size_of_frame(frame: Bundle) -> int:
-    """An upper bound of what a file takes besides the content of its sections."""
+    """An upper bound of what a file takes in addition to the content of its sections."""
     names = ("seed", "segment_bits", "segments", "max_context")
     numbers: dict[str, Any] = dict.fromkeys(names, _LARGEST)
     full = replace(
@@ -148,7 +156,7 @@ def _size_of_frame(frame: Bundle) -> int:
         statistics={**frame.statistics, "entries": _LARGEST, "different_predictions": _LARGEST},
         sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
     )
-    # Two numbers of each section may take four bytes more in the directory.
+    # In the directory, two numbers of each section may take four bytes more.
     return len(encode_bundle(full)) + _SECTIONS * (ALIGNMENT + 8)
 
 
@@ -159,7 +167,6 @@ def _build_dictspec(
     language: str,
     stage: Stage,
 ) -> Bundle:
-    """As DictSpec publishes it."""
     with stage(corpus.size, "Counting word n-grams") as advance:
         counted = count_word_ngrams(corpus.lines(advance))
     with stage(options.ngrams, "Encoding n-grams") as advance:

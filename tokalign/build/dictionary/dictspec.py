@@ -9,10 +9,12 @@ paper: `персональний комп'ютер` 12,400 times and `персо
 `п' ют ер` the probability 98.6 %, whatever longer n-grams begin the same way. Where several orders
 offer a rest, the most probable one is stored; ties go to the rest with more ids.
 
-Example: " w Polsce" 60 times and " w Polskę" 40 times, as ` w` + ` Pol` + `sce` or `skę`. After
-` w`, and after ` w Pol`, the rest of " w Polsce" is stored with probability 0.6.
+Example (Bielik): "w Polsce" 60 times and "w Polskę" 40 times. The tokens are `▁w ▁Pol s ce` and
+`▁w ▁Pol sk ę`. After `▁w`, and after `▁w ▁Pol`, the rest of "w Polsce" is stored with probability
+0.6. After `▁w ▁Pol s` only `ce` can follow, and after `▁w ▁Pol sk` only `ę`.
 
-What the paper leaves open, how it is decided here and why: `docs/dictspec.md`.
+`docs/dictspec.md` says what the paper leaves open and how it is decided here. The reader is
+`tables/dictspec.py`.
 """
 
 from __future__ import annotations

@@ -1,38 +1,47 @@
 """Token n-grams as two trees over the same nodes: by prefix and by suffix.
 
-The prefix of an n-gram (its last id left out) is the context that it continues; its suffix (its
-first id left out) is the same event in the next shorter context. Both are kept n-grams themselves.
+The prefix of an n-gram (without its last id) is the context that it continues. Its suffix (without
+its first id) is the same event in the next shorter context. Both are counted n-grams themselves.
+
+Example (Bielik), from the lines "w Polsce" and "w Polskę":
+
+    n-gram          prefix (the context)    suffix (the same in a shorter context)
+    ▁w ▁Pol s       ▁w ▁Pol                 ▁Pol s
+    ▁Pol s          ▁Pol                    s
+
+So p(s | ▁w ▁Pol) is found at `▁w ▁Pol s`, and p(s | ▁Pol), which it backs off to, at the suffix of
+`▁w ▁Pol s`. Read `smoothing.py` next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.counting.windows import IdArray, TokenNgrams
 
 Indices = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
 MISSING = -1
+"""Where there is no such n-gram."""
 
 _BITS = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The n-grams of one order, in the order of their ids.
+    """The n-grams of one order, sorted by their ids.
 
-    last: u16 or u32[k], the last id. counts: f32[k].
+    last: u16 or u32[k], the last id of each. counts: f32[k].
     prefix, suffix: u32[k], indices into the level of the next lower order (0 at order 1).
-    keys: u64[k], sorted: prefix and last id, to look an n-gram up.
+    keys: u64[k], sorted: prefix and last id as one number, to look n-grams up.
     """
 
-    last: NDArray[Any]
+    last: IdArray
     counts: Floats
     prefix: Indices
     suffix: Indices
@@ -41,8 +50,8 @@ class Level:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def find(self, prefix: NDArray[Any], last: NDArray[Any]) -> NDArray[np.int64]:
-        """Indices of the n-grams with these prefixes and last ids, MISSING where there is none."""
+    def find(self, prefix: NDArray[np.integer], last: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Indices of the n-grams with these prefixes and last ids; MISSING where there is none."""
         wanted = _keys(prefix, last)
         if not len(self):
             return np.full(len(wanted), MISSING)
@@ -51,12 +60,12 @@ class Level:
 
 
 def grow_tree(orders: Iterable[TokenNgrams]) -> list[Level]:
-    """Link the n-grams of each order, from order 1 on, to those of the order before.
+    """Link the n-grams of each order, from order 1 on, to those of the next lower order.
 
-    An order that is empty ends the tree. Cost: about 0.5 µs and 26 bytes per n-gram.
+    The first empty order ends the tree. Cost: about 0.5 µs and 26 bytes per n-gram.
     """
     levels: list[Level] = []
-    shorter: NDArray[Any] | None = None
+    shorter: IdArray | None = None
     for ngrams in orders:
         if not len(ngrams):
             break
@@ -65,7 +74,7 @@ def grow_tree(orders: Iterable[TokenNgrams]) -> list[Level]:
     return levels
 
 
-def _link(ngrams: TokenNgrams, above: Level | None, shorter: NDArray[Any] | None) -> Level:
+def _link(ngrams: TokenNgrams, above: Level | None, shorter: IdArray | None) -> Level:
     last = np.ascontiguousarray(ngrams.ids[:, -1])
     if above is None or shorter is None:
         prefix = suffix = np.zeros(len(last), dtype=np.uint32)
@@ -82,7 +91,7 @@ def _link(ngrams: TokenNgrams, above: Level | None, shorter: NDArray[Any] | None
     )
 
 
-def _find_prefixes(ids: NDArray[Any], shorter: NDArray[Any]) -> Indices:
+def _find_prefixes(ids: IdArray, shorter: IdArray) -> Indices:
     """For each row the index of its first n - 1 ids among the sorted rows of `shorter`."""
     changes = np.any(ids[1:, :-1] != ids[:-1, :-1], axis=1)
     starts = np.flatnonzero(np.concatenate([[True], changes]))
@@ -90,19 +99,21 @@ def _find_prefixes(ids: NDArray[Any], shorter: NDArray[Any]) -> Indices:
     return np.repeat(found, np.diff(starts, append=len(ids))).astype(np.uint32)
 
 
-def _as_strings(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows as byte strings that sort as the rows do: big-endian ids."""
+def _as_strings(rows: IdArray) -> NDArray[np.bytes_]:
+    """Rows as byte strings that sort like the rows: their ids in big-endian order."""
     width = rows.dtype.itemsize
     packed = np.ascontiguousarray(rows.astype(f">u{width}"))
     return packed.view(f"S{width * rows.shape[1]}").ravel()
 
 
-def _keys(prefix: NDArray[Any], last: NDArray[Any]) -> NDArray[np.uint64]:
+def _keys(prefix: NDArray[np.integer], last: NDArray[np.integer]) -> NDArray[np.uint64]:
     return prefix.astype(np.uint64) << _BITS | last.astype(np.uint64)
 
 
-def walk_back(levels: list[Level], order: int, nodes: NDArray[Any]) -> Iterator[NDArray[np.uint64]]:
-    """The ids of these n-grams of one order, u64[nodes] at a time, from the last to the first."""
+def walk_back(
+    levels: list[Level], order: int, nodes: NDArray[np.integer]
+) -> Iterator[NDArray[np.uint64]]:
+    """The ids of these n-grams of one order, from the last to the first, each as u64[nodes]."""
     for level in levels[order - 1 :: -1]:
         yield level.last[nodes].astype(np.uint64)
         nodes = level.prefix[nodes]

@@ -1,57 +1,62 @@
-"""Which contexts are worth their bytes.
+"""Choosing which contexts are worth their bytes.
 
-Contexts form a tree: the parent of a context is its suffix, the same text with the first id left
-out. Reading a context's own prediction instead of its parent's changes what is gained at each of
-its occurrences; these changes add up, because whoever reads a longer context has it measured
-against this one. So the value of a set of contexts is the sum of their gains, and the best set at a
-price per entry is found bottom-up: a context is kept if it and the best of what hangs on it gain
-more than they cost. A context that says what its suffix says gains next to nothing, and stays only
-where a longer one hangs on it.
+Contexts form a tree: the parent of a context is its suffix, the same ids without the first. If a
+context is stored, its own prediction is read wherever it occurs, and not that of its suffix. Its
+*gain* is what that changes, summed over its occurrences. The gain of a longer context is measured
+against this one, so gains add up: a set of contexts is worth the sum of its gains.
+
+If every entry has the same price, the best set is found from the longest contexts to the shortest.
+A context is kept if its gain, and the worth of the best set of longer contexts that end with it,
+exceed its price. A context that predicts what its suffix predicts gains next to nothing; it is kept
+only if longer contexts need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.ngram_tree import MISSING, Floats, Level
 
 ROW_COST = 0.05
 """What a verified row costs, in passes of the target."""
 
 _RARELY_SEEN = 0.5
-"""How much less often a context is met in new text than it was counted."""
+"""A context is met in new text as often as it was counted, less this."""
 
 _FIRST = 0.4
-"""How often a token is the first of its chain, so that a likely enough one is proposed; in all
-other cases the chain's probability so far decides, taken as log-uniform down to p_min."""
+"""The share of tokens that are the first of their chain: such a token is proposed if its own
+probability is at least p_min. For all others that of the whole chain has to be, and the chain so
+far is assumed to have a log-uniform probability between p_min and 1."""
 
 _PRECISION = 1e-3
-"""To what part of itself the price of an entry is found."""
+"""The relative precision to which the price of an entry is found."""
 
 _UNFILLED = 1 / 500
-"""How much of the room may stay empty."""
+"""The share of the room that may stay empty."""
 
 Mask = NDArray[np.bool_]
+"""Which contexts of one length are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """The likeliest next id of each context of one length.
+    """The most probable next id of each context of one length.
 
-    ids: [contexts], of no meaning where nothing is known. probabilities: f32[contexts], 0 there.
+    ids: [contexts]. probabilities: f32[contexts]; 0 where nothing is known, and then the id means
+    nothing.
     """
 
-    ids: NDArray[Any]
+    ids: IdArray
     probabilities: Floats
 
 
 def best_predictions(levels: Sequence[Level], probabilities: Sequence[Floats]) -> list[Predictions]:
-    """For contexts of length 1, 2, ...: one length less than there are orders."""
+    """For contexts of each length from 1 on; there is one length less than there are orders."""
     return [
         _best(len(contexts), continued, likely)
         for contexts, continued, likely in zip(levels, levels[1:], probabilities[1:], strict=False)
@@ -62,7 +67,7 @@ def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions
     ids = np.zeros(contexts, dtype=continued.last.dtype)
     highest = np.zeros(contexts, dtype=np.float32)
     np.maximum.at(highest, continued.prefix, probabilities)
-    # Of equals the lowest id: written last.
+    # Ties go to the lowest id, so it is written last.
     winners = np.flatnonzero(probabilities == highest[continued.prefix])[::-1]
     ids[continued.prefix[winners]] = continued.last[winners]
     return Predictions(ids=ids, probabilities=highest)
@@ -71,16 +76,17 @@ def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions
 def gains(
     levels: Sequence[Level],
     probabilities: Sequence[Floats],
-    left: Sequence[Floats],
+    weights: Sequence[Floats],
     predictions: Sequence[Predictions],
     *,
     p_min: float,
 ) -> list[Floats]:
-    """What each context gains over its suffix, in passes saved if the corpus were decoded.
+    """What each context gains over its suffix, in passes saved when the corpus is decoded.
 
-    A prediction that is proposed saves a pass if it is right and costs a row. How often it is
-    proposed depends on its probability as stored, how often it is right on its probability here.
-    Cost: about 1 µs per context.
+    A proposed prediction costs a row, and saves a pass if it is right. How often it is proposed
+    follows from the probability that is stored with it; how often it is right, from its probability
+    in this context.
+    probabilities, weights: see `smoothing.smooth`. Cost: about 1 µs per context.
     """
     found: list[Floats] = []
     for length, (level, own) in enumerate(zip(levels, predictions, strict=False), start=1):
@@ -89,7 +95,7 @@ def gains(
             shorter = predictions[length - 2]
             claimed = shorter.probabilities[level.suffix]
             at = levels[length].find(np.arange(len(level)), shorter.ids[level.suffix])
-            here = np.where(at == MISSING, left[length - 1] * claimed, probabilities[length][at])
+            here = np.where(at == MISSING, weights[length - 1] * claimed, probabilities[length][at])
             value -= _value(claimed, here, p_min)
         value *= np.maximum(level.counts - _RARELY_SEEN, 0)
         value[own.probabilities == 0] = -np.inf
@@ -98,16 +104,16 @@ def gains(
 
 
 def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
-    """Passes saved per occurrence: how often it is proposed times what that gains."""
+    """Passes saved per occurrence: the chance of being proposed times what that gains."""
     depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
     proposed = np.where(stored >= p_min, _FIRST + (1 - _FIRST) * depth, 0)
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
 
 def keep_best(levels: Sequence[Level], gained: Sequence[Floats], entries: int) -> list[Mask]:
-    """Masks over the contexts of each length: the best set of at most `entries`.
+    """The best set of at most `entries` contexts, as masks over the contexts of each length.
 
-    The suffix of a kept context is kept. The price per entry is found by bisection.
+    It has the suffix of each of its contexts. The price of an entry is found by bisection.
     """
     suffixes = [level.suffix for level in levels[: len(gained)]]
     low, high = 0.0, 1.0
@@ -127,9 +133,9 @@ def keep_best(levels: Sequence[Level], gained: Sequence[Floats], entries: int) -
 
 
 def keep_above(
-    suffixes: Sequence[NDArray[Any]], gained: Sequence[Floats], price: float
+    suffixes: Sequence[NDArray[np.integer]], gained: Sequence[Floats], price: float
 ) -> list[Mask]:
-    """The set with the highest sum of gains less `price` per context, closed under suffixes."""
+    """The set, closed under suffixes, with the highest sum of gains less `price` per context."""
     worth = [gain.astype(np.float64) - price for gain in gained]
     for length in range(len(worth) - 1, 0, -1):
         worth[length - 1] += np.bincount(

@@ -1,12 +1,13 @@
-"""Probabilities of token n-grams: a rare context does not look certain.
+"""Probabilities of token n-grams, smoothed so that a rare context does not look certain.
 
-Every n-gram gives a little of its count away, and what a context's n-grams give away is shared out
-as the next shorter context has it:
+Every n-gram gives up a little of its count. What the n-grams of a context give up is shared out in
+proportion to the probabilities in the next shorter context:
 
     p(w | context) = (max(count - D, 0) + (D * T + A) * p(w | shorter context)) / (total + A)
 
-T is the number of different ids behind the context. Example, D = 0.9 and A = 0.5: seen three times,
-always followed by the same id, which the shorter context gives 0.1, it has 0.64, not 1.
+T is the number of different ids seen after the context. Example, with D = 0.9 and A = 0.5: a
+context was seen three times, always followed by the same id, which has probability 0.1 in the
+shorter context. Its probability here is 0.64, not 1.
 Source: interpolated absolute discounting (Ney, Essen and Kneser, 1994) with the concentration A of
 Teh's hierarchical Pitman-Yor model (2006), and plain counts in the shorter contexts.
 """
@@ -24,42 +25,43 @@ DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
 OPTIMISM = 0.5
-"""By how much, in log-odds, the best prediction of a context is less often right in other text.
+"""How much less often the best prediction of a context is right in other text, in log-odds.
 
-It was chosen for being the best in the text that was counted. Measured on lines held out of five
-corpora of Polish: between 0.4 and 0.7 at every probability, whatever the length of the context.
+It is the best one in the text that was counted, so its probability there is too high. Measured on
+lines held out of five corpora of Polish: between 0.4 and 0.7 at every probability and every length
+of context.
 """
 
 
 def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
-    """For each order: p(last id | prefix) of each n-gram, and what each n-gram, taken as a
-    context, leaves to the next shorter one (the weight of p(w | shorter context) above).
+    """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
 
-    Contexts of the highest order leave everything to shorter ones.
+    The back-off weight of an n-gram that is a context is the factor of p(w | shorter context)
+    above. For the highest order it is 1.
     """
     probabilities = [levels[0].counts / levels[0].counts.sum()]
-    left: list[Floats] = []
+    weights: list[Floats] = []
     for contexts, continued in pairwise(levels):
-        weight = _left(contexts, continued)
-        left.append(weight)
+        weight = _backoff_weights(contexts, continued)
+        weights.append(weight)
         own = np.maximum(continued.counts - DISCOUNT, 0)
         own /= contexts.counts[continued.prefix] + CONCENTRATION
         shorter = probabilities[-1][continued.suffix]
         probabilities.append(own + weight[continued.prefix] * shorter)
-    left.append(np.ones(len(levels[-1]), dtype=np.float32))
-    return probabilities, left
+    weights.append(np.ones(len(levels[-1]), dtype=np.float32))
+    return probabilities, weights
 
 
-def sobered(probabilities: Floats) -> Floats:
-    """Probabilities as they turn out in other text: their log-odds less `OPTIMISM`."""
+def in_other_text(probabilities: Floats) -> Floats:
+    """The probabilities to expect in text that was not counted: their log-odds less `OPTIMISM`."""
     odds = probabilities * np.float32(np.exp(-OPTIMISM))
     return np.asarray(odds / (1 - probabilities + odds), dtype=np.float32)
 
 
-def _left(contexts: Level, continued: Level) -> Floats:
+def _backoff_weights(contexts: Level, continued: Level) -> Floats:
     """(D * T + A) / (total + A) of every context.
 
-    What was seen behind a context too rarely to be kept as an n-gram counts as one kind each.
+    Occurrences of n-grams that were too rare to be kept count as one different id each.
     """
     size = len(contexts)
     kinds = np.bincount(continued.prefix, minlength=size)
