@@ -111,11 +111,7 @@ def clock(
 
 
 def boundaries_of(target: Tokenizer[TargetId], lines: list[str]) -> list[tuple[bytes, TargetId]]:
-<<<<<<< HEAD
-    """After every token: the text since the last settled piece, and the token."""
-=======
     """The text since the last settled piece and the last token, after every token."""
->>>>>>> main
     found, spelled = [], target.vocabulary.tokens
     for line in lines:
         encoder = IncrementalEncoder(target.bpe)
