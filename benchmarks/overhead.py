@@ -4,9 +4,9 @@
 
 All ways to decode run in one process, one after another for each prompt. Their order turns with
 every repetition, so that heat and other programs affect all alike. Speeds leave out the first
-token. Ratios are medians over prompts and repetitions: `plain / mlx-lm` is the overhead of the loop,
-`auto / plain` is what drafting costs or brings. Host time is that of a round without the passes of
-either model. On a shared machine, `--cpu` counts processor time instead of time.
+token. Ratios are medians over prompts and repetitions: `plain / mlx-lm` is the overhead of the
+loop, `auto / plain` is what drafting costs or brings. Host time is that of a round without the
+passes of either model. On a shared machine, `--cpu` counts processor time instead of time.
 """
 
 from __future__ import annotations
