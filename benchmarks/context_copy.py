@@ -3,13 +3,14 @@
     python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
     python benchmarks/context_copy.py --text FILE calibration
 
-The outputs are known because a script makes them from the prompt's own text, as an assistant that
-is asked to would: it replaces words (edit), leaves sentences out (shorten), keeps what stands
-before the first comma of every third sentence (summary), puts the shorter half of the sentences in
-a list by length (list). No text is made up; the prompt is one line of instruction and the text.
+The prompt is one line of instruction and a text. The outputs are known, because a script makes
+them from that text as an assistant would: it replaces words (edit), leaves sentences out (shorten),
+keeps every third sentence up to its first comma (summary), or lists the shorter half of the
+sentences by length (list).
 
-Both copy at most 10 tokens. `prompt lookup` is as published: the longest of the last 3 ids, its
-first occurrence. A row is a verified position beyond the first of a round.
+Both copy at most 10 tokens. `prompt lookup` works as published: it takes the longest n-gram of the
+last 3 ids that occurred before, at its first occurrence. A row is a verified position after the
+first of a round.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 CHARACTERS = 2500
-"""Of each text; shorter ones than half of it are left out."""
+"""Taken of each text; texts shorter than half of this are left out."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…]) +(?=[A-ZĄĆĘŁŃÓŚŹŻ„])")
 
 
 def edit(text: str, random: Random) -> str:
-    """Every sixteenth word becomes another one of the text."""
+    """Replace every sixteenth word by another one of the text."""
     words = text.split(" ")
     return " ".join(random.choice(words) if random.random() < 1 / 16 else w for w in words)
 
 
 def shorten(text: str, random: Random) -> str:
-    """Four sentences in ten are left out."""
+    """Leave out four sentences in ten."""
     return " ".join(s for s in sentences(text) if random.random() < 0.6)
 
 
@@ -73,6 +74,7 @@ TASKS: dict[str, tuple[str, Callable[[str, Random], str]]] = {
 
 
 def sentences(text: str) -> list[str]:
+    """The sentences of a text, cut where a capital letter follows a full stop and a space."""
     return [s for s in _SENTENCE_END.split(text.replace("\n", " ")) if s.strip()]
 
 
@@ -87,6 +89,7 @@ class Generation:
 def generations(
     task: str, texts: Iterable[str], target: Tokenizer[TargetId], seed: int = 0
 ) -> list[Generation]:
+    """One generation of a task for each text."""
     instruction, answer = TASKS[task]
     random, made = Random(seed), []
     for text in texts:
@@ -100,6 +103,7 @@ def generations(
 
 
 def measure(made: Iterable[Generation], drafting: Drafting) -> Statistics:
+    """Replay generations with a method; the statistics of all together."""
     statistics = Statistics()
     for one in made:
         drafter = make_drafter(drafting, None)
@@ -131,6 +135,7 @@ METHODS = {
 def main(
     context: click.Context, *, target: str, files: tuple[Path, ...], text_field: str, limit: int
 ) -> None:
+    """Print one row per task and method."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     texts = [text for file in files for text in long_texts(file, text_field, limit)]
     made = {task: generations(task, texts, tokenizer) for task in TASKS}
@@ -150,6 +155,7 @@ def main(
 
 
 def long_texts(file: Path, text_field: str, limit: int) -> list[str]:
+    """The first `limit` texts of a file that are long enough."""
     found = read_texts(file, field=text_field)
     return [text for text in found if len(text) >= CHARACTERS // 2][:limit]
 
@@ -158,19 +164,23 @@ def long_texts(file: Path, text_field: str, limit: int) -> list[str]:
 
 
 class Frequencies(CopyReliability):
-    """Instead of a shift, a Beta estimate for every kind and length; the prior weighs 10 trials."""
+    """Beta estimates instead of a shift, by kind and length; the prior is worth 10 trials."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def probability(self, kind: int, length: int) -> float:
+        """See `CopyReliability`."""
         prior = PRIORS[kind]
         place = min(length, len(prior))
         right, trials = self._seen[kind, place]
         return (right + 10 * prior[place - 1]) / (trials + 10)
 
-    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None:
+    def learn(
+        self, text: Sequence[TargetId], occurrence: Occurrence | None, token: TargetId
+    ) -> None:
+        """See `CopyReliability`."""
         if occurrence is not None:
             kind, right = judge(text, occurrence, token)
             seen = self._seen[kind, min(occurrence.length, len(PRIORS[kind]))]
@@ -180,11 +190,14 @@ class Frequencies(CopyReliability):
 class Unmoved(CopyReliability):
     """The prior alone."""
 
-    def learn(self, text: Sequence[int], occurrence: Occurrence | None, token: int) -> None: ...
+    def learn(
+        self, text: Sequence[TargetId], occurrence: Occurrence | None, token: TargetId
+    ) -> None:
+        """Learn nothing."""
 
 
-def judge(text: Sequence[int], occurrence: Occurrence, token: int) -> tuple[int, bool]:
-    """What kind of match it was, and whether its latest occurrence went on like the text."""
+def judge(text: Sequence[TargetId], occurrence: Occurrence, token: TargetId) -> tuple[int, bool]:
+    """The kind of a match, and whether its latest occurrence went on like the text."""
     _, first, latest = occurrence
     kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
     return kind, text[latest] == token
@@ -203,6 +216,7 @@ def calibration(made: dict[str, list[Generation]]) -> None:
 
 
 def log_loss(made: Iterable[Generation], make: Callable[[], CopyReliability]) -> float:
+    """The mean log-loss in nats over all tokens of the outputs that had a match before them."""
     losses = []
     for one in made:
         automaton, reliability = SuffixAutomaton(), make()

@@ -1,4 +1,4 @@
-"""The gain controller on machines one does not have: traces replayed under every shipped curve.
+"""The draft length controller on other machines: traces replayed under every shipped curve.
 
     tokalign emulate --method hybrid --target bielik --text wiki200.jsonl --prompt-tokens 12 \
         --max-draft 16 --trace hybrid.jsonl
@@ -6,9 +6,10 @@
         --trace draft.jsonl
     python benchmarks/controller.py hybrid.jsonl draft.jsonl [--together hybrid.jsonl,draft.jsonl]
 
-One row per trace and curve: speed-up against plain decoding of the best fixed draft length, chosen
-in hindsight, and of `auto`, which begins with the true curve (`--blind`: with that of 24 % per row,
-in no unit). Nothing is timed; the bars are 0.99 x plain and 0.97 x the best fixed length.
+One row per trace and curve shows the speed-up against plain decoding of the best fixed draft
+length, chosen in hindsight, and of `auto`. `auto` begins with the true curve; with `--blind` it
+begins with that of 24 % per row, whose unit it does not know. Nothing is timed. The bars are 0.99
+of plain decoding and 0.97 of the best fixed length.
 """
 
 from __future__ import annotations

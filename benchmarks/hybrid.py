@@ -1,12 +1,13 @@
-"""The hybrid ranked by gain against every fixed order of its sources, in replay.
+"""The hybrid against every fixed order of its sources, in replay.
 
     python benchmarks/hybrid.py --data FOLDER [--draft-model MODEL] [--limit N] [--tokens N]
 
 FOLDER has the dev texts (`wiki.jsonl`, `sejm.txt`, `questions.jsonl`). A draft model's proposals
-are recorded once behind every position of a text and then played to every method, so all of them
-see the same answers. Two prices: verified rows and draft passes cost nothing (tokens per round,
-what emulators count); and a row costs 5 %, a draft pass 10 % of a plain pass (tokens per pass'
-worth of time). `orders` are those of `--method hybrid-fixed`.
+are recorded once at every position of a text and then played to every method, so that all methods
+see the same answers. There are two prices. Under the first, verified rows and draft passes cost
+nothing; it gives tokens per round, as emulators count. Under the second, a row costs 5 % and a
+draft pass 10 % of a plain pass; it gives tokens per time of a plain pass. The orders are those of
+`--method hybrid-fixed`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ PROMPT_TOKENS = 4
 
 @dataclass(frozen=True)
 class Text:
-    """Ids, and what the draft model answers behind each of them; nothing without a model."""
+    """Ids, and the draft model's answers by the number of ids before them; none without a model."""
 
     ids: Sequence[TargetId]
     answers: dict[int, Proposal] = field(default_factory=dict)
@@ -61,17 +62,18 @@ class Text:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Plays what was recorded, chains only."""
+    """Proposes what was recorded, chains only."""
 
     answers: dict[int, Proposal]
 
     def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
         answer = self.answers[len(context.ids)]
         return replace(answer, tree=answer.tree.first_chain.head(limit), distributions=())
 
 
 def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
-    """Ask a drafter behind every position of a text."""
+    """Ask a drafter at every position of a text."""
     context, answers = Context(ids[:PROMPT_TOKENS]), {}
     for end in range(PROMPT_TOKENS, len(ids)):
         answers[end] = drafter.propose(context, limit)
@@ -94,7 +96,7 @@ def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[fl
 
 
 def orders(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """The orders that differ: a draft model always answers, so nothing behind it is asked."""
+    """The orders that differ: a draft model always answers, so no source after it is asked."""
     cut = [p[: p.index("draft") + 1] if "draft" in p else p for p in permutations(names)]
     return sorted(set(cut), key=cut.index)
 
@@ -102,7 +104,7 @@ def orders(names: Sequence[str]) -> list[tuple[str, ...]]:
 def recorder(
     model: str | None, target: Tokenizer[TargetId], steps: int
 ) -> Callable[[Sequence[TargetId]], Text]:
-    """What makes texts out of ids, with the answers of a draft model if one is given."""
+    """A function that makes texts of ids, with the answers of a draft model if one is given."""
     if model is None:
         return Text
     location = resolve_model(model)
@@ -136,6 +138,7 @@ def main(
     limit: int | None,
     tokens: int | None,
 ) -> None:
+    """Print one table per set of texts, with one row per method."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     drafting = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary))
     make_text = recorder(draft_model, tokenizer, steps)

@@ -1,9 +1,9 @@
-"""What drafting without a model costs the host: every function that a round calls, in microseconds.
+"""What drafting without a model costs the host: the functions that a round calls, in microseconds.
 
     python benchmarks/lookup_cost.py --text FILE [--dictionary FILE] [--tokens N]
 
-The texts are decoded once in replay with the hybrid; every call is timed where it stands, clock
-included (about 0.1 µs). Memory is that of the suffix automaton alone.
+The texts are decoded in replay with the hybrid, once for each function, whose calls are timed in
+place. A time includes that of the clock, about 0.1 µs. Memory is that of the automaton alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import click
 
@@ -32,6 +32,9 @@ from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
 TIMED: tuple[tuple[type, str], ...] = (
     (SuffixAutomaton, "append"),
     (SuffixAutomaton, "longest_repeat"),
@@ -47,8 +50,10 @@ TIMED: tuple[tuple[type, str], ...] = (
 )
 
 
-def timed(call: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
-    def run(*arguments: Any, **named: Any) -> Any:
+def timed(call: Callable[Given, Found], times: list[int]) -> Callable[Given, Found]:
+    """The same function, which also appends the nanoseconds of each call to `times`."""
+
+    def run(*arguments: Given.args, **named: Given.kwargs) -> Found:
         started = time.perf_counter_ns()
         found = call(*arguments, **named)
         times.append(time.perf_counter_ns() - started)
@@ -64,6 +69,7 @@ def timed(call: Callable[..., Any], times: list[int]) -> Callable[..., Any]:
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--tokens", default=4000, show_default=True, help="All texts as one, up to here.")
 def main(target: str, text: Path, text_field: str, dictionary: Path | None, tokens: int) -> None:
+    """Print one row per function."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     texts = tokenizer.encode_batch(read_texts(text, field=text_field))
     ids = [token for one in texts for token in one][:tokens]

@@ -2,11 +2,11 @@
 
     python benchmarks/overhead.py [--target MODEL] [--draft MODEL] [--prompts FILE ...]
 
-All in one process, one after another for each prompt, in an order that turns with every repetition,
-so that heat and other programs hit all alike. Speeds are of the tokens behind the first. Ratios are
-medians over prompts and repetitions: `plain / mlx-lm` is the loop's overhead, `auto / plain` what
-turning drafting on costs or brings; host time is of a round without the passes of either model. On
-a machine that is shared, `--cpu` counts processor time instead of time.
+All ways to decode run in one process, one after another for each prompt. Their order turns with
+every repetition, so that heat and other programs affect all alike. Speeds leave out the first
+token. Ratios are medians over prompts and repetitions: `plain / mlx-lm` is the overhead of the
+loop, `auto / plain` is what drafting costs or brings. Host time is that of a round without the
+passes of either model. On a shared machine, `--cpu` counts processor time instead of time.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Speeds:
     host: dict[str, list[float]] = field(default_factory=dict)
 
     def ratio(self, one: str, other: str) -> float:
+        """The median speed of one way to decode over that of another."""
         pairs = zip(self.rates[one], self.rates[other], strict=True)
         return median(a / b for a, b in pairs)
 
@@ -70,7 +71,7 @@ def _tokalign(
 
 
 def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]:
-    """Plain, and `auto` of every method; none of them ends before the last token."""
+    """Plain decoding and `auto` with every method; none of them stops before the last token."""
     ours: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     ours = replace(ours, stop_ids=frozenset())
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())

@@ -124,6 +124,9 @@ def test_alternatives_to_the_chain_stay_with_their_parent() -> None:
     short = RecordedProposal.of(tree, (3,), passes=3).at_most(1)
     assert short.tree.parents == (-1, -1)
     assert short.passes == 1
+    later = RecordedProposal.of(TokenTree((WRONG,) * 4, (-1, 0, 1, 1), ("d",) * 4), (), passes=3)
+    assert later.at_most(1).tree.parents == (-1,)
+    assert later.at_most(2).tree.parents == (-1, 0, 1)
     assert short.path == [1]
 
 

@@ -18,7 +18,7 @@ few_ids = st.one_of(
 
 
 def ends_of(part: Sequence[int], text: Sequence[int]) -> list[int]:
-    """Behind how many ids of `text` each occurrence of `part` ends."""
+    """After how many ids of `text` each occurrence of `part` ends."""
     size = len(part)
     return [end for end in range(size, len(text) + 1) if text[end - size : end] == part]
 

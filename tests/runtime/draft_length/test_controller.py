@@ -151,7 +151,7 @@ class Alternating:
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         self.drafts += 1
-        self._clock.now += 0.25
+        self._clock.now += 0.25 if self.drafts > 1 else 9.0  # the first one reads the prompt
         ids = TargetId(8), TargetId(8), TargetId(self.drafts % 2)
         return Proposal(tree=TokenTree(ids, (-1, 0, -1), ("draft",) * 3), draft_passes=steps)
 

@@ -45,6 +45,15 @@ def test_one_slow_pass_is_not_believed_many_are() -> None:
     assert times(1) == pytest.approx(0.050, rel=0.01)
 
 
+def test_faster_passes_are_believed_sooner_than_slower_ones() -> None:
+    slower, faster = PassTimes([0.010], weight=100), PassTimes([0.010], weight=100)
+    for _ in range(20):
+        slower.observe(1, 0.015)
+        faster.observe(1, 0.005)
+    assert faster(1) < 0.006
+    assert slower(1) < 0.013
+
+
 @given(st.floats(0.05, 0.95))
 def test_acceptance_is_learned_by_position(right: float) -> None:
     chance, acceptance = Random(3), Acceptance()

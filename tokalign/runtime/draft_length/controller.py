@@ -196,6 +196,7 @@ class DraftLengthController:
             self._model_has_read = True
             return
         expected, is_plain = costs.plain, False
+        # Where running ahead begins or ends, a pass lies partly in another round: learn nothing.
         if proposal.tree or not (drafting.pass_under_way or drafting.runs_ahead):
             expected = costs.rows(verdict.rows) + drafting.seconds
             costs.observe_round(verdict.rows, max(seconds - drafting.seconds, 1e-9))

@@ -22,7 +22,7 @@ class Situation(NamedTuple):
     offer: the part of the free sources' offer with the best rate; of length 0 if none pays.
     pass_under_way: the last round ran ahead, so this round's pass has begun without a proposal.
     budget_is_spent: drafting has lost so much that it has to rest.
-    plain_rounds_due: plain rounds that time plain decoding, this one included.
+    plain_rounds_due: plain rounds needed to time plain decoding, this one included.
     offers_pay: waiting for the next offer is expected to pay.
     model: the number of draft passes with the best rate; None without a draft model.
     trial_is_due: a draft model that is not expected to pay is to be tried all the same.

@@ -13,10 +13,10 @@ CREDIT = 64.0
 """Passes that drafting has gained count up to this many against later losses."""
 
 SHARE = 0.004
-"""The share of all time that drafting may lose on top; it is what pays a loss back."""
+"""The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
 
 _HICCUP = 2.0
-"""A round counts as at most so many times what was expected: something else kept the machine."""
+"""A round counts as at most this many times what was expected: other programs may delay it."""
 
 
 class DraftBudget:

@@ -20,6 +20,7 @@ class LearnedCosts:
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
     drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
     they count in passes of the target. host: seconds of a round that running ahead should hide.
+    plain_rounds: how many rounds of plain decoding have been timed.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class LearnedCosts:
         self.rows, self.drafts = rows, drafts
         self.plain_rounds = 0
         self._host = host
-        # An assumed curve has no seconds: a first measurement then replaces it at once.
+        # An assumed curve has no seconds, so the first measurement replaces its time at once.
         known = rows.is_calibrated
         prior = self._expected_plain() if known else 1.0
         self._plain_times = PassTimes([prior], weight=_PLAIN_WEIGHT if known else 0)
@@ -41,7 +42,7 @@ class LearnedCosts:
 
     @property
     def overlap(self) -> float:
-        """What a plain round loses by not running ahead, in plain passes."""
+        """What a plain round that does not run ahead loses by that, in plain passes."""
         return max(0.0, self.rows(1) / self.plain - 1)
 
     def verification(self, most: int) -> Costs:

@@ -10,7 +10,7 @@ from tokalign.runtime.draft_length.estimates import Acceptance
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
 _HOPE = 0.95
-"""A draft model that would not pay if its ids were right so often is hopeless."""
+"""A draft model is hopeless if it would not pay even with ids that are right this often."""
 
 _MEMORY = 32
 """Drafts that the mean number of rows per pass looks back on."""
@@ -37,7 +37,8 @@ class ModelWorth:
     def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
         """A draft of so many passes had the first `right` of the `known` ids that came next.
 
-        rows: how many of the drafted ids were worth verifying.
+        rows: what the target computed for it besides its own last id. That is the ids worth
+        verifying, and once more those that were accepted beside the first chain.
         """
         self.acceptance.observe(min(known, max(passes, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY

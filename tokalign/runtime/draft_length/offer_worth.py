@@ -39,6 +39,6 @@ class OfferWorth:
         self._worth += (worth - self._worth) / _MEMORY
 
     def rounds_between(self, seconds: float, *, plain: float) -> int:
-        """Asking has just taken `seconds`: ask again after how many plain rounds?"""
+        """After how many plain rounds to ask again, now that asking has taken `seconds`."""
         self._asking += (seconds - self._asking) / _ASKING_MEMORY
         return round(self._asking / (_ASKING_SHARE * plain))

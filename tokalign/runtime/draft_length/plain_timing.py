@@ -1,11 +1,11 @@
-"""When plain decoding is to be timed: all gains are measured against it."""
+"""When plain decoding is to be timed: what drafting brings is measured against it."""
 
 from __future__ import annotations
 
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
 _ROUNDS = 3
-"""Consecutive plain rounds that tell the time of plain decoding: the first only starts a pass."""
+"""Consecutive plain rounds that it takes; only those that both begin and end ahead are timed."""
 
 _REFRESH = 256
 """The most rounds without a timed plain one."""
@@ -22,7 +22,8 @@ class PlainTiming:
     def refresh(self) -> None:
         """Demand plain rounds if the last timed one is too long ago.
 
-        The fewer have been timed, the sooner that is, so that a mistake does not last.
+        The fewer plain rounds have been timed, the sooner more are due, so that a mistake does not
+        last.
         """
         after = min(_REFRESH, _REFRESH // 8 * max(1, self._costs.plain_rounds))
         if self._since_timed >= after:

@@ -1,0 +1,92 @@
+"""What a curve says is what the controller begins with; only a measured one has seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from random_models import random_model
+
+from tokalign.cost.curve import ContextCosts, CostCurve, Timing, read_curve
+from tokalign.cost.store import store_curve
+from tokalign.runtime.draft_length.opening_knowledge import (
+    knowledge_from,
+    opening_knowledge,
+    shared_knowledge,
+)
+from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.weights import weight_bytes
+
+
+@pytest.fixture(autouse=True)
+def no_stored_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds, seconds, seconds)
+
+
+def measured_curve() -> CostCurve:
+    """Of the two random models, in seconds."""
+    target, draft = random_model(0), random_model(1, heads=2)
+    rows = {1: timing(0.020), 2: timing(0.024), 3: timing(0.030)}
+    return CostCurve(
+        name="here",
+        source="a test",
+        contexts=(ContextCosts(tokens=128, rows=rows, draft_pass=timing(0.003)),),
+        host=0.002,
+        machine=machine_of(target, draft),
+        notes={"acceptance": [0.75, 0.5]},
+    )
+
+
+def test_a_measured_curve_is_believed_to_the_second() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    known = knowledge_from(measured_curve(), target, draft)
+    assert known.costs.rows.is_calibrated
+    assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
+    assert known.costs.plain == pytest.approx(0.018)
+    assert known.costs.draft_times(2) == pytest.approx([0.003, 0.006])
+    assert known.model.acceptance.probabilities(1) == [0.75]
+
+
+def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
+    """Its draft passes are to the target's as the bytes of the weights."""
+    target, draft = random_model(0), random_model(1, vocabulary=32)
+    known = knowledge_from(replace(measured_curve(), machine=None), target, draft)
+    assert not known.costs.rows.is_calibrated
+    assert known.costs.rows.reach == 3
+    ratio = weight_bytes(draft) / weight_bytes(target)
+    assert 0 < ratio < 1
+    assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, 2 * ratio * 0.020])
+    known.costs.observe_plain(1.0)
+    assert known.costs.plain == pytest.approx(1.0)
+
+
+def test_without_a_draft_model_nothing_is_known_of_one() -> None:
+    known = knowledge_from(measured_curve(), random_model(0))
+    assert known.costs.drafts is None
+    assert known.costs.for_ranking().draft_pass == 0.0
+    assert known.model.acceptance.probabilities(1) == [0.5]
+
+
+def test_a_stored_curve_comes_before_an_assumed_one() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    said: list[str] = []
+    assert not opening_knowledge(target, draft, note=said.append).costs.rows.is_calibrated
+    [line] = said
+    assert read_curve("24-percent-per-row").name in line
+    assert "tokalign calibrate" in line
+    store_curve(measured_curve())
+    assert opening_knowledge(target, draft, note=said.append).costs.rows(1) == 0.020
+    assert len(said) == 1
+
+
+def test_a_pair_shares_its_knowledge_with_nobody() -> None:
+    one, other = random_model(0), random_model(1)
+    known = shared_knowledge(one, other)
+    assert shared_knowledge(one, other) is known
+    assert shared_knowledge(one) is not known
+    assert shared_knowledge(other, one) is not known
