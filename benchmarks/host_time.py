@@ -41,6 +41,7 @@ class Kept:
     answers: list[Any]
 
     def read(self) -> Any:
+        """See `interfaces.Pending`."""
         self.answers.append(self.pending.read())
         return self.answers[-1]
 
@@ -53,6 +54,7 @@ class KeptShortlists:
     answers: list[Any]
 
     def among(self, allowed: Any, count: int) -> Pending[list[Shortlist]]:
+        """See `interfaces.PendingShortlists`."""
         return Kept(self.pending.among(allowed, count), self.answers)
 
 
@@ -64,9 +66,11 @@ class Recording(DraftModelSession):
         self.answers: list[Any] = []
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
+        """See `interfaces.DraftSession`."""
         return KeptShortlists(super().start_shortlists(ids, back), self.answers)
 
     def draft(self, ids: Sequence[DraftId], steps: int, shared: Any = None) -> Pending[GreedyDraft]:
+        """See `interfaces.DraftSession`."""
         return Kept(super().draft(ids, steps, shared), self.answers)
 
 
@@ -83,9 +87,11 @@ class Recorded:
     seconds: float = 0.0
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> RecordedAnswer:
+        """See `interfaces.DraftSession`."""
         return self._ask()
 
     def draft(self, ids: Sequence[DraftId], steps: int) -> RecordedAnswer:
+        """See `interfaces.DraftSession`."""
         return self._ask()
 
     def _ask(self) -> RecordedAnswer:
@@ -101,9 +107,11 @@ class RecordedAnswer:
     asked: float
 
     def among(self, allowed: Any, count: int) -> RecordedAnswer:
+        """See `interfaces.PendingShortlists`."""
         return self
 
     def read(self) -> Any:
+        """See `interfaces.Pending`."""
         session = self.session
         began = self.asked if session.wait else perf_counter()
         if session.wait:
