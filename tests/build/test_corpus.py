@@ -31,13 +31,13 @@ def written(folder: Path, name: str, data: bytes) -> Path:
     ("name", "data"),
     [
         ("a.txt", TEXT),
-        ("a.txt.gz", gzip.compress(TEXT)),
+        ("a.txt.gz", gzip.compress(TEXT, mtime=0)),
         ("a.txt.zst", zstandard.compress(TEXT)),
         ("a.jsonl", JSON),
-        ("a.jsonl.gz", gzip.compress(JSON)),
+        ("a.jsonl.gz", gzip.compress(JSON, mtime=0)),
         ("a.jsonl.zst", zstandard.compress(JSON)),
         ("frames.txt.zst", zstandard.compress(TEXT[:20]) + zstandard.compress(TEXT[20:])),
-        ("members.txt.gz", gzip.compress(TEXT[:20]) + gzip.compress(TEXT[20:])),
+        ("members.txt.gz", gzip.compress(TEXT[:20], mtime=0) + gzip.compress(TEXT[20:], mtime=0)),
         ("crlf.txt", TEXT.replace(b"\n", b"\r\n")),
         ("bom.txt", b"\xef\xbb\xbf" + TEXT),
         ("blank.txt", TEXT.replace(b"\n", b"\n\n  \n")),
@@ -80,7 +80,7 @@ def test_files_come_in_the_order_of_their_names_wherever_they_are(tmp_path: Path
 
 
 def test_progress_adds_up_to_the_size_on_disk(tmp_path: Path) -> None:
-    corpus = Corpus([written(tmp_path, "a.txt.gz", gzip.compress(TEXT))])
+    corpus = Corpus([written(tmp_path, "a.txt.gz", gzip.compress(TEXT, mtime=0))])
     done: list[int] = []
     list(corpus.lines(done.append))
     assert sum(done) == corpus.size
@@ -138,7 +138,7 @@ def test_a_corpus_without_text_is_an_error(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.txt.gz", gzip.compress(TEXT)[:-12]),
+        ("a.txt.gz", gzip.compress(TEXT, mtime=0)[:-12]),
         ("a.txt.zst", zstandard.compress(TEXT)[:-3]),
         ("b.txt.gz", b"not an archive"),
         ("b.txt.zst", b"not an archive"),
