@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from places import DEMO
 
-from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.dictspec import EncodedNgram, best_continuations
 from tokalign.build.dictionary.ngram_tree import grow_tree

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import Entries, number_predictions, pack
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.errors import BundleError

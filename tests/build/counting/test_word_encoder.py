@@ -17,22 +17,23 @@ from tokalign.bpe.pretokenizer import NoSplitter, RegexSplitter, WordSplitter
 from tokalign.build.counting import word_encoder
 from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, HashIndex
+from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
 from tokalign.tokenizer.tokenizer import Tokenizer
 
-GAP = (1 << 20) - 1
+SPACE = IdSpace(1 << 19)
 
 lines = st.lists(texts.map(lambda text: text.replace("\n", " ")), max_size=6)
 
 
 @cache
 def encoder_of(tokenizer: Tokenizer[Any], max_words: int = 1 << 20) -> WordEncoder:
-    """Shared by the examples of a test: what an encoder met before must not matter."""
-    return WordEncoder(tokenizer, gap=GAP, dtype=np.uint32, max_words=max_words)
+    """One encoder for all examples of a test: what it met before must not matter."""
+    return WordEncoder(tokenizer, SPACE, max_words=max_words)
 
 
 def one_by_one(tokenizer: Tokenizer[Any], shard: list[str]) -> list[int]:
-    return [i for line in shard for i in (*tokenizer.encode(line), GAP)]
+    return [i for line in shard for i in (*tokenizer.encode(line), SPACE.gap)]
 
 
 @given(shard=lines, max_words=st.sampled_from([5, 1 << 20]))
@@ -58,13 +59,13 @@ def test_words_with_one_hash_are_told_apart(
         return np.full(len(starts), 7, dtype=np.uint64)
 
     monkeypatch.setattr(word_encoder, "_hash", all_collide)
-    encoder = WordEncoder(bielik, gap=GAP, dtype=np.uint32)
+    encoder = WordEncoder(bielik, SPACE)
     shard = [sentence.replace("\n", " ") for sentence in SENTENCES]
     for _ in range(2):
         assert encoder.encode(shard).tolist() == one_by_one(bielik, shard)
 
 
-def test_which_tokenizers_allow_words_one_by_one(tokenizer: Tokenizer[Any]) -> None:
+def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> None:
     assert words_stand_alone(tokenizer.splitter)
     assert words_stand_alone(WordSplitter())
     assert not words_stand_alone(NoSplitter())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import entries_within, make_table, select
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
 from tokalign.build.dictionary.pruning import best_predictions, gains, keep_above, keep_best

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.evaluate.replay import replay

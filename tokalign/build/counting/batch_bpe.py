@@ -1,14 +1,13 @@
-"""Byte-pair encoding of many short pieces at once, equal to `BytePairEncoding` piece by piece.
+"""Byte-pair encoding of many short pieces at once; the result is that of `BytePairEncoding`.
 
-A round makes one merge in every piece that has one left: the lowest rank, the leftmost of equals.
-A word of nine characters takes five rounds, whatever the number of words; each costs 2 us where
-the `tokenizers` library takes 9, of which most is spent on what surrounds the merging.
+Each round makes one merge in every piece that has one left: the one of the lowest rank, the
+leftmost of equal ones. A word of nine characters takes five rounds, whatever the number of words.
+It costs 2 us per word, where the `tokenizers` library takes 9, most of it outside the merging.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from tokalign.bpe.pretokenizer import as_bytes
 from tokalign.build.counting.hash_index import MULTIPLIER, HashIndex
 from tokalign.build.counting.sequence_pool import Ints, Pool, positions
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 _NONE = np.int64(1 << 60)
 _UNKNOWN = -1
@@ -25,7 +25,7 @@ _UNKNOWN = -1
 class BatchBpe:
     """The encoder of one tokenizer, over pieces of text."""
 
-    def __init__(self, tokenizer: Tokenizer[Any]) -> None:
+    def __init__(self, tokenizer: Tokenizer[TargetId]) -> None:
         self._bpe = tokenizer.bpe
         self._whole = tokenizer.vocabulary.id_of if tokenizer.spec.ignore_merges else {}
         pairs, ranks, results = tokenizer.bpe.merges.to_arrays()
@@ -38,9 +38,9 @@ class BatchBpe:
         self._symbols = Pool(np.int64)
 
     def encode(self, pieces: Sequence[str]) -> tuple[Ints, Ints]:
-        """The ids of all pieces, one piece behind the other, and how many each has.
+        """The ids of all pieces, one piece after the other, and how many ids each has.
 
-        Cost: 2 us for a piece of ten characters; a piece of n takes time and rounds as n^2.
+        Cost: 2 us for a piece of ten characters; the time of a piece grows with its length squared.
         """
         whole, split, pieces = self._whole_tokens(pieces)
         tokens, lengths = self._base_symbols(pieces)
@@ -60,7 +60,10 @@ class BatchBpe:
     def _whole_tokens(
         self, pieces: Sequence[str]
     ) -> tuple[tuple[Ints, Ints, Ints], Ints, Sequence[str]]:
-        """What are tokens whatever the merges say, as `_in_order` wants them; and the rest."""
+        """Pieces that are tokens whatever the merges say (`ignore_merges`), and the other pieces.
+
+        The former as `_in_order` takes them, of the latter the indices and the pieces themselves.
+        """
         if not self._whole:
             nothing = np.zeros(0, dtype=np.int64)
             return (nothing, nothing, nothing), np.arange(len(pieces)), pieces
@@ -74,7 +77,7 @@ class BatchBpe:
     def _merge_once(
         self, tokens: Ints, ranks: Ints, lengths: Ints, best: Ints
     ) -> tuple[Ints, Ints, Ints]:
-        """Make in each piece the leftmost merge that has its best rank."""
+        """Make in each piece the leftmost merge of its lowest rank, which is in `best`."""
         owner = np.repeat(np.arange(len(lengths)), lengths)
         candidates = np.flatnonzero(ranks == best[owner])
         first = np.ones(len(candidates), dtype=bool)
@@ -85,7 +88,7 @@ class BatchBpe:
         stays[left + 1] = False
         lengths = lengths - 1
         tokens, ranks = tokens[stays], ranks[stays]
-        left -= np.arange(len(left))  # each piece before has lost one
+        left -= np.arange(len(left))  # each of the pieces before has lost one token
         last = _last(lengths)
         touched = np.concatenate([left, left[left > 0] - 1])
         ranks[touched] = self._rank_at(tokens, last, touched)
@@ -95,7 +98,7 @@ class BatchBpe:
         return self._rank_at(tokens, last, np.arange(len(tokens)))
 
     def _rank_at(self, tokens: Ints, last: NDArray[np.bool], where: Ints) -> Ints:
-        """The rank of merging each token with the one behind it, in the same piece."""
+        """The rank of merging each token with the next one in the same piece."""
         ranks = np.full(len(where), _NONE)
         inner = np.flatnonzero(~last[where])
         pairs = tokens[where[inner]] << 32 | tokens[where[inner] + 1]
@@ -103,7 +106,7 @@ class BatchBpe:
         return ranks
 
     def _base_symbols(self, pieces: Sequence[str]) -> tuple[Ints, Ints]:
-        """What merging starts from."""
+        """The symbols that merging starts from, and how many each piece has."""
         characters = np.frombuffer("".join(pieces).encode("utf-32-le"), dtype="<u4")
         if (unknown := np.unique(characters[self._numbers[characters] == _UNKNOWN])).size:
             self._learn(unknown)
@@ -129,7 +132,10 @@ def _last(lengths: Ints) -> NDArray[np.bool]:
 
 
 def _in_order(done: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints]:
-    """What the rounds finished (which pieces, their lengths, their ids), piece by piece."""
+    """All ids in the order of the pieces, and how many each piece has.
+
+    done: what each round finished: the indices of the pieces, their lengths, their ids.
+    """
     which, lengths, ids = (np.concatenate(parts) for parts in zip(*done, strict=True))
     starts = np.cumsum(lengths) - lengths
     order = np.argsort(which)

@@ -1,4 +1,4 @@
-"""Many 64-bit hashes looked up at once: open addressing over numpy arrays."""
+"""A hash table for many look-ups at once: open addressing over numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ABSENT = -1
 
 
 class HashIndex:
-    """hash -> 0, 1, 2, ... in the order in which they were added. Only high bits choose a slot.
+    """Numbers 64-bit hashes 0, 1, 2, ... in the order in which they are added.
 
-    Cost: 15 ns per look-up, 40 bytes per hash.
+    Only the high bits of a hash choose its slot. Cost: 15 ns per look-up, 40 bytes per hash.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class HashIndex:
         return self._size
 
     def find(self, hashes: Hashes) -> Ints:
-        """The number of each hash, or -1."""
+        """The number of each hash; ABSENT if it has none."""
         slots = self._home(hashes)
         numbers = self._slots[slots].astype(np.int64)
         waiting = np.flatnonzero((numbers != ABSENT) & (self._hashes[numbers] != hashes))
@@ -42,7 +42,7 @@ class HashIndex:
         return numbers
 
     def add(self, hashes: Hashes) -> None:
-        """Number further hashes, none of them twice and none that is there."""
+        """Number more hashes. None may be there already, and none twice among the new ones."""
         before, after = self._size, self._size + len(hashes)
         self._hashes = grown(self._hashes, after)
         self._hashes[before:after] = hashes
@@ -53,7 +53,7 @@ class HashIndex:
         self._place(np.arange(before, after))
 
     def _place(self, numbers: Ints) -> None:
-        """Put numbers into free slots; of two that want one, one goes on."""
+        """Put numbers into free slots. Of two that want the same slot, one tries the next slot."""
         slots = self._home(self._hashes[numbers])
         while len(numbers):
             free = self._slots[slots] == ABSENT

@@ -1,4 +1,4 @@
-"""How many processes may count, and what each may remember, within so much memory."""
+"""How many processes may count, and how many words each may remember, in a given memory."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
 from tokalign.errors import UsageError
 
 MEMORY = 2 << 30
+"""Bytes that all processes of a count may hold together, by default."""
 
-# Measured, rounded up: an interpreter with numpy; what a tokenizer takes per token, merges
-# included; a shard or a range while it is sorted.
-_PROCESS = 80 << 20
-_PER_TOKEN = 1 << 10
-_SORTING = 130 << 20
+# Measured, and rounded up.
+_PROCESS = 80 << 20  # an interpreter with numpy
+_PER_TOKEN = 1 << 10  # a tokenizer with its merges, per token
+_SORTING = 130 << 20  # a shard or a range while it is sorted
 
 _FEWEST_WORDS = 1 << 16
 
 
-def share(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:
-    """How many processes (at most `jobs`) `memory` bytes allow, and words kept by each of them.
+def plan_processes(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:
+    """How many processes (at most `jobs`) fit in `memory` bytes, and how many words each may keep.
 
     Example: two jobs with 32,000 tokens and 600 MB -> one process, which keeps all its words.
-    Raises: UsageError if there is not enough for one.
+    Raises: UsageError if one process does not fit.
     """
     process = _PROCESS + _PER_TOKEN * vocabulary_size
     least = process + _SORTING + _FEWEST_WORDS * BYTES_PER_WORD
@@ -29,7 +29,8 @@ def share(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:
             f"counting with this tokenizer takes {-(-least // 10**6)} MB, "
             f"more than --memory allows ({memory // 10**6} MB); allow at least that"
         )
-    while jobs > 1 and process + jobs * least > memory:  # the first process is there beside them
+    # With several jobs, the process that starts them needs memory too.
+    while jobs > 1 and process + jobs * least > memory:
         jobs -= 1
     others = process * jobs if jobs > 1 else 0
     for_words = (memory - process - others - jobs * _SORTING) // jobs

@@ -1,7 +1,8 @@
-"""The steps of counting as tasks: each reads files, applies one function of `windows`, writes one.
+"""The steps of counting as tasks: each reads files, applies functions of `windows.py`, writes one.
 
-Any machine that has the files can do any of them. The first argument is the state of the process
-that does it (see `workers`); only encoding has need of it.
+A *run* file holds the sorted windows of one shard, a *part* file the counts of one key range. The
+first argument of a task is the state of the process that does it (see `workers`). Only encoding
+uses it.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ class Layout:
 
     @property
     def id_bytes(self) -> int:
-        return int(np.dtype(self.space.dtype).itemsize)
+        """Bytes per id."""
+        return self.space.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The sorted windows of one shard, in a file. weight: of its n-grams."""
+    """A file with the sorted windows of one shard. weight: of its n-grams, in thousandths."""
 
     path: Path
     weight: int
@@ -61,19 +63,19 @@ class Run:
 
 
 def write_run(encoder: WordEncoder, path: Path, lines: list[str], layout: Layout) -> None:
-    """Lines -> a run."""
+    """Encode the lines of a shard, and write their windows as a run."""
     windows = sort_windows(encoder.encode(lines), layout.max_order, layout.space)
     with appearing(path, remedy=_REMEDY) as unfinished:
         windows.tofile(unfinished)
 
 
 def sample_run(_: WordEncoder, run: Run, layout: Layout) -> Keys:
-    """A run -> a sample of its keys."""
+    """A sample of the keys of a run."""
     return sample_keys(run.read(layout), layout.space)
 
 
 def cut_run(_: WordEncoder, run: Run, cuts: Keys, layout: Layout) -> NDArray[np.int64]:
-    """A run and the keys at which all runs are cut -> where that is in this one."""
+    """Where a run is cut by the keys at which all runs are cut; see `locate_cuts`."""
     return locate_cuts(run.read(layout), cuts, layout.space)
 
 
@@ -85,7 +87,7 @@ def write_part(
     min_count: int,
     layout: Layout,
 ) -> int:
-    """A range of every run -> a part: its counts of all orders. Returns how many windows it has.
+    """Count one range of all runs, and write it as a part. Returns how many windows the range has.
 
     bounds: i64[runs, 2], where the range begins and ends in each run.
     """
@@ -105,12 +107,15 @@ def write_part(
 
 
 def read_parts(parts: Iterable[Path], order: int, layout: Layout) -> Iterator[TokenNgrams]:
-    """The n-grams of one order, range by range."""
+    """The n-grams of one order, range by range; see `join_ranges`."""
     return join_ranges(_read_part(part, order, layout) for part in parts)
 
 
 def _read_part(path: Path, order: int, layout: Layout) -> TokenNgrams:
-    """A part is i64[max_order], how many n-grams it has; then of each order ids and counts."""
+    """The n-grams of one order in one range.
+
+    A part is i64[max_order], the number of n-grams of each order, and then their ids and counts.
+    """
     sizes = np.fromfile(path, dtype=np.int64, count=layout.max_order)
     id_bytes, word = layout.id_bytes, sizes.itemsize
     before = sum(k * (n * id_bytes + word) for n, k in enumerate(sizes[: order - 1].tolist(), 1))

@@ -1,13 +1,14 @@
-"""Many short sequences in one flat array, handled all at once."""
+"""Many short sequences in one flat array, so that all of them are handled at once."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Element = TypeVar("Element", bound=np.generic)
 
 _SPARE = 4
 
@@ -23,19 +24,19 @@ def positions(starts: Ints, lengths: Ints) -> Ints:
     return flat
 
 
-class Pool:
+class Pool(Generic[Element]):
     """Numbered sequences in one growing array, `flat`, with at least four elements to spare."""
 
-    def __init__(self, dtype: Any) -> None:
-        self.flat = np.zeros(1 << 12, dtype=dtype)
+    def __init__(self, dtype: type[Element] | np.dtype[Element]) -> None:
+        self.flat: NDArray[Element] = np.zeros(1 << 12, dtype=dtype)
         self._starts = np.zeros(1 << 10, dtype=np.int64)
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def extend(self, flat: NDArray[Any], lengths: Ints) -> None:
-        """Number further sequences, which stand in `flat` one behind the other."""
+    def extend(self, flat: NDArray[np.generic], lengths: Ints) -> None:
+        """Number more sequences, which stand in `flat` one after the other."""
         end, size = int(self._starts[self._size]), self._size
         self.flat = grown(self.flat, end + len(flat) + _SPARE)
         self._starts = grown(self._starts, size + len(lengths) + 1)
@@ -48,17 +49,17 @@ class Pool:
         self._size = size
 
     def spans(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Starts in `flat`, and lengths."""
+        """Where the sequences with these numbers start in `flat`, and their lengths."""
         starts = self._starts[numbers]
         return starts, self._starts[numbers + 1] - starts
 
-    def concatenate(self, numbers: Ints) -> NDArray[Any]:
-        """The sequences with these numbers, one behind the other."""
+    def concatenate(self, numbers: Ints) -> NDArray[Element]:
+        """The sequences with these numbers, one after the other."""
         return self.flat.take(positions(*self.spans(numbers)))
 
 
-def grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array, at least `size` long; doubled, so that growing is O(1) per element."""
+def grown(array: NDArray[Element], size: int) -> NDArray[Element]:
+    """The array, at least `size` long. It is doubled, so that growing costs O(1) per element."""
     if size <= len(array):
         return array
     larger = np.zeros(max(size, 2 * len(array)), dtype=array.dtype)

@@ -1,9 +1,9 @@
 """Counting the token n-grams of a corpus of any size, in bounded memory, on all cores.
 
-The corpus is cut into shards; each becomes ids (`word_encoder`) and then a sorted run on disk; the
-runs are cut into key ranges, and each range is counted (`windows`). Every step is a function of its
-shard or range alone and leaves one file (`run_files`), so any machine can do any of them in any
-order, and a killed count goes on from the files that are there.
+The corpus is cut into shards. Each shard becomes ids (`word_encoder.py`) and then a sorted run on
+disk. The runs are cut into key ranges, and each range is counted (`windows.py`). A step depends on
+its shard or range alone and leaves one file (`run_files.py`), so the steps can be done by any
+process in any order, and a killed count resumes from the files that are there (`workspace.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.memory_budget import MEMORY, share
+from tokalign.build.counting.memory_budget import MEMORY, plan_processes
 from tokalign.build.counting.run_files import (
     Layout,
     Run,
@@ -32,30 +31,28 @@ from tokalign.build.counting.run_files import (
 )
 from tokalign.build.counting.windows import IdSpace, TokenNgrams, choose_cuts
 from tokalign.build.counting.word_encoder import WordEncoder
-from tokalign.build.counting.workers import Apply, workers
+from tokalign.build.counting.workers import Apply, Task, workers
 from tokalign.build.counting.workspace import digest, open_workspace
 from tokalign.build.stages import Stage, silent
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-__all__ = ["MEMORY", "Chunks", "TokenNgrams", "count_token_ngrams"]
-
 MAX_ORDER = 9
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-_FORMAT = 1
-_WEIGHT_UNIT = 1000
+_FORMAT = 1  # of the files in a workspace; part of their names
+_WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _MOST_RAISED = 1 << 16
 _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How the work is cut; no result depends on it.
+    """How the work is cut; the result does not depend on it.
 
-    shard_characters: text in a shard, but for the end of its last line: about 400,000 tokens.
-    range_windows: tokens whose n-grams are counted at once, about.
+    shard_characters: a shard ends after the line that reaches so many; about 400,000 tokens.
+    range_windows: about how many tokens have their n-grams counted at once.
     """
 
     shard_characters: int = 1 << 20
@@ -67,7 +64,7 @@ _CHUNKS = Chunks()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counting:
-    """What is counted, where it is kept, and by whom."""
+    """What is counted, where the files are kept, and who does the tasks."""
 
     tokenizer: str
     layout: Layout
@@ -92,24 +89,24 @@ def count_token_ngrams(
 ) -> Iterator[TokenNgrams]:
     """Count the n-grams of order 1 to `max_order` in each line, as `tokenizer.encode` has it.
 
-    Yields one `TokenNgrams` per order, the shortest first; an order may be empty. An n-gram never
-    crosses the end of a line. Its count is the sum, over the corpus files, of its occurrences times
-    the weight of the file; those with a count under `min_count` are left out. Prefix and suffix
-    of a kept n-gram are kept too. The result does not depend on how the work is done: on `memory`,
-    `jobs`, `workspace` and `chunks`.
+    Yields one `TokenNgrams` per order, the shortest first; an order may be empty. No n-gram crosses
+    the end of a line. Its count is the sum, over the corpus files, of its occurrences times the
+    weight of the file; n-grams with a count below `min_count` are left out. The prefix and the
+    suffix of a kept n-gram are kept too. The result does not depend on `memory`, `jobs`,
+    `workspace` and `chunks`.
 
-    max_ngrams: where more would be kept, of all orders together, `min_count` is raised by 1 until
-        they are no more. So the result of a large corpus fits in memory too: 30 bytes per n-gram.
-    memory: how many bytes all processes together may hold at once, apart from the result.
-    jobs: how many processes count at most; default: one per core, fewer for a small corpus.
-    workspace: a folder for finished runs, from which a killed count resumes; it is deleted at the
+    max_ngrams: the most n-grams to keep, of all orders together; `min_count` is raised by 1 until
+        they fit. It bounds the memory of the result: 30 bytes per n-gram.
+    memory: how many bytes all processes together may hold at once, without the result.
+    jobs: the most processes; default: one per core, fewer for a small corpus.
+    workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
         end, and takes about 30 bytes per token. Default: a temporary folder.
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
     space = IdSpace(len(tokenizer.vocabulary))
     jobs = jobs or min(os.cpu_count() or 1, 1 + corpus.size // _WORTH_A_PROCESS)
-    jobs, max_words = share(memory, jobs=jobs, vocabulary_size=space.size)
+    jobs, max_words = plan_processes(memory, jobs=jobs, vocabulary_size=space.size)
     with open_workspace(workspace) as folder:
         with workers(jobs, partial(_make_encoder, tokenizer, space, max_words)) as apply:
             counting = _Counting(
@@ -139,14 +136,14 @@ def count_token_ngrams(
 
 
 def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace, max_words: int) -> WordEncoder:
-    return WordEncoder(tokenizer, gap=space.gap, dtype=space.dtype, max_words=max_words)
+    return WordEncoder(tokenizer, space, max_words=max_words)
 
 
 def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[Run]:
-    """A run for each shard; those that are there already are not made again."""
+    """A run for each shard. Runs that are in the workspace already are not made again."""
     runs: list[Run] = []
 
-    def missing() -> Iterator[tuple[Any, ...]]:
+    def missing() -> Iterator[Task]:
         for weight, lines in _shards(corpus, counting.chunks, advance):
             name = digest(_FORMAT, counting.tokenizer, counting.layout.max_order, lines)
             runs.append(Run(counting.folder / f"{name}.run", weight))
@@ -161,7 +158,7 @@ def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], Non
 def _shards(
     corpus: Corpus, chunks: Chunks, advance: Callable[[int], None]
 ) -> Iterator[tuple[int, list[str]]]:
-    """The corpus, cut after lines; a shard is of one file, with its weight in thousandths."""
+    """The corpus in shards of whole lines, each of one file, with its weight in thousandths."""
     for weight, lines in corpus.files(advance):
         shard: list[str] = []
         size = 0
@@ -178,9 +175,9 @@ def _shards(
 def _count_ranges(
     runs: list[Run], counting: _Counting, advance: Callable[[float], None]
 ) -> list[Path]:
-    """A part, the counts of all orders, for each key range.
+    """A part for each key range.
 
-    advance: called with the share of all windows that a range had.
+    advance: called with the share of all windows that were in the range just counted.
     """
     layout, apply = counting.layout, counting.apply
     samples = list(apply(sample_run, [(run, layout) for run in runs]))
@@ -201,12 +198,12 @@ def _count_ranges(
 
 
 def _bounds(located: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Of each range: i64[runs, 2], where it begins and ends in each run."""
+    """For each range i64[runs, 2]: where it begins and ends in each run."""
     return [located[:, i : i + 2] for i in range(located.shape[1] - 1)]
 
 
 def _least_count(parts: list[Path], counting: _Counting, max_ngrams: int) -> int:
-    """The least count, in thousandths, of the n-grams that are kept."""
+    """The least count of a kept n-gram, in thousandths: see `max_ngrams`."""
     steps = np.zeros(_MOST_RAISED + 1, dtype=np.int64)
     min_count = counting.min_count
     for order in range(1, counting.layout.max_order + 1):

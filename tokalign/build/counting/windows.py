@@ -1,55 +1,73 @@
 """From encoded ids to n-gram counts of all orders: pure functions over shards and key ranges.
 
-A *window* is a position of the text with what follows it, `max_order` ids long. Every n-gram of
-every order is the beginning of exactly one window, so one sort of the windows counts all orders:
+A *window* is a position of the text with the ids from there on, `max_order` of them. Every n-gram
+of every order is the beginning of exactly one window. So one sort of the windows counts all orders:
 
     ids of a shard --sort_windows--> sorted run           one per shard
     all runs --choose_cuts--> key ranges                  few enough windows in each for the memory
     a range of every run --count_range--> counts of all orders within the range
-    counts of all ranges --join_ranges--> TokenNgrams, to be pruned
+    counts of all ranges --join_ranges--> TokenNgrams
 
-The parts of a window are u16 or u32 columns, and sorting is least significant digit first by
-numpy's radix sort of 16-bit numbers: 12 ns per window and digit, where sorting packed u64 takes 55.
-A text of n tokens needs 18 n (36 n) bytes of disk for its runs, and none of its sizes enters a
-result: runs and ranges may be of any size and be made anywhere.
+Example (Bielik): the lines "w Polsce" and "w Polskę" with max_order 3; a dot is a gap, which is
+what windows hold from the end of their line on. The sort goes by ids, not by letters.
+
+    ▁w ▁Pol sk      The first column counts the unigrams (`▁w` twice, `ce` once), the first two
+    ▁w ▁Pol s       columns the bigrams (`▁w ▁Pol` twice), all three the trigrams. An n-gram that
+    ce  ·   ·       runs into a gap is none.
+    sk  ę   ·
+    ▁Pol sk ę
+    ▁Pol s ce
+    s   ce  ·
+    ę   ·   ·
+
+The columns of a window are u16 or u32. They are sorted least significant digit first by numpy's
+radix sort of 16-bit numbers: 12 ns per window and digit, where sorting packed u64 takes 55. A text
+of n tokens needs 18 n (36 n) bytes of disk for its runs. The sizes of runs and ranges do not change
+the result, and any process can make any of them. How they become files: `run_files.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Windows = NDArray[Any]
+IdArray: TypeAlias = NDArray[np.uint16 | np.uint32]
+"""Ids of a vocabulary, in as few bytes as it takes."""
+
+Windows: TypeAlias = IdArray
 """u16 or u32 [m, max_order]: windows, or the first columns of windows."""
 
 Keys = NDArray[np.uint64]
 """The first ids of a window as one number, as many as fit; in the same order as the windows."""
 
 _SAMPLE = 1 << 10
-_WORTH_NARROWING = 0.75  # what is not kept is left out once it is a quarter; earlier costs more
+_WORTH_NARROWING = 0.75  # windows that no longer count are removed once they are a quarter of all
 
 
 @dataclass(frozen=True, slots=True)
 class IdSpace:
-    """How ids of a vocabulary of `size` are written. `gap`, the highest number, is no id."""
+    """How the ids of a vocabulary of `size` tokens are written."""
 
     size: int
 
     @property
     def bits(self) -> int:
+        """Bits per id."""
         return self.size.bit_length()
 
     @property
     def gap(self) -> int:
+        """The highest number of so many bits. It is no id, and stands for the end of a line."""
         return (1 << self.bits) - 1
 
     @property
-    def dtype(self) -> Any:
-        return np.uint16 if self.bits <= 16 else np.uint32
+    def dtype(self) -> np.dtype[np.uint16 | np.uint32]:
+        """The type of an id in an array."""
+        return np.dtype(np.uint16 if self.bits <= 16 else np.uint32)
 
     @property
     def in_key(self) -> int:
@@ -65,11 +83,12 @@ class TokenNgrams:
     counts: i64[k], or f64[k] where a corpus file has a weight that is not a whole number.
     """
 
-    ids: NDArray[Any]
-    counts: NDArray[Any]
+    ids: IdArray
+    counts: NDArray[np.int64 | np.float64]
 
     @property
     def order(self) -> int:
+        """How many ids an n-gram has."""
         return int(self.ids.shape[1])
 
     def __len__(self) -> int:
@@ -80,10 +99,10 @@ class TokenNgrams:
         return TokenNgrams(self.ids[which], self.counts[which])
 
 
-def sort_windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
-    """The windows of a shard, sorted by their keys; from a line's end on they hold gaps.
+def sort_windows(ids: IdArray, max_order: int, space: IdSpace) -> Windows:
+    """The windows of a shard, sorted by their keys; after the end of a line they hold gaps.
 
-    ids: the shard's lines, a gap behind each.
+    ids: the lines of the shard, each followed by a gap.
     """
     windows = _windows(ids, max_order, space)
     tokens = np.flatnonzero(ids != space.gap)
@@ -98,7 +117,7 @@ def sample_keys(run: Windows, space: IdSpace) -> Keys:
 def choose_cuts(samples: Sequence[Keys], range_windows: int) -> Keys:
     """Keys that cut all runs into ranges of about `range_windows` windows.
 
-    A range is never finer than one key: the windows that begin with the same three or four ids.
+    A range has at least one whole key: all windows that begin with the same three or four ids.
     """
     ordered = np.sort(np.concatenate(samples))
     return np.unique(ordered[:: max(1, range_windows // _SAMPLE)][1:])
@@ -115,9 +134,9 @@ def count_range(
 ) -> list[TokenNgrams]:
     """Count the n-grams of each order in one key range.
 
-    slices: the range, out of each run; weights: of each run. min_count: in the same units.
-    The first and the last n-gram of an order are kept whatever their counts: they may go on in the
-    neighbouring range.
+    slices: the range in each run. weights: of each run. min_count: in the same unit as weights.
+    The first and the last n-gram of an order are kept whatever their counts, because the
+    neighbouring range may have more of them.
     Cost: 0.2 us and 100 bytes per window.
     """
     windows = np.concatenate(slices)
@@ -146,10 +165,10 @@ def count_range(
 
 
 def join_ranges(parts: Iterable[TokenNgrams]) -> Iterator[TokenNgrams]:
-    """The counts of one order in each range, from the first range to the last, without overlap.
+    """Join the counts of one order in all ranges, from the first to the last, without overlap.
 
-    An n-gram that is shorter than a key may end one range and begin the next: it is added up, and
-    stands in the last of them only.
+    An n-gram that is shorter than a key may end one range and begin the next. Its counts are added
+    up, and it stands only in the last of these ranges.
     """
     held: TokenNgrams | None = None
     for part in parts:
@@ -164,8 +183,8 @@ def join_ranges(parts: Iterable[TokenNgrams]) -> Iterator[TokenNgrams]:
         yield held
 
 
-def _windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
-    """[tokens and gaps, max_order]: the window at each position; nothing but gaps behind a gap."""
+def _windows(ids: IdArray, max_order: int, space: IdSpace) -> Windows:
+    """[tokens and gaps, max_order]: the window at each position; after a gap only gaps."""
     padded = np.append(ids, np.full(max_order - 1, space.gap, dtype=space.dtype))
     windows = np.lib.stride_tricks.sliding_window_view(padded, max_order).copy()
     gaps = np.flatnonzero(ids == space.gap)
@@ -175,18 +194,18 @@ def _windows(ids: NDArray[Any], max_order: int, space: IdSpace) -> Windows:
 
 
 def _sorted(order: NDArray[np.int64], windows: Windows, space: IdSpace) -> NDArray[np.int64]:
-    """These windows in lexicographic order of the columns given; equal ones stay as they are."""
+    """These windows in lexicographic order of all columns; equal ones keep their order."""
     for column in _columns(windows)[::-1]:
         for digit in _digits(column, space):
             order = order.take(np.argsort(digit.take(order), kind="stable"))
     return order
 
 
-def _columns(windows: Windows) -> NDArray[Any]:
+def _columns(windows: Windows) -> IdArray:
     return np.ascontiguousarray(windows.T)
 
 
-def _digits(column: NDArray[Any], space: IdSpace) -> Iterator[NDArray[np.uint16]]:
+def _digits(column: IdArray, space: IdSpace) -> Iterator[NDArray[np.uint16]]:
     """Ids as 16-bit digits, the lowest first."""
     yield column.astype(np.uint16)
     if space.bits > 16:

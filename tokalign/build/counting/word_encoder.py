@@ -1,17 +1,17 @@
 """A shard of a corpus as token ids: every word is encoded once, then looked up.
 
-A *word* is cut before each space that stands behind something else than white space; a line end is
-a word of its own. Where no piece of the tokenizer crosses such a cut (`words_stand_alone`), a line
-is encoded word by word: 131 MB of Polish are 18 million words, a million of them different.
+A *word* begins at each space that comes after something other than white space; a line end is a
+word of its own. If no piece of the tokenizer crosses such a cut (`words_stand_alone`), a line is
+encoded word by word: 131 MB of Polish are 18 million words, a million of them different. Otherwise
+a line is one word.
 
-There is no loop over words. A word is found by its 64-bit hash, all words of a shard at once, and
-then compared with what was found, so that a collision costs time only.
+There is no loop over words. All words of a shard are looked up at once by 64-bit hashes and then
+compared with what was found, so a collision costs time and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,27 +20,33 @@ from tokalign.bpe.pretokenizer import Splitter
 from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, MULTIPLIER, Hashes, HashIndex
 from tokalign.build.counting.sequence_pool import Ints, Pool, positions
+from tokalign.build.counting.windows import IdArray, IdSpace
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 Units = NDArray[np.uint16]
 """Text as UTF-16 code units: four of them are compared at once."""
 
 MAX_WORDS = 1 << 20
+"""How many words an encoder remembers by default."""
+
 BYTES_PER_WORD = 150
-_LONGEST = 48  # units; what is longer is rare, and not kept
+"""The memory that a remembered word takes, ids included."""
+
+_LONGEST = 48  # units; longer words are rare and are not remembered
 _NEWLINE, _SPACE = 10, 32
 _WHITE = np.array([chr(unit).isspace() for unit in range(1 << 16)])
 
-# What stands before and behind a cut: letters, digits, signs, and what pre-tokenizers treat apart.
+# Texts before and after a cut: letters, digits, signs, and what pre-tokenizers treat specially.
 _ENDS = ("a", "Ż", "7", "1234", ",", "...", "'s", "’", "–", "字", "\u0301", "\u200b", "x_", "=\t)")
 _STARTS = (" a", " Ż", " 7", " 1234", " ,", " 's", " –", "  x", " \t", " \u00a0y", " ", "   ", " ▁")
 
 
 def words_stand_alone(splitter: Splitter) -> bool:
-    """Whether no piece goes on from something else into a space, as far as probing can tell.
+    """Whether no piece has a space after something other than white space, as probing finds.
 
     True for `WordSplitter` and the GPT family of pre-tokenizers: none of their alternatives has a
-    space behind another character, and none looks back.
+    space after another character, and none looks back.
     """
     return all(
         splitter.split(end + start) == splitter.split(end) + splitter.split(start)
@@ -50,25 +56,25 @@ def words_stand_alone(splitter: Splitter) -> bool:
 
 
 class WordEncoder:
-    """Encodes shards, one after the other, with a memory of the words it has met.
+    """Encodes shards, one after the other, and remembers the words it has met.
 
-    gap: the id that stands for a line end. dtype: that of the ids.
-    max_words: the memory is emptied before a shard if there are more.
+    space: how ids are written; its gap stands for a line end.
+    max_words: if more are remembered when a shard begins, all are forgotten.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer[Any], *, gap: int, dtype: Any, max_words: int = MAX_WORDS
+        self, tokenizer: Tokenizer[TargetId], space: IdSpace, *, max_words: int = MAX_WORDS
     ) -> None:
-        self._tokenizer, self._gap, self._dtype = tokenizer, gap, dtype
+        self._tokenizer, self._space = tokenizer, space
         self._max_words = max_words
         self._by_word = words_stand_alone(tokenizer.splitter)
         self._bpe = BatchBpe(tokenizer)
         self._forget()
 
-    def encode(self, lines: Sequence[str]) -> NDArray[Any]:
-        """The ids that `Tokenizer.encode` gives for each line, followed by `gap`.
+    def encode(self, lines: Sequence[str]) -> IdArray:
+        """The ids that `Tokenizer.encode` gives for each line, each line followed by a gap.
 
-        No line may hold a line feed.
+        No line may contain a line feed.
         Cost: 25 ms per MB of Polish for words met before, and 5 us for each new word.
         """
         if len(self._words) > self._max_words:
@@ -88,10 +94,10 @@ class WordEncoder:
         return ids
 
     def _forget(self) -> None:
-        self._words, self._ids = _Words(), Pool(self._dtype)
+        self._words, self._ids = _Words(), Pool(self._space.dtype)
         newline = np.array([_NEWLINE], dtype=np.uint16)
         self._words.number(newline, np.array([0]), np.array([1]))
-        self._ids.extend(np.array([self._gap]), np.array([1]))
+        self._ids.extend(np.array([self._space.gap]), np.array([1]))
 
     def _cut(self, units: Units) -> tuple[Ints, Ints]:
         """Where words start and how long they are; line ends are words."""
@@ -104,7 +110,7 @@ class WordEncoder:
         return starts, np.diff(starts, append=len(units))
 
     def _encode_words(self, words: list[str]) -> tuple[Ints, Ints]:
-        """The ids of short words, one word behind the other, and how many each has."""
+        """The ids of short words, one word after the other, and how many ids each has."""
         if not self._by_word:
             return self._encode_long(words)
         pieces = [self._tokenizer.splitter.split(word.encode()) for word in words]
@@ -120,15 +126,15 @@ class WordEncoder:
 
 
 def _texts(text: str, units: Units, starts: Ints, lengths: Ints) -> list[str]:
-    """The spans of `units` as text. Without surrogate pairs, positions in both are the same."""
+    """The spans of `units` as text."""
     spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    if len(text) == len(units):
+    if len(text) == len(units):  # without surrogate pairs, positions in both are the same
         return [text[start:end] for start, end in spans]
     return [units[start:end].tobytes().decode("utf-16-le") for start, end in spans]
 
 
 class _Words:
-    """word -> number, in the order in which the words came."""
+    """Numbers words 0, 1, 2, ... in the order in which they come."""
 
     def __init__(self) -> None:
         self._index, self._texts = HashIndex(), Pool(np.uint16)
@@ -137,9 +143,9 @@ class _Words:
         return len(self._index)
 
     def number(self, units: Units, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-        """The number of each word, and which of them are new, in the order of their numbers.
+        """The number of each word, and the indices of the new ones in the order of their numbers.
 
-        A word that is too long, or that collides with another, has the number -1.
+        A word that is too long, or whose hash is that of another word, has the number ABSENT.
         """
         units = np.append(units, np.zeros(3, dtype=np.uint16))
         short = np.flatnonzero(lengths <= _LONGEST)
@@ -159,7 +165,7 @@ class _Words:
         return numbers, short[new]
 
     def _same(self, numbers: Ints, units: Units, starts: Ints, lengths: Ints) -> NDArray[np.bool]:
-        """Whether each word is the one that has its number."""
+        """Whether each word equals the word that has its number."""
         there, there_lengths = self._texts.spans(numbers)
         same: NDArray[np.bool] = lengths == there_lengths
         ours, theirs = _quadruples(units), _quadruples(self._texts.flat)
@@ -170,7 +176,7 @@ class _Words:
 
 
 def _hash(units: Units, starts: Ints, lengths: Ints) -> Hashes:
-    """A 64-bit hash of each span; behind the last one stand three more units."""
+    """A 64-bit hash of each span. At least three more units have to follow the last span."""
     hashes = lengths.astype(np.uint64)
     quadruples = _quadruples(units)
     for rows, mask, offset in _steps(lengths):
@@ -180,12 +186,12 @@ def _hash(units: Units, starts: Ints, lengths: Ints) -> Hashes:
 
 
 def _quadruples(units: Units) -> NDArray[np.uint64]:
-    """Four units from each position on, as one number; a view."""
+    """The four units from each position on as one number; a view."""
     return np.ndarray(max(len(units) - 3, 0), dtype="<u8", buffer=units, strides=(2,))
 
 
 def _steps(lengths: Ints) -> Iterator[tuple[Ints, NDArray[np.uint64], int]]:
-    """Quadruple by quadruple: the spans that go on there, what of it is theirs, and where it is."""
+    """For each group of four units: which spans reach it, a mask of their own units, its offset."""
     rows = np.arange(len(lengths))
     for offset in range(0, int(lengths.max(initial=0)), 4):
         rows = rows[lengths[rows] > offset]

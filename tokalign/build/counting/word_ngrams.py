@@ -1,8 +1,9 @@
 """Counting word n-grams of order 1-3 in a text that need not fit in memory.
 
-Words are numbered as they appear and an n-gram is packed into one u64, three numbers of 21 bits.
-The text is cut into chunks; a chunk's n-grams are sorted and counted by numpy and merged into what
-was counted before: a third of the time and half the memory of a `Counter` over tuples.
+Words are numbered as they appear, and an n-gram is packed into one u64: three numbers of 21 bits.
+The text is cut into chunks. The n-grams of a chunk are sorted and counted by numpy, and merged into
+what was counted before. That takes a third of the time and half the memory of a `Counter` over
+tuples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_ORDER = 3
 _BITS = np.uint64(21)
 _WORD_MASK = (1 << 21) - 1
 _MAX_WORDS = _WORD_MASK
-_GAP = 0  # what no n-gram crosses: the end of a line, or a word without a number
+_GAP = 0  # the end of a line, or a word without a number; no n-gram crosses it
 _CHUNK_WORDS = 1 << 22
 
 Packed = NDArray[np.uint64]
@@ -32,8 +33,9 @@ class WordNgrams:
 
     words: in the order of their first appearance; the number of `words[i]` is `i + 1`.
     packed: for each order u64[n-grams], sorted: the numbers of its words, 21 bits each, the first
-        word highest. counts: i64[n-grams] to go with it.
-    unnumbered: words that came after 2,097,151 different ones and were left out as gaps.
+        word highest.
+    counts: for each order i64[n-grams], how often each of them occurs.
+    unnumbered: how many words were left out because 2,097,151 others had all the numbers.
     """
 
     words: tuple[str, ...]
@@ -44,7 +46,7 @@ class WordNgrams:
     def most_frequent(self, number: int) -> Iterator[tuple[tuple[str, ...], int]]:
         """The `number` most frequent n-grams of all orders together, with their counts.
 
-        Equal counts: the shorter n-gram first, then the one whose words appeared first.
+        Ties go to the shorter n-gram, then to the one whose words appeared first.
         """
         packed, counts = np.concatenate(self.packed), np.concatenate(self.counts)
         sizes = [len(table) for table in self.packed]
@@ -58,10 +60,10 @@ class WordNgrams:
 
 
 def count_word_ngrams(lines: Iterable[str], *, chunk_words: int = _CHUNK_WORDS) -> WordNgrams:
-    """Count the n-grams of order 1-3 in each line; words are what white space separates.
+    """Count the n-grams of order 1-3 in each line; words are separated by white space.
 
-    Example: "a b a" has `a` twice, `b`, `a b`, `b a` and `a b a` once.
-    The result does not depend on `chunk_words`, which bounds the memory of one step.
+    Example: "a b a" has `a` twice, and `b`, `a b`, `b a`, `a b a` once.
+    chunk_words: bounds the memory of one step; the result does not depend on it.
     Cost: about 1 s per 10 MB of Polish; 16 bytes per different n-gram, 100 per different word.
     """
     numbers = _Numbers()
@@ -81,7 +83,7 @@ def count_word_ngrams(lines: Iterable[str], *, chunk_words: int = _CHUNK_WORDS) 
 
 
 class _Numbers(dict[str, int]):
-    """word -> number, from 1, given out at the first look; `_GAP` once all are given out."""
+    """word -> number. A new word gets the next number, from 1 on, or `_GAP` when all are used."""
 
     _refused = 0
 
@@ -93,7 +95,7 @@ class _Numbers(dict[str, int]):
         return number
 
     def take_refused(self) -> int:
-        """How many looks were refused a number since the last call."""
+        """How many words got no number since the last call."""
         refused, self._refused = self._refused, 0
         return refused
 
@@ -112,7 +114,7 @@ def _number_words(lines: Iterable[str], numbers: _Numbers, size: int) -> Iterato
 
 
 def _count(numbers: Packed, order: int) -> tuple[Packed, Counts]:
-    """The n-grams of one order in a chunk; those that hold a gap are left out."""
+    """The n-grams of one order in a chunk, with their counts; those with a gap are left out."""
     length = len(numbers) - order + 1
     if length <= 0:
         return _nothing()
@@ -126,7 +128,7 @@ def _count(numbers: Packed, order: int) -> tuple[Packed, Counts]:
 
 
 def _merge(one: tuple[Packed, Counts], other: tuple[Packed, Counts]) -> tuple[Packed, Counts]:
-    """Add up two sorted tables. The stable sort sees two sorted runs and merges them in O(n)."""
+    """Add up two sorted tables. The stable sort finds two sorted runs and merges them in O(n)."""
     packed = np.concatenate([one[0], other[0]])
     counts = np.concatenate([one[1], other[1]])
     order = np.argsort(packed, kind="stable")

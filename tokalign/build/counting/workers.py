@@ -1,7 +1,8 @@
-"""Processes that apply pure functions to tasks, each with a state that is costly to make.
+"""Processes that apply functions to tasks, each with a state that is costly to make.
 
-Results come in the order of the tasks, whatever the number of processes. Processes are spawned, so
-that they work alike on Linux and macOS: functions and states have to be importable or picklable.
+The results come in the order of the tasks, whatever the number of processes. The processes are
+spawned, so that they work alike on Linux and macOS; functions and states have to be importable or
+picklable.
 """
 
 from __future__ import annotations
@@ -15,22 +16,31 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol, TypeVar
 
-Task = tuple[Any, ...]
-
-Apply = Callable[[Callable[..., Any], Iterable[Task]], Iterator[Any]]
-"""(function, tasks) -> function(state, *task) of each task, in their order."""
+Result = TypeVar("Result")
+Task = tuple[object, ...]
+"""The arguments of one call, after the state."""
 
 _AHEAD = 2
-"""Tasks waiting or done per process: what bounds the memory of a long stream of tasks."""
+"""Tasks waiting or done per process. It bounds the memory that a long stream of tasks takes."""
 
-_state: Any = None
+_state: object = None
 _most_jobs = 0
 
 
+class Apply(Protocol):
+    """Applies a function to many tasks."""
+
+    def __call__(
+        self, function: Callable[..., Result], tasks: Iterable[Task], /
+    ) -> Iterator[Result]:
+        """`function(state, *task)` of each task, in the order of the tasks."""
+        ...
+
+
 @contextmanager
-def workers(jobs: int, make_state: Callable[[], Any]) -> Iterator[Apply]:
+def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     """Open `jobs` processes; with one job everything happens in this process.
 
     make_state: called once in each process.
@@ -51,9 +61,9 @@ def workers(jobs: int, make_state: Callable[[], Any]) -> Iterator[Apply]:
 
 
 def peak_memory() -> int:
-    """What this process and its workers have held at most, in bytes.
+    """An upper bound of the memory that this process and its workers have held together, in bytes.
 
-    An upper bound: its own peak, and for each worker that of the largest, as if all were at once.
+    It is this process's own peak, and that of the largest worker times the number of workers.
     """
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -61,9 +71,9 @@ def peak_memory() -> int:
 
 
 def _apply(
-    pool: ProcessPoolExecutor, jobs: int, function: Callable[..., Any], tasks: Iterable[Task]
-) -> Iterator[Any]:
-    waiting: deque[Future[Any]] = deque()
+    pool: ProcessPoolExecutor, jobs: int, function: Callable[..., Result], tasks: Iterable[Task]
+) -> Iterator[Result]:
+    waiting: deque[Future[Result]] = deque()
     for task in tasks:
         waiting.append(pool.submit(_run, function, task))
         if len(waiting) > _AHEAD * jobs:
@@ -72,18 +82,18 @@ def _apply(
         yield waiting.popleft().result()
 
 
-def _run(function: Callable[..., Any], task: Task) -> Any:
+def _run(function: Callable[..., Result], task: Task) -> Result:
     return function(_state, *task)
 
 
-def _start(make_state: Callable[[], Any]) -> None:
+def _start(make_state: Callable[[], object]) -> None:
     global _state
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _state = make_state()
 
 
 def _die_with_parent() -> None:
-    """A killed build leaves no process behind: the pool's own pipes would keep them waiting."""
+    """End this process with the one that started it, which the pool's own pipes do not do."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

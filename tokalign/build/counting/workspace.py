@@ -1,7 +1,7 @@
-"""A folder of finished intermediate files, from which a killed build goes on.
+"""A folder of finished intermediate files, from which a killed build resumes.
 
-A file appears whole under its name or not at all. Its name is a digest of all that it was made
-from, so what lies there can be trusted whatever has changed since.
+A file appears whole or not at all. Its name is a digest of everything it was made from, so a file
+that is found there can be used whatever has changed since.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -27,8 +26,8 @@ _LOCK = "lock"
 def open_workspace(folder: Path | None) -> Iterator[Path]:
     """Make or reopen a workspace, a temporary one if `folder` is None.
 
-    It is deleted at the end, also that of a generator which is closed before its last value. When
-    the body raises or the process dies, what was finished stays.
+    It is deleted when the body ends, and when a generator that holds it open is closed early. When
+    the body raises or the process dies, the finished files stay.
     Raises: UsageError if another process is using the folder.
     """
     if folder is None:
@@ -59,7 +58,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
 
 
 def _delete(folder: Path, made: list[Path]) -> None:
-    """Delete a workspace, and what is empty of the folders that were made for it."""
+    """Delete a workspace, and those of the folders made for it that are empty."""
     shutil.rmtree(folder)
     with suppress(OSError):
         for path in made:
@@ -67,6 +66,6 @@ def _delete(folder: Path, made: list[Path]) -> None:
                 path.rmdir()
 
 
-def digest(*facts: Any) -> str:
-    """A name for what follows from these facts (texts, numbers, lists of them)."""
+def digest(*facts: object) -> str:
+    """A name for a file that is made from these facts (texts, numbers, bytes, lists of them)."""
     return sha256(msgpack.packb(facts)).hexdigest()[:32]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MEMORY, MIN_COUNT, count_token_ngrams
+from tokalign.build.counting.memory_budget import MEMORY
+from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.dictspec import find_continuations

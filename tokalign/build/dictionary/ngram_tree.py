@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.token_ngrams import TokenNgrams
+from tokalign.build.counting.windows import TokenNgrams
 
 Indices = NDArray[np.uint32]
 Floats = NDArray[np.float32]

@@ -1,0 +1,68 @@
+"""Windows sorted and counted in ranges: the worked example, and the whole from its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from counted import as_dict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokalign.build.counting.windows import IdSpace, count_range, join_ranges, sort_windows
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
+    tokens = bielik.vocabulary.tokens
+    space = IdSpace(len(tokens))
+    lines = [bielik.encode(line) for line in ("w Polsce", "w Polskę")]
+    ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
+    windows = sort_windows(ids, 3, space)
+
+    def spell(row: list[int]) -> str:
+        spelled = ("·" if i == space.gap else tokens[i].decode().replace(" ", "▁") for i in row)
+        return " ".join(spelled)
+
+    assert [spell(row) for row in windows.tolist()] == [
+        *("▁w ▁Pol sk", "▁w ▁Pol s", "ce · ·", "sk ę ·"),
+        *("▁Pol sk ę", "▁Pol s ce", "s ce ·", "ę · ·"),
+    ]
+    orders = count_range([windows], [1], min_count=1, space=space)
+    counts = {spell(list(ngram)): c for order in orders for ngram, c in as_dict(order).items()}
+    assert {ngram: c for ngram, c in counts.items() if c > 1} == {
+        "▁w": 2,
+        "▁Pol": 2,
+        "▁w ▁Pol": 2,
+    }
+    assert not any("·" in ngram for ngram in counts)
+
+
+@given(
+    lines=st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=12),
+    size=st.sampled_from([4, 40_000, 1 << 17]),
+    cuts=st.lists(st.integers(0, 12), max_size=4),
+    min_count=st.integers(1, 5),
+)
+@settings(max_examples=200)
+def test_ranges_cut_between_any_keys_join_to_the_whole(
+    lines: list[list[int]], size: int, cuts: list[int], min_count: int
+) -> None:
+    """A short n-gram may stand in several ranges: it is pruned when they are joined."""
+    space, max_order = IdSpace(size), 6
+    ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
+    run = sort_windows(ids, max_order, space)
+    whole = count_range([run], [1], min_count=min_count, space=space)
+    bounds = sorted({0, len(run), *(cut * len(run) // 12 for cut in cuts)})
+    bounds = [
+        b for b in bounds if b in (0, len(run)) or (run[b - 1] != run[b])[: space.in_key].any()
+    ]
+    parts = [
+        count_range([run[begin:end]], [1], min_count=min_count, space=space)
+        for begin, end in zip(bounds, [*bounds[1:], len(run)], strict=True)
+    ]
+    for n in range(max_order):
+        joined = list(join_ranges(part[n] for part in parts))
+        assert sum(map(len, joined)) == len({gram for part in joined for gram in as_dict(part)})
+        kept = [as_dict(part[part.counts >= min_count]) for part in (*joined, whole[n])]
+        assert {gram: c for part in kept[:-1] for gram, c in part.items()} == kept[-1]

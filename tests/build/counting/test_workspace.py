@@ -1,0 +1,113 @@
+"""A killed count resumes from its finished files, and a finished one leaves none."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from counted import Counts, as_dict, count_plainly, small_tokenizer, write_files
+from polish import SENTENCES
+from processes import wait_for
+from small_tokenizers import write_tokenizer
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.stages import Stage, silent
+from tokalign.errors import UsageError
+
+COUNT_IN_PROCESS = """
+import sys
+from pathlib import Path
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+if __name__ == "__main__":
+    corpus, tokenizer, workspace = map(Path, sys.argv[1:])
+    counted = count_token_ngrams(
+        Corpus([corpus]), Tokenizer.from_file(tokenizer),
+        workspace=workspace, jobs=2, chunks=Chunks(1, 1),
+    )
+    for ngrams in counted:
+        print(ngrams.ids.tolist(), ngrams.counts.tolist())
+"""
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> list[str]:
+    """A command that counts a corpus of 60 shards with two processes, in `tmp_path/workspace`."""
+    [corpus] = write_files(tmp_path, {"a.txt": [f"{SENTENCES[1]} {i}" for i in range(60)]})
+    script = tmp_path / "count.py"
+    script.write_text(COUNT_IN_PROCESS)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", vocabulary_size=320)
+    return [sys.executable, *map(str, (script, corpus, tokenizer, tmp_path / "workspace"))]
+
+
+@pytest.mark.parametrize("finished", ["*.run", "*.part"])
+def test_a_killed_count_goes_on_from_its_finished_files(
+    tmp_path: Path, counting: list[str], finished: str
+) -> None:
+    whole = subprocess.run(counting, capture_output=True, check=True).stdout
+    workspace = tmp_path / "workspace"
+    assert not workspace.exists()
+    killed = subprocess.Popen(counting, stdout=subprocess.PIPE)
+    wait_for(lambda: len(list(workspace.glob(finished))) >= 5)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.communicate()[0] == b""
+    made = {path: path.stat().st_mtime_ns for path in workspace.glob(finished)}
+    resumed = subprocess.Popen(counting, stdout=subprocess.PIPE)
+    wait_for(lambda: len(list(workspace.glob(finished))) > len(made) or not workspace.exists())
+    if workspace.exists():
+        stays = {path: path.stat().st_mtime_ns for path in made}
+        assert stays == made
+    assert resumed.communicate()[0] == whole
+    assert not workspace.exists()
+
+
+def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
+    """Files are named by what they were made from: another corpus, tokenizer or order."""
+    workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
+
+    def count(text: str, order: int, stage: Stage = silent) -> list[Counts]:
+        corpus = Corpus(write_files(tmp_path, {"a.txt": [text, text]}))
+        counted = count_token_ngrams(
+            corpus, tokenizer, max_order=order, workspace=workspace, stage=stage
+        )
+        return [as_dict(ngrams) for ngrams in counted]
+
+    @contextmanager
+    def fails(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+        yield lambda _: None
+        if label.startswith("Counting"):
+            raise RuntimeError
+
+    for text, order in (("Ala ma kota", 9), ("Ala ma psa", 3)):
+        with pytest.raises(RuntimeError):
+            count(text, order, fails)
+    assert {path.suffix for path in workspace.iterdir()} >= {".run", ".part"}
+    expected = count_plainly(tokenizer, [(1, ["Ala ma psa"] * 2)], max_order=9, min_count=2)
+    assert count("Ala ma psa", 9) == expected
+    assert not workspace.exists()
+
+
+def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> None:
+    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala ma kota"]}))
+    workspace = tmp_path / "workspace"
+    counted = iter(count_token_ngrams(corpus, small_tokenizer(), workspace=workspace))
+    next(counted)
+    assert workspace.exists()
+    del counted
+    assert not workspace.exists()
+
+
+def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
+    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
+    first = count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace")
+    next(first)
+    with pytest.raises(UsageError, match="in use"):
+        next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace"))

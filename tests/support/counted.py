@@ -1,0 +1,59 @@
+"""Counting n-grams the plain way, and small corpora and tokenizers to count with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from small_tokenizers import write_tokenizer
+
+from tokalign.build.counting.windows import TokenNgrams
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+Counts = dict[tuple[int, ...], float]
+
+
+@cache
+def small_tokenizer() -> Tokenizer[Any]:
+    """A tokenizer of 320 tokens, trained when it is first asked for."""
+    with TemporaryDirectory() as folder:
+        return Tokenizer.from_file(write_tokenizer(Path(folder), vocabulary_size=320))
+
+
+def write_files(folder: Path, files: Mapping[str, Sequence[str]]) -> list[Path]:
+    """Write files of lines; returns their paths."""
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [folder / name for name in files]
+
+
+def count_plainly(
+    tokenizer: Tokenizer[Any],
+    weighted: Sequence[tuple[float, Sequence[str]]],
+    *,
+    max_order: int,
+    min_count: float,
+) -> list[Counts]:
+    """The counts of each order by a Counter over tuples. weighted: weight and lines of each file."""
+    counters: list[Counter[tuple[int, ...]]] = [Counter() for _ in range(max_order)]
+    for weight, lines in weighted:
+        for line in lines:
+            if line.isspace():
+                continue
+            ids = tokenizer.encode(line.removesuffix("\r"))
+            for n, counter in enumerate(counters, 1):
+                for start in range(len(ids) - n + 1):
+                    counter[tuple(ids[start : start + n])] += weight  # type: ignore[assignment]
+    return [{g: c for g, c in counter.items() if c >= min_count} for counter in counters]
+
+
+def as_dict(ngrams: TokenNgrams) -> Counts:
+    """n-gram -> count."""
+    return {
+        tuple(ids): count
+        for ids, count in zip(ngrams.ids.tolist(), ngrams.counts.tolist(), strict=True)
+    }
