@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from canonical import is_canonical_piece
 from hypothesis import given, settings
 from polish import byte_strings
@@ -13,6 +14,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 @given(data=byte_strings)
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_any_bytes_are_encoded_and_come_back(tokenizer: Tokenizer[Any], data: bytes) -> None:
     assert tokenizer.vocabulary.bytes_of(tokenizer.bpe.encode(data)) == data
 

@@ -21,6 +21,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 
 @given(parts=st.lists(byte_strings, max_size=5))
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_pushing_parts_equals_encoding_the_whole(
     tokenizer: Tokenizer[Any], parts: list[bytes]
 ) -> None:
@@ -123,6 +124,7 @@ def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -
 @example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
 @given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_truncating_equals_never_having_pushed(
     tokenizer: Tokenizer[Any], data: bytes, more: bytes, cut: int
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_million_tokens_of_text_are_canonical_and_what_is_cut_elsewhere_is_not
     assert refused > len(pieces) / 5
 
 
+@pytest.mark.slow
 def test_pushing_text_in_any_parts_gives_the_library_s_encoding(subject: Tokenizer[Any]) -> None:
     draw, pushes = Random(29), 0
     for _, line in zip(range(400), lines(), strict=False):

@@ -74,6 +74,7 @@ def test_corollary_two_neighbours_in_canonical_text_are_valid_pairs(
         assert all(bpe.validity.may_follow(a, b) for a, b in pairwise(ids))
 
 
+@pytest.mark.slow
 def test_corollary_two_a_sequence_is_canonical_iff_every_pair_is(
     tokenizer: Tokenizer[Any],
 ) -> None:

@@ -58,6 +58,7 @@ def builders_in(folder: Path, draft: Any, target: Any) -> dict[Path, Builder]:
     }
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_files_wherever_they_lie(
     tmp_path: Path, tokenizers: tuple[Any, Any]
 ) -> None:
@@ -70,6 +71,7 @@ def test_equal_inputs_give_equal_files_wherever_they_lie(
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
     corpus = Corpus([write_corpus(tmp_path)])
     report = build_tables(corpus, builders_in(tmp_path / "out", *tokenizers))
@@ -88,6 +90,7 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert report.peak_memory > 1 << 20
 
 
+@pytest.mark.slow
 def test_the_stages_are_counted_to_their_ends(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
     stages: dict[str, list[int]] = {}
 
@@ -122,6 +125,7 @@ def test_nothing_is_written_unless_everything_is_built(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_table_of_other_content_is_kept_when_it_is_replaced(
     tmp_path: Path, tokenizers: tuple[Any, Any]
 ) -> None:

@@ -40,6 +40,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
+@pytest.mark.slow
 def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     found = json.loads(kept.with_name("x.json").read_text())
     assert list(found["sets"]) == ["encyclopedic", "instructions", "questions"]

@@ -54,6 +54,7 @@ def assert_one_line_error(result: subprocess.CompletedProcess[str], code: int, *
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_both_tables_are_written_where_documented(
     tmp_path: Path, draft: Path, target: Path, corpus: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_tables_go_to_the_users_data_folder_by_default(
         assert Path(written[0]).is_file()
 
 
+@pytest.mark.slow
 def test_one_of_the_two_can_be_left_out(
     tmp_path: Path, draft: Path, target: Path, corpus: Path
 ) -> None:
@@ -131,6 +133,7 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
 
 
+@pytest.mark.slow
 def test_weights_memory_and_workspace_are_honoured(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_the_bundled_corpus_builds_no_table_of_another_language(
     tmp_path: Path, target: Path, draft: Path
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_wrong_field_is_one_line_that_names_the_fields(tmp_path: Path, target:
     assert "skipped" not in wrong.stderr
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -257,6 +262,8 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> No
         [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments), "--output", str(out)],
         stderr=subprocess.PIPE,
         text=True,
+        # A shell starts background jobs with this signal ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     while "reading" not in process.stderr.readline():

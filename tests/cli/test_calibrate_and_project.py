@@ -49,6 +49,7 @@ def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         yield run_calibrate(models, "--json")
 
 
+@pytest.mark.slow
 def test_a_curve_is_measured_once_reused_and_refreshed(
     models: dict[str, str], first: Result
 ) -> None:

@@ -42,6 +42,7 @@ def check(*arguments: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_pair_is_counted_and_judged() -> None:
     found = check("--draft", "llama3.2", "--target", "bielik")
     assert set(found) >= KEYS
@@ -52,6 +53,7 @@ def test_a_pair_is_counted_and_judged() -> None:
     assert "good fit" in str(found["verdict"])
 
 
+@pytest.mark.slow
 def test_it_ends_with_what_to_expect_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_it_ends_with_what_to_expect_of_this_machine(
     assert "more than 20% are accepted" in str(check(*asked)["this_machine"])
 
 
+@pytest.mark.slow
 def test_shares_by_hand(tmp_path: Path) -> None:
     """One word: Llama's ` Polska` and Mistral's `▁Pol`, `ska` counted by eye."""
     text = tmp_path / "one.txt"
@@ -90,6 +93,7 @@ def test_shares_by_hand(tmp_path: Path) -> None:
     assert found["target_fertility"] == found["target_tokens"]
 
 
+@pytest.mark.slow
 def test_the_same_tokenizer_needs_no_translation() -> None:
     found = check("--draft", "mistral", "--target", "bielik")
     assert found["same_tokenizer"] is True

@@ -47,6 +47,7 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("translation", ["naive", "context:3", "intersection", "exact"])
+@pytest.mark.slow
 def test_a_replay_counts_rounds(draft: Path, text: Path, translation: str, bielik: Any) -> None:
     found = replay(draft, "bielik", text, "--translation", translation, "--num-draft-tokens", "3")
     assert set(found) >= KEYS

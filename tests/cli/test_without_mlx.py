@@ -53,6 +53,7 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
     assert run(command, "--help").returncode == 0
 
 
+@pytest.mark.slow
 def test_commands_that_only_read_texts_work(text: Path) -> None:
     pair = ("--draft", "llama3.2", "--target", "bielik")
     for arguments in (

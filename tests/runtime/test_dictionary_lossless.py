@@ -57,6 +57,7 @@ def tables(text: list[int], size: int) -> dict[str, Dictionary]:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])
 @pytest.mark.parametrize("kind", ["backoff", "dictspec"])
+@pytest.mark.slow
 def test_a_dictionary_changes_the_rounds_and_not_the_output(
     target: LanguageModel, kind: str, method: str, sampling: str
 ) -> None:

@@ -76,6 +76,7 @@ def emit(
         ("hybrid-fixed", "exact"),
     ],
 )
+@pytest.mark.slow
 def test_the_demo_pair_is_lossless(
     demo_pair: ModelPair,
     plain_output: Callable[[str, str], list[int]],
@@ -98,6 +99,7 @@ def test_the_demo_pair_is_lossless(
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid", "hybrid-fixed"])
+@pytest.mark.slow
 def test_all_sources_together_are_lossless(
     demo_pair: ModelPair,
     plain_output: Callable[[str, str], list[int]],

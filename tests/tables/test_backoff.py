@@ -81,6 +81,7 @@ def longest_in(stored: Stored, suffix: tuple[int, ...]) -> tuple[int, float] | N
 
 
 @given(closed_tables())
+@pytest.mark.slow
 def test_every_stored_context_gives_what_was_stored(stored: Stored) -> None:
     table = packed(stored)
     assert len(table) == len(stored)
@@ -127,6 +128,7 @@ def test_a_chain_is_what_asking_again_gives() -> None:
 
 
 @given(st.lists(st.tuples(IDS, st.floats(0.01, 1)), min_size=1, max_size=50))
+@pytest.mark.slow
 def test_predictions_are_numbered_without_loss_of_ids(entries: list[tuple[int, float]]) -> None:
     ids = np.array([token for token, _ in entries])
     likely = np.array([p for _, p in entries], dtype=np.float32)
@@ -153,6 +155,7 @@ def test_ids_of_a_large_vocabulary_are_kept() -> None:
 
 
 @given(closed_tables())
+@pytest.mark.slow
 def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stored) -> None:
     table = packed(stored)
     assert packed(dict(reversed(stored.items()))).to_sections() == table.to_sections()

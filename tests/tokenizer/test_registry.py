@@ -218,6 +218,7 @@ def test_a_half_downloaded_model_is_completed_from_the_hub(
     assert f"someone/model in {folder}" in again
 
 
+@pytest.mark.slow
 def test_the_weights_are_downloaded_after_the_tokenizer_was(
     resolve: Resolver, tmp_path: Path
 ) -> None:

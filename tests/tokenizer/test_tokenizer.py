@@ -72,6 +72,7 @@ def test_special_tokens_are_parsed_only_on_request(bielik: Tokenizer[Any]) -> No
     ("official", "folder"),
     [("bielik", "bielik-11b"), ("llama", "llama3.2"), ("qwen", "qwen2.5")],
 )
+@pytest.mark.slow
 def test_the_same_tokenizer_has_one_fingerprint_whatever_file_it_came_from(
     official: str, folder: str, shared_data: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -100,6 +101,7 @@ def test_fingerprints_are_those_that_tables_were_built_for(
 
 
 @pytest.mark.parametrize("folder", ["bielik-11b", "llama3.2", "qwen2.5", "polish-spm-32k"])
+@pytest.mark.slow
 def test_the_library_reading_the_file_itself_agrees(shared_data: Path, folder: str) -> None:
     from tokenizers import Tokenizer as Library
 

@@ -46,6 +46,7 @@ def test_healing_is_needed_where_the_text_so_far_is_encoded_differently(
     assert rates.unstable_boundaries >= rates.healed_boundaries > 0
 
 
+@pytest.mark.slow
 def test_what_is_ruled_out_is_estimated_well(bielik: Tokenizer[Any]) -> None:
     """Against all tokens of the vocabulary at every boundary of a line."""
     line = "Sprzedawca naprawił lodówkę."

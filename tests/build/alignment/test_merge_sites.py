@@ -47,6 +47,7 @@ def test_sites_are_the_shortest_prefixes_that_are_absorbed(seed: int) -> None:
     assert found > 100
 
 
+@pytest.mark.slow
 def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenizer[Any]) -> None:
     bpe, found = tokenizer.bpe, Derivations.of(tokenizer)
     for token in Random(3).sample(bpe.order.ids, 2000):
@@ -57,6 +58,7 @@ def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenize
         assert (found.last_rank[token], found.moment[token]) == (derived.last_rank, derived.moment)
 
 
+@pytest.mark.slow
 def test_validity_of_many_pairs_is_that_of_each(tokenizer: Tokenizer[Any]) -> None:
     compare_validity(tokenizer, pairs=3_000)
 
@@ -76,6 +78,7 @@ def compare_validity(tokenizer: Tokenizer[Any], *, pairs: int) -> None:
         assert bpe.validity.may_follow(a, b) == expected
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_merges_say(bielik: Tokenizer[Any], sites: MergeSites) -> None:
     """For every crowded prefix: absorbed iff a stored site begins it."""
     compare(bielik, sites, tokens=60)
@@ -112,6 +115,7 @@ def test_stored_sites_are_crowded_and_none_begins_another(
     assert sum(len(sites.after(token)) > 0 for token in order.ids) > 10_000
 
 
+@pytest.mark.slow
 def test_with_the_table_and_without_it_the_same_is_absorbed(
     bielik: Tokenizer[Any], sites: MergeSites
 ) -> None:

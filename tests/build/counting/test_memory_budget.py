@@ -50,6 +50,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("memory", "processes"), [(300 << 20, 0), (700 << 20, 2)])
+@pytest.mark.slow
 def test_processes_together_hold_no_more_than_they_may(
     tmp_path: Path, bielik: Tokenizer[Any], memory: int, processes: int
 ) -> None:

@@ -38,6 +38,7 @@ paragraphs = st.lists(
     min_count=st.integers(1, 4),
 )
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_counts_equal_a_counter_whatever_the_chunks(
     files: list[list[str]],
     shard_characters: int,
@@ -69,6 +70,7 @@ def test_counts_equal_a_counter_whatever_the_chunks(
         assert ngrams.ids.tolist() == sorted(ngrams.ids.tolist())
 
 
+@pytest.mark.slow
 def test_counts_equal_a_counter_for_each_tokenizer(
     tokenizer: Tokenizer[Any], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def one_by_one(tokenizer: Tokenizer[Any], shard: list[str]) -> list[int]:
 
 @given(shard=lines, max_words=st.sampled_from([5, 1 << 20]))
 @settings(max_examples=200, deadline=None)
+@pytest.mark.slow
 def test_a_shard_is_its_lines_encoded_whatever_came_before(
     tokenizer: Tokenizer[Any], shard: list[str], max_words: int
 ) -> None:

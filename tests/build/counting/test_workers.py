@@ -20,6 +20,7 @@ def test_results_come_in_the_order_of_the_tasks(jobs: int) -> None:
         assert list(apply(max, [(n,) for n in range(20)])) == list(range(20))
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     script = tmp_path / "workers.py"
     script.write_text(

@@ -49,6 +49,7 @@ def counting(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("finished", ["*.run", "*.part"])
+@pytest.mark.slow
 def test_a_killed_count_goes_on_from_its_finished_files(
     tmp_path: Path, counting: list[str], finished: str
 ) -> None:

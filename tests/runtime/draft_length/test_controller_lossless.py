@@ -49,6 +49,7 @@ def erratic_clock(seed: int) -> Callable[[], float]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.slow
 def test_no_decision_changes_the_output(
     seed: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def distribution_of_two(
 
 
 @pytest.mark.parametrize("translation", ["intersection", "exact"])
+@pytest.mark.slow
 def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
     pair: tuple[LanguageModel, LanguageModel], translation: str
 ) -> None:

@@ -253,6 +253,7 @@ def distribution_of_sequences(options: Sampling) -> Floats:
         ("temperature", {"says_distributions": False}),
     ],
 )
+@pytest.mark.slow
 def test_sequences_have_the_targets_distribution(name: str, how: dict[str, Any]) -> None:
     """Chains, trees, and proposals that keep their distributions to themselves."""
     options = Sampling(acceptance="residual", **OPTIONS[name])

@@ -162,6 +162,7 @@ def demo() -> dict[str, Any]:
         ("residual", "exact"),
     ],
 )
+@pytest.mark.slow
 def test_the_demo_pair_emits_the_script(demo: dict[str, Any], translation: str, how: Any) -> None:
     sampling = Sampling() if how == "greedy" else Sampling(temperature=0.8, acceptance=how)
     script, emitted, _ = play(demo["target"], demo["draft"], translation, sampling)
