@@ -33,6 +33,7 @@ def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[s
         ) from error
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
+    mx.eval(model.state)  # what is still lazy can be computed in this thread only
     return model, config
 
 
