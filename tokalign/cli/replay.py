@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokalign.assemble import DraftingOptions
     from tokalign.runtime.draft.neural import NeuralDrafter
     from tokalign.runtime.statistics import Statistics
-    from tokalign.tables.opening import Note
+    from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
