@@ -180,7 +180,7 @@ def stream_generate(
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options,
-        outputs=None if store is None else store.text,
+        outputs=() if store is None else (store.text,),
         note=note,
     )
     rendered = Prompt(

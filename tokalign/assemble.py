@@ -181,7 +181,7 @@ def assemble(
     *,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
-    outputs: SuffixAutomaton | None = None,
+    outputs: Sequence[SuffixAutomaton] = (),
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.

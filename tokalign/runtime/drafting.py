@@ -47,7 +47,8 @@ class Drafting:
     order: the sources of `hybrid-fixed`, the first to be asked first.
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.
-    outputs: earlier outputs of the same session, to copy from.
+    context_copy: what a conversation keeps of its text; None where a request stands alone.
+    outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: what the draft length controller chooses every draft length by; None leaves the
         length to the drafters.
     experience: what was learned about a draft model beside free sources; requests share it.
@@ -61,7 +62,8 @@ class Drafting:
     dictionary: Dictionary | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
-    outputs: SuffixAutomaton | None = None
+    context_copy: ContextCopy | None = None
+    outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
 
@@ -124,8 +126,8 @@ def _free_hybrid(drafting: Drafting) -> Hybrid:
 
 
 def _copies(drafting: Drafting) -> list[Source]:
-    """Copy from the request's own text, and from earlier outputs if the session has any."""
-    return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
+    """Copy from the request's own text, and from other texts that were given."""
+    return [drafting.context_copy or ContextCopy(), *map(SessionCopy, drafting.outputs)]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:

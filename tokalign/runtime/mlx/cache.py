@@ -60,7 +60,8 @@ class ModelCache(Generic[Id]):
     """A model, its cache, and the ids that the cache holds.
 
     model: an mlx-lm model; `model(ids i[1, n], cache=layers)` gives logits f[1, n, vocabulary].
-    layers: a cache to continue, whose content so far stays in front of every context.
+    layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
+    noted it. Otherwise its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
@@ -70,7 +71,7 @@ class ModelCache(Generic[Id]):
     ) -> None:
         self.model, self._options = model, options
         self.layers: list[Any] = make_prompt_cache(model) if layers is None else layers
-        self._held: list[Id] = []
+        self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._passes = 0
         self.context_length = _context_length(model)
@@ -80,6 +81,12 @@ class ModelCache(Generic[Id]):
             # A rotating cache forgets once it is full, and from then on cannot be rewound.
             sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
             self.context_length = min([self.context_length, *sizes])
+
+    @property
+    def held(self) -> list[Id]:
+        """The ids in the cache, as far as they are known."""
+        self._read_unread()
+        return self._held
 
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
@@ -144,6 +151,7 @@ class ModelCache(Generic[Id]):
         self.trim(len(self._held) - kept)
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        remember(self.layers, ids)
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -184,6 +192,25 @@ class ModelCache(Generic[Id]):
                 f"{options.kv_group_size} ({reason}); choose another --kv-group-size, or leave "
                 "--kv-bits out"
             ) from error
+
+
+_REMEMBERED = "tokalign_ids"
+
+
+def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
+    """Note on a cache which ids it holds, so that it can be continued by its content.
+
+    The note goes wherever the cache goes: mlx-lm copies its caches and trims the copies.
+    """
+    if layers:
+        setattr(layers[0], _REMEMBERED, tuple(ids))
+
+
+def remembered(layers: Sequence[Any]) -> list[Any] | None:
+    """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
+    ids = getattr(layers[0], _REMEMBERED, None) if layers else None
+    held = getattr(layers[0], "offset", None) if layers else None
+    return None if ids is None or held is None or held > len(ids) else list(ids[:held])
 
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:

@@ -66,6 +66,16 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
+    def layers(self) -> list[Any]:
+        """The cache, one object per layer, as mlx-lm's functions take it."""
+        return self._cache.layers
+
+    @property
+    def held(self) -> Sequence[Id]:
+        """The ids that the cache holds: what they share with a context is not computed again."""
+        return self._cache.held
+
+    @property
     def seconds(self) -> float:
         """See `interfaces.Session`."""
         return self.busy.seconds
