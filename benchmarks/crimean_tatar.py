@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tokalign.evaluate.fertility import measure_fertility
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.output import print_json
-from tokalign.evaluate.emulate import emulate
-from tokalign.evaluate.fertility import measure_fertility
+from tokalign.evaluate.replay import emulate
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
 from tokalign.runtime.drafting import Drafting

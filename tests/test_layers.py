@@ -95,7 +95,6 @@ RUNS_MODELS = {
     "api.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",
-    "evaluate/self_draft.py",
     "runtime/decoder.py",
     "runtime/draft_length/opening_knowledge.py",
     "runtime/generate.py",

@@ -14,7 +14,12 @@ from click.core import ParameterSource
 
 from tokalign import __version__
 from tokalign.atomic_file import write_file
-from tokalign.cli.drafting_options import language_option
+from tokalign.cli.drafting_options import (
+    alignment_option,
+    dictionary_option,
+    dtype_option,
+    language_option,
+)
 from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
@@ -94,10 +99,10 @@ class Options:
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
-@click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@dtype_option
+@dictionary_option
 @language_option
-@click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
+@alignment_option
 @click.option(
     "--window-tokens",
     type=click.IntRange(min=1),

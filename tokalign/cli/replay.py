@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from tokalign.assemble import DraftingOptions
     from tokalign.runtime.draft.neural import NeuralDrafter
     from tokalign.runtime.statistics import Statistics
-    from tokalign.tables.opening import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
@@ -103,7 +104,6 @@ def command(
         prompt_tokens=prompt_tokens,
         dtype=dtype,
         trace=trace,
-        tell=lambda line: note(line, quiet=quiet),
         quiet=quiet,
     )
     figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
@@ -127,45 +127,44 @@ def _replay(
     prompt_tokens: int,
     dtype: str | None,
     trace: Path | None,
-    tell: Note,
     quiet: bool,
 ) -> tuple[Statistics, str]:
     """Replay every text; returns the statistics of all and the translation that was chosen."""
     from tokalign.assemble import choose_drafting, keep_loaded, load_models
-    from tokalign.evaluate.record import record
-    from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
-    from tokalign.evaluate.replay import replay
+    from tokalign.evaluate.recorded_proposals import write_trace
+    from tokalign.evaluate.replay import record_texts, replay_texts
     from tokalign.runtime.decoder import Prompt, make_model_drafter
     from tokalign.runtime.mlx.draft_session import DraftModelSession
-    from tokalign.runtime.statistics import Statistics
     from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
+    tell = partial(note, quiet=quiet)
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
     [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
     drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
-    session, statistics = DraftModelSession(model.model), Statistics()
-    recorded: list[TracedText] = []
+    session, encoded = DraftModelSession(model.model), pair.target.encode_batch(texts)
     keep_loaded()
 
-    def drafter(ids: list[TargetId]) -> NeuralDrafter:
+    def drafter(ids: Sequence[TargetId]) -> NeuralDrafter:
         return make_model_drafter(drafting, pair, Prompt(target=ids[:prompt_tokens]), session)
 
     with progress(len(texts), "replaying", quiet=quiet) as advance:
-        for ids in pair.target.encode_batch(texts):
-            for event in replay(ids, drafter(ids), prompt_tokens=prompt_tokens):
-                statistics.observe(event)
-            if trace is not None:
-                asked = {"draft": drafter(ids)}
-                recorded.append(record(ids, asked, prompt_tokens=prompt_tokens))
-            advance(1)
+        statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
     if trace is not None:
         notes = {
             "translation": drafting.translation,
             "num_draft_tokens": options.num_draft_tokens,
-            "texts": len(texts),
         }
-        write_trace(ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
+        with progress(len(texts), "recording", quiet=quiet) as advance:
+            recorded = record_texts(
+                encoded,
+                "draft",
+                drafter,
+                prompt_tokens=prompt_tokens,
+                progress=advance,
+                notes=notes,
+            )
+        write_trace(recorded, trace)
     return statistics, drafting.translation

@@ -171,7 +171,7 @@ def _sweep(
 ) -> Iterator[list[SweepResult]]:
     """Connect builder and emulator; see `evaluate.sweep.sweep`."""
     from tokalign.build.corpus import Corpus
-    from tokalign.evaluate.emulate import emulate, figures
+    from tokalign.evaluate.replay import emulate, figures
     from tokalign.evaluate.variants import VariantBuilder
     from tokalign.runtime.drafting import Drafting
     from tokalign.tables.opening import read_dictionary

@@ -1,5 +1,7 @@
 """Measuring a cost curve: how long passes of a loaded pair take on this machine.
 
+Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
+
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts.
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
 programs affect all alike; the first one is a warm-up in which kernels are compiled. Where other
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from random import Random
 from statistics import median
@@ -19,7 +21,11 @@ from time import perf_counter
 from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
+from tokalign.evaluate.replay import record
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
@@ -189,3 +195,46 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
 def _possible(contexts: Sequence[int], target: Any) -> list[int]:
     room = TargetModelSession(target).context_length - MOST_ROWS
     return [length for length in sorted(contexts) if length <= room] or [max(1, room)]
+
+
+def self_draft_trace(
+    decoder: Decoder, prompts: Sequence[str], *, tokens: int = 40, limit: int = 8
+) -> ProposalTrace:
+    """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
+
+    decoder: one of method `draft`. limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model per prompt.
+    """
+    plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
+    decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
+    session, texts = decoder.open_draft(), list[TracedText]()
+    for given in prompts:
+        generation = Generation(
+            plain, plain.prompt(given, use_template=False), max_tokens=tokens + 1
+        )
+        for _ in generation:
+            pass
+        prompt = decoder.prompt(given, use_template=False)
+        drafter = decoder.translated(prompt, session)
+        if drafter is not None:
+            texts.append(
+                record(
+                    generation.context.ids,
+                    {"draft": drafter},
+                    prompt_tokens=len(prompt.target),
+                    limit=limit,
+                )
+            )
+    return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
+
+
+def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
+    """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
+    accepted = [recorded.accepted for recorded in trace.proposals]
+    found = []
+    for position in range(longest):
+        reached = [count for count in accepted if count >= position]
+        if not reached:
+            break
+        found.append(sum(count > position for count in reached) / len(reached))
+    return found

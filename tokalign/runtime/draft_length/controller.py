@@ -26,7 +26,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
 from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.plain_timing import PlainTiming
+from tokalign.runtime.draft_length.overrides import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree

@@ -9,11 +9,10 @@ from weakref import ref
 
 from tokalign.cost.curve import CostCurve, read_curve
 from tokalign.cost.store import find_curve
+from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.draft_length.model_worth import ModelWorth
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.weights import weight_bytes
 
