@@ -94,11 +94,11 @@ class Options:
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME", help="A method or a translation."
 )
-@click.option("-k", "--num-draft-tokens", default="2,4", show_default=True, metavar="K,K,auto")
-@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("-k", "--num-draft-tokens", default="2,4", metavar="K,K,auto")
+@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64)
+@click.option("--temp", type=click.FloatRange(min=0), default=0.0)
+@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0)
+@click.option("--repeats", type=click.IntRange(min=1), default=1)
 @dtype_option
 @dictionary_option
 @language_option
@@ -112,7 +112,7 @@ class Options:
 @click.option(
     "--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; resume from FILE."
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table")
 @click.option("--save", type=_PATH, multiple=True, metavar="FILE", help=".md, .csv, .json, .html")
 @json_option
 @quiet_option

@@ -63,7 +63,6 @@ _SHOWN_PROBLEMS = 10
     "kind",
     type=click.Choice(["backoff", "dictspec"]),
     default="backoff",
-    show_default=True,
     help="backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
     "frequent word n-gram, as DictSpec has it.",
 )
@@ -86,7 +85,6 @@ _SHOWN_PROBLEMS = 10
     "--memory",
     metavar="SIZE",
     default="2G",
-    show_default=True,
     help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
 )
 @click.option(
@@ -100,7 +98,6 @@ _SHOWN_PROBLEMS = 10
     "--on-invalid",
     type=click.Choice(["skip", "refuse"]),
     default="skip",
-    show_default=True,
     help="What to do with a line that is not UTF-8 or not the expected JSON.",
 )
 @click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")

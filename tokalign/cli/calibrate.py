@@ -36,7 +36,6 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
     "--budget",
     type=click.FloatRange(min=1),
     default=30.0,
-    show_default=True,
     help="Seconds; up to three times as many if other programs disturb the measurement.",
 )
 @dtype_option

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("emulate")
 @click.option(
-    "--method",
-    type=click.Choice(LOOKUP_METHODS),
-    default="dictionary",
-    show_default=True,
-    help="How to draft.",
+    "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", help="How to draft."
 )
 @dictionary_option
 @language_option
@@ -38,24 +34,18 @@ if TYPE_CHECKING:
 @text_option
 @field_option
 @click.option(
-    "--max-draft",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Tokens proposed in a step at most.",
+    "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
 )
 @click.option(
     "--row-cost",
     type=click.FloatRange(min=0),
     default=0.0,
-    show_default=True,
     help="Cost of each verified row beyond the first, in passes; copy and hybrid weigh it.",
 )
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option

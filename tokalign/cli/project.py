@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 @json_option
 @quiet_option
 def command(
-    file: Path,
-    curves: tuple[str, ...],
-    draft_pass: float | None,
-    as_json: bool,
-    quiet: bool,
+    file: Path, curves: tuple[str, ...], draft_pass: float | None, as_json: bool, quiet: bool
 ) -> None:
     """Say what speed-up a trace promises under cost curves, by draft length and with `auto`."""
     from tokalign.cost.curve import read_curve, shipped_names

@@ -45,18 +45,13 @@ _KEYS = (
 @field_option
 @translation_option
 @click.option(
-    "--num-draft-tokens",
-    type=int,
-    default=2,
-    show_default=True,
-    help="Passes of the draft model in a round.",
+    "--num-draft-tokens", type=int, default=2, help="Passes of the draft model in a round."
 )
 @alternatives_option
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=1),
     default=12,
-    show_default=True,
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
@@ -153,10 +148,7 @@ def _replay(
     with progress(len(texts), "replaying", quiet=quiet) as advance:
         statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
     if trace is not None:
-        notes = {
-            "translation": drafting.translation,
-            "num_draft_tokens": options.num_draft_tokens,
-        }
+        notes = {"translation": drafting.translation, "num_draft_tokens": options.num_draft_tokens}
         with progress(len(texts), "recording", quiet=quiet) as advance:
             recorded = record_texts(
                 encoded,

@@ -50,25 +50,18 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @click.option("--corpus", "corpus_files", type=_PATH, multiple=True, required=True, metavar="FILE")
 @click.option("--text", "text_files", type=_PATH, multiple=True, required=True, metavar="FILE")
-@click.option("--kind", default="backoff,dictspec", show_default=True, help="One or both of them.")
-@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3", show_default=True)
+@click.option("--kind", default="backoff,dictspec", help="One or both of them.")
+@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3")
 @click.option(
     "--dictionary-bytes",
     "sizes",
     type=Numbers(int, 1),
     default="1_000_000,2_500_000,5_000_000",
-    show_default=True,
     help="Sizes of backoff.",
 )
-@click.option(
-    "--ngrams",
-    type=Numbers(int, 1),
-    default="50_000,200_000",
-    show_default=True,
-    help="Sizes of dictspec.",
-)
-@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2", show_default=True)
-@click.option("--max-draft", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--ngrams", type=Numbers(int, 1), default="50_000,200_000", help="Sizes of dictspec.")
+@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2")
+@click.option("--max-draft", type=click.IntRange(min=1), default=8)
 @field_option
 @limit_option
 @click.option(

@@ -19,7 +19,7 @@ text_option = click.option(
     help="Reference texts: one per line of .txt, one per object of .jsonl; also .gz or .zst.",
 )
 field_option = click.option(
-    "--field", default="text", show_default=True, help="The field of a .jsonl object with its text."
+    "--field", default="text", help="The field of a .jsonl object with its text."
 )
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
 

@@ -8,8 +8,7 @@ from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.comparison import ENOUGH_PROMPTS, Comparison, Row
 from tokalign.evaluate.measurements import CONTROL
 from tokalign.report.charts import Axis, Bar, Series, bars, key, scatter, staircase
-from tokalign.report.html import Html, join, table
-from tokalign.report.page import details, figures, grid, page, section
+from tokalign.report.page import Html, details, figures, grid, join, page, section, table
 from tokalign.report.tables import HEAD, TEXT_COLUMNS, cells
 
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from tokalign.errors import MissingAssetError
-from tokalign.report.html import Html, join, tag
+from tokalign.report.page import Html, join, tag
 
 Point = tuple[float, float]
 Level = tuple[float, str]

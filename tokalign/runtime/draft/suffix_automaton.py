@@ -16,7 +16,7 @@ online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tokalign.tokenizer.vocabulary import TargetId
@@ -96,17 +96,6 @@ class SuffixAutomaton:
         """The longest suffix of the text that occurred before. Cost: under 1 µs."""
         state = self._link[self._last]
         return None if state == ROOT else self._occurrence(state, self._length[state])
-
-    def repeats(self) -> Iterator[Occurrence]:
-        """The suffixes of the text that occurred before, longest first.
-
-        Of several suffixes that ended at the same positions only the longest is given. `latest` is
-        exact for the 32 longest; for the others it is some occurrence.
-        """
-        state = self._link[self._last]
-        while state != ROOT:
-            yield self._occurrence(state, self._length[state])
-            state = self._link[state]
 
     def occurrence(self, place: Place) -> Occurrence:
         """Where the match of a place ended in the text."""
