@@ -61,14 +61,14 @@ class ContextCopy:
         self._reliability = CopyReliability()
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `sources.Source`."""
+        """See `hybrid.Source`."""
         automaton = self._automaton
         for token in ids[len(automaton) :]:
             self._reliability.learn(automaton.ids, automaton.longest_repeat(), token)
             automaton.append(token)
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        """See `sources.Source`."""
+        """See `hybrid.Source`."""
         occurrence = self._occurrence_after(ahead) if ahead else self._automaton.longest_repeat()
         if occurrence is None:
             return []
@@ -175,7 +175,7 @@ class SessionCopy:
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `sources.Source`."""
+        """See `hybrid.Source`."""
         automaton = self._automaton
         for token in ids[self._seen :]:
             self._reliability.learn(automaton.ids, self._occurrence(self._place), token)
@@ -183,7 +183,7 @@ class SessionCopy:
         self._seen = len(ids)
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        """See `sources.Source`."""
+        """See `hybrid.Source`."""
         place = self._place
         for token in ahead:
             place = self._automaton.advance(place, token)
