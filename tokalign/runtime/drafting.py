@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
@@ -123,7 +123,7 @@ def _free_hybrid(drafting: Drafting) -> Hybrid:
 
 def _copies(drafting: Drafting) -> list[Source]:
     """Copy from the request's own text, and from earlier outputs if the session has any."""
-    return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
+    return [ContextCopy(), *([] if drafting.outputs is None else [ContextCopy(drafting.outputs)])]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
