@@ -131,28 +131,19 @@ def command(**given: Any) -> None:
         from tokalign.report.charts import require_charts
 
         require_charts()
-    found = _measured(options)
+    about, measurements, curve = _measured(options)
     from tokalign.evaluate.comparison import compare
 
-    comparison = compare(found.measurements)
-    about = {"command": _command_line(click.get_current_context()), **found.about}
+    comparison = compare(measurements)
+    about = {"command": _command_line(click.get_current_context()), **about}
     for path, form in zip(options.save, forms[1:], strict=True):
-        write_file(path, _written(form, comparison, about, found.curve))
-    click.echo(_written(forms[0], comparison, about, found.curve), nl=False)
+        write_file(path, _written(form, comparison, about, curve))
+    click.echo(_written(forms[0], comparison, about, curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Measurements, what they hold for, and the machine's cost curve where it is known."""
-
-    about: Mapping[str, Any]
-    measurements: Sequence[Measurement]
-    curve: CostCurve | None = None
 
 
 def _command_line(context: click.Context) -> str:
@@ -168,14 +159,19 @@ def _command_line(context: click.Context) -> str:
     return shlex.join(words)
 
 
-def _measured(options: Options) -> _Found:
-    """The measurements asked for, from the file and from this run."""
+def _measured(
+    options: Options,
+) -> tuple[Mapping[str, Any], Sequence[Measurement], CostCurve | None]:
+    """What was measured, the measurements asked for, and the machine's cost curve if it is known.
+
+    Measurements are taken from the file and from this run.
+    """
     from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
 
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
-        return _Found(*read_measurements(options.results))
+        return *read_measurements(options.results), None
     lengths = _lengths(options.num_draft_tokens)
     for name in options.conditions:
         if name not in METHODS:
@@ -210,7 +206,7 @@ def _measured(options: Options) -> _Found:
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
-    return _Found(about, _run(bench, file, options), find_curve(machine))
+    return about, _run(bench, file, options), find_curve(machine)
 
 
 def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
@@ -316,4 +312,4 @@ def _written(
             return tables.comma_separated(comparison)
         case "md":
             return tables.markdown(comparison, about)
-    return tables.aligned(comparison)
+    return tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)])

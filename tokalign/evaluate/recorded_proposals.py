@@ -159,15 +159,8 @@ class ProposalTrace:
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""
-        yield json.dumps(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "every_position": self.every_position,
-                "notes": dict(self.notes),
-            },
-            ensure_ascii=False,
-        )
+        about = {"every_position": self.every_position, "notes": dict(self.notes)}
+        yield json.dumps({"format": FORMAT, "version": VERSION} | about, ensure_ascii=False)
         for text in self.texts:
             yield json.dumps({"given": text.given, "length": text.length})
             for drafter, recorded in text.proposals.items():
