@@ -71,7 +71,10 @@ def test_every_finite_point_is_drawn_once() -> None:
 
 def test_bars_say_their_values() -> None:
     chart = bars(
-        {"exact": [Bar(1.25, 1.0, 1.5), None], "a<b": [Bar(0.5), Bar(0.75)]},
+        {
+            "exact": {"k = 2": Bar(1.25, 1.0, 1.5)},
+            "a<b": {"k = 2": Bar(0.5), "k = 4": Bar(0.75)},
+        },
         ["k = 2", "k = 4"],
         x=Axis(label="speed-up (×)", form=".2f"),
         title="t",

@@ -21,8 +21,7 @@ from tokalign.cli.drafting_options import (
     language_option,
 )
 from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
-from tokalign.cli.prompts import PromptText, read_prompts
-from tokalign.cli.texts import field_option, limit_option
+from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tokalign.shipped import CORPUS, shipped
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
+    from tokalign.tables.opening import Note
 
 _BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
@@ -141,11 +143,17 @@ def command(
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
-    report = _Problems(quiet=quiet)
+    tell = partial(note, quiet=quiet)
+    report = _Problems(tell)
     files = (*corpus_files, *more_corpus_files)
     if not alignment_only:
-        language = _check_language(language, bundled=not files, quiet=quiet)
-    files = files or (_bundled_corpus(quiet=quiet),)
+        language = _check_language(language, bundled=not files, tell=tell)
+    if not files:
+        files = (shipped(CORPUS),)
+        tell(
+            f"corpus -> the bundled {files[0].name}, for a first try; "
+            "real tables need --corpus FILE"
+        )
     corpus = Corpus(
         files,
         field=field,
@@ -164,7 +172,7 @@ def command(
         output=output,
         language=language or _BUNDLED_LANGUAGE,
         dictionary=None if alignment_only else options,
-        quiet=quiet,
+        tell=tell,
     )
     built = build_tables(
         corpus,
@@ -177,7 +185,7 @@ def command(
     report.summarize()
     for written in built.tables:
         if written.previous is not None:
-            note(f"the table that was there is kept as {written.previous}", quiet=quiet)
+            tell(f"the table that was there is kept as {written.previous}")
     if as_json:
         print_json(_as_json(built))
     else:
@@ -191,7 +199,7 @@ def _plan(
     output: Path | None,
     language: str,
     dictionary: BackoffOptions | DictspecOptions | None,
-    quiet: bool,
+    tell: Note,
 ) -> dict[Path, Builder]:
     """Resolve the names, and map each file to be written to what builds its bundle.
 
@@ -204,7 +212,7 @@ def _plan(
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
     ours: Resolved[TargetId] = resolve_tokenizer(target)
-    note(ours.description, quiet=quiet)
+    tell(ours.description)
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
     if dictionary is not None:
@@ -214,7 +222,7 @@ def _plan(
         )
     if draft is not None:
         theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-        note(theirs.description, quiet=quiet)
+        tell(theirs.description)
         builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
@@ -232,7 +240,7 @@ def _with_workspace(
     return options
 
 
-def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
+def _check_language(language: str | None, *, bundled: bool, tell: Note) -> str:
     """The language that names the dictionary, pl by default.
 
     bundled: whether the corpus is the bundled one.
@@ -241,10 +249,9 @@ def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
     """
     if language is None:
         if not bundled:
-            note(
+            tell(
                 f"the dictionary is named {_BUNDLED_LANGUAGE}; for a corpus in another language "
-                "give --language CODE",
-                quiet=quiet,
+                "give --language CODE"
             )
         return _BUNDLED_LANGUAGE
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
@@ -257,36 +264,27 @@ def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
     return language
 
 
-def _bundled_corpus(*, quiet: bool) -> Path:
-    path = shipped(CORPUS)
-    note(
-        f"corpus -> the bundled {path.name}, for a first try; real tables need --corpus FILE",
-        quiet=quiet,
-    )
-    return path
-
-
 class _Problems:
     """Reports the lines that are skipped: the first ten one by one, the rest as a number.
 
     A corpus that is read twice reports each line twice; it is shown and counted once.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, tell: Note) -> None:
+        self._tell = tell
         self._seen: set[tuple[str | None, int | None]] = set()
 
     def __call__(self, problem: CorpusError) -> None:
         where = (problem.path, problem.line)
         if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
-            note(f"skipped {problem}", quiet=self._quiet)
+            self._tell(f"skipped {problem}")
         self._seen.add(where)
 
     def summarize(self) -> None:
         """Say how many more lines were skipped than were shown."""
         more = len(self._seen) - _SHOWN_PROBLEMS
         if more > 0:
-            note(f"skipped {more} more lines that cannot be read", quiet=self._quiet)
+            self._tell(f"skipped {more} more lines that cannot be read")
 
 
 def _as_json(report: BuildReport) -> dict[str, Any]:
@@ -300,13 +298,8 @@ def _as_json(report: BuildReport) -> dict[str, Any]:
         "entries": sum(written.entries for written in report.tables),
         "lines_skipped": report.lines_skipped,
         "tables": [
-            {
-                "path": str(written.path),
-                "kind": written.kind,
-                "bytes": written.bytes,
-                "entries": written.entries,
-            }
-            for written in report.tables
+            {"path": str(one.path), "kind": one.kind, "bytes": one.bytes, "entries": one.entries}
+            for one in report.tables
         ],
     }
 

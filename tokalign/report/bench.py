@@ -91,10 +91,7 @@ def _speedups(rows: Sequence[Row]) -> Html:
     control = next((row for row in rows if row.condition.name == CONTROL and row.points), None)
     return bars(
         {
-            name: [
-                Bar(row.speedup, row.low, row.high) if (row := by_k.get(k)) and row.points else None
-                for k in lengths
-            ]
+            name: {k: Bar(row.speedup, row.low, row.high) for k, row in by_k.items() if row.points}
             for name, by_k in groups.items()
         },
         lengths,
@@ -109,7 +106,7 @@ def _tokens_per_round(rows: Sequence[Row]) -> Html:
     groups, lengths = _grouped(rows)
     return bars(
         {
-            name: [Bar(row.tokens_per_round) if (row := by_k.get(k)) else None for k in lengths]
+            name: {k: Bar(row.tokens_per_round) for k, row in by_k.items()}
             for name, by_k in groups.items()
         },
         lengths,
