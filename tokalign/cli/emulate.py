@@ -103,7 +103,7 @@ def command(
     with progress(len(encoded), "emulating", quiet=quiet) as advance:
         statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
     if trace is not None:
-        notes = {"method": method}
-        recorded = record_texts(encoded, method, drafter, prompt_tokens=prompt_tokens, notes=notes)
+        asked = {"method": method}
+        recorded = record_texts({method: drafter}, encoded, asked, prompt_tokens=prompt_tokens)
         write_trace(recorded, trace)
     print_figures(figures(statistics), as_json=as_json)

@@ -20,9 +20,7 @@ from tokalign.cli.output import json_option, note, print_figures, progress, quie
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 if TYPE_CHECKING:
-    from tokalign.assemble import DraftingOptions
     from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.statistics import Statistics
     from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
@@ -81,7 +79,13 @@ def command(
 
     The figures do not depend on the hardware, except for times.
     """
-    from tokalign.assemble import DraftingOptions
+    from tokalign.assemble import DraftingOptions, choose_drafting, keep_loaded, load_models
+    from tokalign.evaluate.recorded_proposals import write_trace
+    from tokalign.evaluate.replay import record_texts, replay_texts
+    from tokalign.runtime.decoder import Prompt, make_model_drafter
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.translation.base import Pair
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     options = DraftingOptions(
         method="draft",
@@ -91,48 +95,6 @@ def command(
         alignment=alignment,
     )
     texts = read_texts(text_file, field=field, limit=limit)
-    statistics, chosen = _replay(
-        draft,
-        target,
-        texts,
-        options,
-        prompt_tokens=prompt_tokens,
-        dtype=dtype,
-        trace=trace,
-        quiet=quiet,
-    )
-    figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
-        "translation": chosen,
-        "num_draft_tokens": num_draft_tokens,
-        "alternatives": alternatives,
-        "texts": len(texts),
-        "host_ms_per_round": statistics.host_ms_per_round,
-        "translation_ms_per_round": statistics.translation_ms_per_round,
-        "translation_counts": dict(sorted(statistics.counts.items())),
-    }
-    print_figures(figures, as_json=as_json)
-
-
-def _replay(
-    draft: str,
-    target: str,
-    texts: list[str],
-    options: DraftingOptions,
-    *,
-    prompt_tokens: int,
-    dtype: str | None,
-    trace: Path | None,
-    quiet: bool,
-) -> tuple[Statistics, str]:
-    """Replay every text; returns the statistics of all and the translation that was chosen."""
-    from tokalign.assemble import choose_drafting, keep_loaded, load_models
-    from tokalign.evaluate.recorded_proposals import write_trace
-    from tokalign.evaluate.replay import record_texts, replay_texts
-    from tokalign.runtime.decoder import Prompt, make_model_drafter
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
-    from tokalign.runtime.translation.base import Pair
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
-
     tell = partial(note, quiet=quiet)
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
@@ -147,16 +109,19 @@ def _replay(
 
     with progress(len(texts), "replaying", quiet=quiet) as advance:
         statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
+    asked = {"translation": drafting.translation, "num_draft_tokens": num_draft_tokens}
     if trace is not None:
-        notes = {"translation": drafting.translation, "num_draft_tokens": options.num_draft_tokens}
         with progress(len(texts), "recording", quiet=quiet) as advance:
             recorded = record_texts(
-                encoded,
-                "draft",
-                drafter,
-                prompt_tokens=prompt_tokens,
-                progress=advance,
-                notes=notes,
+                {"draft": drafter}, encoded, asked, prompt_tokens=prompt_tokens, progress=advance
             )
         write_trace(recorded, trace)
-    return statistics, drafting.translation
+    figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
+        **asked,
+        "alternatives": alternatives,
+        "texts": len(texts),
+        "host_ms_per_round": statistics.host_ms_per_round,
+        "translation_ms_per_round": statistics.translation_ms_per_round,
+        "translation_counts": dict(sorted(statistics.counts.items())),
+    }
+    print_figures(figures, as_json=as_json)

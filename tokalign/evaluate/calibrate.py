@@ -207,22 +207,14 @@ def self_draft_trace(
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
-        generation = Generation(
-            plain, plain.prompt(given, use_template=False), max_tokens=tokens + 1
-        )
+        prompt = plain.prompt(given, use_template=False)
+        generation = Generation(plain, prompt, max_tokens=tokens + 1)
         for _ in generation:
             pass
-        prompt = decoder.prompt(given, use_template=False)
-        drafter = decoder.translated(prompt, session)
+        drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
         if drafter is not None:
-            texts.append(
-                record(
-                    generation.context.ids,
-                    {"draft": drafter},
-                    prompt_tokens=len(prompt.target),
-                    limit=limit,
-                )
-            )
+            asked, ids = {"draft": drafter}, generation.context.ids
+            texts.append(record(ids, asked, prompt_tokens=len(prompt.target), limit=limit))
     return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
 
 

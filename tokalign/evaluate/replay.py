@@ -85,21 +85,21 @@ def replay_texts(
 
 
 def record_texts(
+    drafters: Mapping[str, MakeDrafter],
     texts: Iterable[Sequence[TargetId]],
-    name: str,
-    make: MakeDrafter,
+    notes: Mapping[str, object],
     *,
     prompt_tokens: int = 0,
     progress: Callable[[int], object] = lambda _: None,
-    notes: Mapping[str, object],
 ) -> ProposalTrace:
-    """What a drafter proposes at every position of the texts, for `tokalign project`.
+    """What drafters propose at every position of the texts, for `tokalign project`.
 
-    name: of the drafter. notes: as in `ProposalTrace`. The rest is as in `replay_texts`.
+    drafters: by name. notes: as in `ProposalTrace`. The rest is as in `replay_texts`.
     """
     recorded = []
     for ids in texts:
-        recorded.append(record(ids, {name: make(ids)}, prompt_tokens=prompt_tokens))
+        made = {name: make(ids) for name, make in drafters.items()}
+        recorded.append(record(ids, made, prompt_tokens=prompt_tokens))
         progress(1)
     notes = {**notes, "texts": len(recorded)}
     return ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes)

@@ -17,6 +17,7 @@ def bench_page(
 ) -> str:
     """Make one self-contained HTML document. curve: of this machine, if it is known."""
     rows = comparison.overall
+    settings = [(name.replace("_", " "), str(value)) for name, value in about.items()]
     return page(
         "Speculative decoding, measured",
         figures(_figures(comparison)),
@@ -26,7 +27,7 @@ def bench_page(
         *([section("What a pass costs", _staircase(curve), note=curve.source)] if curve else []),
         section("All prompts", _table(rows), note=_TABLE),
         *(details(f"Only {name}", _table(rows)) for name, rows in comparison.sets.items()),
-        details("Settings", table(("setting", "value"), _settings(about), text_columns=2)),
+        details("Settings", table(("setting", "value"), settings, text_columns=2)),
         introduction=_verdict(rows),
     )
 
@@ -127,10 +128,9 @@ def _scatters(rows: Sequence[Row]) -> Html:
     x = Axis(label="acceptance", low=0, high=max((x for x, _ in drawn), default=1), form="%")
     heights = [y for _, y in drawn]
     y = Axis(label="speed-up (×)", low=min(heights, default=0), high=max(heights, default=1))
+    title, level = "Speed-up against acceptance", (1, "plain")
     charts = {
-        name: scatter(
-            of, x=x, y=y, title=f"Speed-up against acceptance, {name}", level=(1, "plain")
-        )
+        name: scatter(of, x=x, y=y, title=f"{title}, {name}", level=level)
         for name, of in series.items()
     }
     return join([key(lengths), grid(charts)])
@@ -162,7 +162,3 @@ def _staircase(curve: CostCurve) -> Html:
 
 def _table(rows: Sequence[Row]) -> Html:
     return table(HEAD, map(cells, rows), text_columns=TEXT_COLUMNS)
-
-
-def _settings(about: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), str(value)) for name, value in about.items()]

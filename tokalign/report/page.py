@@ -71,18 +71,14 @@ def section(title: str, *content: str, note: str = "") -> Html:
 
 def figures(named: Mapping[str, str]) -> Html:
     """Make a row of figures, each with its name under it."""
-    return tag(
-        "dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in named.items()), class_="figures"
-    )
+    items = (tag("div", tag("dt", name), tag("dd", value)) for name, value in named.items())
+    return tag("dl", *items, class_="figures")
 
 
 def grid(charts: Mapping[str, Html]) -> Html:
     """Put small charts beside one another, each under its name."""
-    return tag(
-        "div",
-        *(tag("figure", tag("figcaption", name), chart) for name, chart in charts.items()),
-        class_="charts",
-    )
+    items = (tag("figure", tag("figcaption", name), chart) for name, chart in charts.items())
+    return tag("div", *items, class_="charts")
 
 
 def details(summary: str, *content: str) -> Html:

@@ -19,10 +19,11 @@ from tokalign.runtime.statistics import ratio
 def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
     """Make one self-contained HTML document. Cost: some microseconds per token and two charts."""
     tokens = list(shown_tokens(run))
+    text = tag("div", *map(_token, tokens), class_="text")
     return page(
         title,
         figures(_figures(run, tokens)),
-        section("Text", _legend(tokens), _text(tokens), note=_HOW_TO_READ),
+        section("Text", _legend(tokens), text, note=_HOW_TO_READ),
         section("Sources", _sources(run), _own(tokens)),
         section("Accepted tokens per proposal", _histogram(run)),
         section("Tokens per round", _progress(run)),
@@ -60,18 +61,11 @@ def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
 
 def _legend(tokens: list[ShownToken]) -> Html:
     counts = Counter(token.outcome for token in tokens)
-    return tag(
-        "ul",
-        *(
-            tag("li", tag("span", name, class_=f"t {outcome}"), f" {counts[outcome]:,}")
-            for outcome, name in OUTCOMES.items()
-        ),
-        class_="legend",
+    items = (
+        tag("li", tag("span", name, class_=f"t {outcome}"), f" {counts[outcome]:,}")
+        for outcome, name in OUTCOMES.items()
     )
-
-
-def _text(tokens: list[ShownToken]) -> Html:
-    return tag("div", *map(_token, tokens), class_="text")
+    return tag("ul", *items, class_="legend")
 
 
 def _token(token: ShownToken) -> Html:
@@ -106,10 +100,10 @@ def _sources(run: SavedRun) -> Html:
 def _own(tokens: list[ShownToken]) -> Html:
     """Tokens that the target wrote itself, by reason."""
     counts = Counter(token.outcome for token in tokens)
-    own = [outcome for outcome in OUTCOMES if outcome is not Outcome.ACCEPTED]
     rows = [
-        (OUTCOMES[outcome], f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
-        for outcome in own
+        (name, f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
+        for outcome, name in OUTCOMES.items()
+        if outcome is not Outcome.ACCEPTED
     ]
     return table(("the target's own", "tokens", "of the text"), rows)
 

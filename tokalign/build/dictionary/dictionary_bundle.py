@@ -50,12 +50,11 @@ class BackoffOptions:
 
     max_bytes: the largest size of the whole file. p_min: the least probability of a whole chain
     that is proposed; the table is chosen for it, and stores it for the reader.
-    min_count, memory, workspace: see `count_token_ngrams`.
+    memory, workspace: see `count_token_ngrams`.
     """
 
     max_bytes: int = DICTIONARY_BYTES
     p_min: float = P_MIN
-    min_count: int = MIN_COUNT
     memory: int = MEMORY
     workspace: Path | None = None
 
@@ -88,7 +87,6 @@ def _build_backoff(
         corpus,
         target,
         max_order=MAX_CONTEXT + 1,
-        min_count=options.min_count,
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
@@ -133,7 +131,7 @@ def _backoff_frame(
         parameters={
             "kind": BACKOFF,
             "language": language,
-            "min_count": options.min_count,
+            "min_count": MIN_COUNT,
             "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
