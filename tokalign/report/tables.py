@@ -9,8 +9,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from tokalign.cost.break_even import BreakEven
-from tokalign.evaluate.comparison import Comparison, Row
+from tokalign.evaluate.comparison import BreakEven, Comparison, Row
 from tokalign.evaluate.measurements import PLAIN
 
 HEAD = (

@@ -86,7 +86,7 @@ class Hybrid:
             source.follow(ids)
         return Proposal(tree=self._grow(min(limit, self._max_tokens), spent=0.0).proposed)
 
-    def join(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree:
+    def join(self, answer: TokenTree, limit: int, spent: float) -> TokenTree:
         """The best proposal of this round once a draft model has answered.
 
         answer: its tree, with probabilities. spent: the time that drafting it took.
