@@ -22,7 +22,7 @@ _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
 _TIMED_ROUNDS = 3
-"""Consecutive plain rounds that it takes; only those that both begin and end ahead are timed."""
+"""Consecutive plain rounds that timing takes; only those that begin and end ahead are timed."""
 
 _REFRESH = 256
 """The most rounds without a timed plain one."""
