@@ -42,6 +42,7 @@ class PassTimes:
     What is learned is the ratio of observed times to a prior. A count that was never seen has the
     ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
     few counts have been seen.
+    Several threads may use one object: a value that is kept for speed is replaced as a whole.
     prior: times of 1, 2, ... in any unit.
     weight: how many observations the prior is worth; 0 where even its unit is unknown.
     """
@@ -51,7 +52,7 @@ class PassTimes:
         self._ratios: dict[int, float] = {}
         self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
         self._weight = weight
-        self._counts, self._prior_table = np.arange(1, 1), np.zeros(0)
+        self._prior_table = np.zeros(0)
         self._table: tuple[float, ...] = ()
 
     @property
@@ -89,12 +90,15 @@ class PassTimes:
 
     def table(self, most: int) -> tuple[float, ...]:
         """The expected times of 1, 2, ..., `most`."""
-        if len(self._table) < most:
-            if len(self._counts) < most:
-                self._counts = np.arange(1, most + 1)
-                self._prior_table = np.array([self._prior.verify(int(n)) for n in self._counts])
-            self._table = tuple((self._prior_table * self._ratios_of(self._counts)).tolist())
-        return self._table[:most]
+        table = self._table
+        if len(table) < most:
+            prior = self._prior_table
+            if len(prior) < most:
+                prior = np.array([self._prior.verify(n) for n in range(1, most + 1)])
+                self._prior_table = prior
+            ratios = self._ratios_of(np.arange(1, len(prior) + 1))
+            self._table = table = tuple((prior * ratios).tolist())
+        return table[:most]
 
     def _ratio(self, count: int) -> float:
         """The ratio of a count: observed, or interpolated between the nearest ones observed."""

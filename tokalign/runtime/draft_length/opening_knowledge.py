@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -31,6 +32,7 @@ _SHIPPED = {
 _OTHERS = "24-percent-per-row"
 
 _shared: deque[tuple[list[ref[Any]], Knowledge]] = deque(maxlen=8)
+_shared_lock = Lock()
 
 
 def opening_knowledge(
@@ -60,13 +62,14 @@ def shared_knowledge(
     The last eight pairs are kept. No model is kept alive. note: as for `opening_knowledge`.
     """
     models = [model for model in (target, draft) if model is not None]
-    for known, knowledge in _shared:
-        # Models are dictionaries of arrays, which `==` would compare element by element.
-        if [id(model()) for model in known] == [id(model) for model in models]:
-            return knowledge
-    knowledge = opening_knowledge(target, draft, note=note)
-    _shared.append(([ref(model) for model in models], knowledge))
-    return knowledge
+    with _shared_lock:
+        for known, knowledge in _shared:
+            # Models are dictionaries of arrays, which `==` would compare element by element.
+            if [id(model()) for model in known] == [id(model) for model in models]:
+                return knowledge
+        knowledge = opening_knowledge(target, draft, note=note)
+        _shared.append(([ref(model) for model in models], knowledge))
+        return knowledge
 
 
 def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledge:

@@ -83,12 +83,13 @@ class ModelCache(Generic[Id]):
             kept = self._prefill(ids, kept, len(ids) - last)
         return kept
 
-    def forward(self, tokens: Array) -> Array:
+    def forward(self, tokens: Array, model: Any = None) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
 
+        model: another one with the same weights and layers (a `TreeModel`'s).
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
-        logits = self.model(tokens[None], cache=self.layers)[0]
+        logits = (self.model if model is None else model)(tokens[None], cache=self.layers)[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
