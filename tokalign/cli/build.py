@@ -6,6 +6,7 @@ What the options stand for: `build_options.py`. The steps of a build: `tokalign/
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from tokalign.shipped import CORPUS, shipped
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
-    from tokalign.tables.opening import Note
 
 _BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
@@ -199,7 +199,7 @@ def _plan(
     output: Path | None,
     language: str,
     dictionary: BackoffOptions | DictspecOptions | None,
-    tell: Note,
+    tell: Callable[[str], None],
 ) -> dict[Path, Builder]:
     """Resolve the names, and map each file to be written to what builds its bundle.
 
@@ -240,7 +240,7 @@ def _with_workspace(
     return options
 
 
-def _check_language(language: str | None, *, bundled: bool, tell: Note) -> str:
+def _check_language(language: str | None, *, bundled: bool, tell: Callable[[str], None]) -> str:
     """The language that names the dictionary, pl by default.
 
     bundled: whether the corpus is the bundled one.
@@ -270,7 +270,7 @@ class _Problems:
     A corpus that is read twice reports each line twice; it is shown and counted once.
     """
 
-    def __init__(self, tell: Note) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._seen: set[tuple[str | None, int | None]] = set()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
-from tokalign.build.dictionary.pruning import ROW_COST, best_predictions, gains, keep_best
+from tokalign.build.dictionary.pruning import ROW_COST, Mask, best_predictions, gains, keep_best
 from tokalign.build.dictionary.smoothing import in_other_text, smooth
 from tokalign.tables.backoff import BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix
@@ -67,11 +67,15 @@ def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]
     probabilities = [in_other_text(values) for values in smoothed]
     predictions = best_predictions(levels, probabilities)
     gained = gains(levels, probabilities, weights, predictions, p_min=p_min)
-    kept = [np.flatnonzero(mask) for mask in keep_best(levels, gained, entries)]
     return [
-        Entries(nodes=nodes, ids=own.ids[nodes], probabilities=own.probabilities[nodes])
-        for nodes, own in zip(kept, predictions, strict=True)
+        _entries(mask, own.ids, own.probabilities)
+        for mask, own in zip(keep_best(levels, gained, entries), predictions, strict=True)
     ]
+
+
+def _entries(mask: Mask, ids: IdArray, probabilities: Floats) -> Entries:
+    nodes = np.flatnonzero(mask)
+    return Entries(nodes=nodes, ids=ids[nodes], probabilities=probabilities[nodes])
 
 
 def entries_within(max_bytes: int, *, id_width: int) -> int:

@@ -19,9 +19,10 @@ from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, OPTIMIS
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
-from tokalign.tables.bundle import ALIGNMENT, Bundle, encode_bundle
+from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tables.dictspec import KIND as DICTSPEC
+from tokalign.tables.header import ALIGNMENT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -50,11 +51,12 @@ class BackoffOptions:
 
     max_bytes: the largest size of the whole file. p_min: the least probability of a whole chain
     that is proposed; the table is chosen for it, and stores it for the reader.
-    memory, workspace: see `count_token_ngrams`.
+    min_count, memory, workspace: see `count_token_ngrams`.
     """
 
     max_bytes: int = DICTIONARY_BYTES
     p_min: float = P_MIN
+    min_count: int = MIN_COUNT
     memory: int = MEMORY
     workspace: Path | None = None
 
@@ -87,6 +89,7 @@ def _build_backoff(
         corpus,
         target,
         max_order=MAX_CONTEXT + 1,
+        min_count=options.min_count,
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
@@ -131,7 +134,8 @@ def _backoff_frame(
         parameters={
             "kind": BACKOFF,
             "language": language,
-            "min_count": MIN_COUNT,
+            "vocabulary_size": len(target.vocabulary),
+            "min_count": options.min_count,
             "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
@@ -178,6 +182,7 @@ def _build_dictspec(
         parameters={
             "kind": DICTSPEC,
             "language": language,
+            "vocabulary_size": len(target.vocabulary),
             "ngrams": options.ngrams,
             "max_order": MAX_ORDER,
             "p_min": options.p_min,
