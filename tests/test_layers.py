@@ -36,6 +36,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
+    {"arguments"},
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},

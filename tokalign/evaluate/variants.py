@@ -42,7 +42,10 @@ class VariantBuilder:
 
     def build(self, variant: Variant) -> Bundle:
         """Build the dictionary of a variant, as a bundle."""
-        parameters: dict[str, object] = {"kind": variant.kind}
+        parameters: dict[str, object] = {
+            "kind": variant.kind,
+            "vocabulary_size": len(self._target.vocabulary),
+        }
         if variant.kind == "dictspec":
             words = replace(
                 self._words,

@@ -171,17 +171,22 @@ class Decoder:
         """The context and the events of a generation, which begins with the first event asked for.
 
         target, draft: sessions to reuse; new ones are opened otherwise.
-        Raises: ContextLengthError; CacheError; UsageError for an empty prompt.
+        Raises: ContextLengthError; CacheError; UsageError for an empty prompt, or one with ids that
+        a model does not have.
         """
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text with --prompt")
         target = target or self.open_target()
         draft = draft or self.open_draft()
+        target.require_ids("prompt", prompt.target)
+        if draft is not None and prompt.draft:
+            draft.require_ids("draft_prompt", prompt.draft)
         target.require_room(len(prompt.target))
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
-        limits = replace(limits, context_length=context_length)
+        as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
+        limits = replace(limits, context_length=context_length, drafts_last_id=as_mlx_lm)
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(

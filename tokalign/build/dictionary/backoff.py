@@ -75,7 +75,9 @@ def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]
 
 def _entries(mask: Mask, ids: IdArray, probabilities: Floats) -> Entries:
     nodes = np.flatnonzero(mask)
-    return Entries(nodes=nodes, ids=ids[nodes], probabilities=probabilities[nodes])
+    likely = probabilities[nodes]
+    known = np.where(likely > 0, ids[nodes], 0)  # where nothing is known, the id means nothing
+    return Entries(nodes=nodes, ids=known, probabilities=likely)
 
 
 def entries_within(max_bytes: int, *, id_width: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
     can_trim_prompt_cache,
@@ -20,7 +21,9 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from tokalign.errors import CacheError
+from tokalign.arguments import require_integer
+from tokalign.errors import CacheError, IncompatibleError
+from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import Id
 
@@ -44,6 +47,14 @@ class CacheOptions:
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
 
+    def __post_init__(self) -> None:
+        """Raises: UsageError for an argument of a wrong type or out of its range."""
+        require_integer("prefill_step_size", self.prefill_step_size, least=1)
+        if self.kv_bits is not None:
+            require_integer("kv_bits", self.kv_bits, least=1, most=8)
+        require_integer("kv_group_size", self.kv_group_size, least=1)
+        require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
+
 
 class ModelCache(Generic[Id]):
     """A model, its cache, and the ids that the cache holds.
@@ -63,6 +74,7 @@ class ModelCache(Generic[Id]):
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._passes = 0
         self.context_length = _context_length(model)
+        self.vocabulary_size = vocabulary_size(model)
         if rewinds:
             self._require_trimmable()
             # A rotating cache forgets once it is full, and from then on cannot be rewound.
@@ -82,6 +94,20 @@ class ModelCache(Generic[Id]):
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
         return kept
+
+    def tokens(self, ids: list[Id]) -> Array:
+        """These ids as u32[n] for a pass.
+
+        Raises: IncompatibleError for an id that the model does not have. The device would read
+        beyond its embeddings without a check.
+        """
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
+            wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
+            raise IncompatibleError(
+                f"the id {wrong} is none of the model's, which has {self.vocabulary_size}; check "
+                "that model, tokenizer and tables belong together (tokalign verify FILE)"
+            )
+        return mx.array(ids, dtype=mx.uint32)
 
     def forward(self, tokens: Array, model: Any = None) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
@@ -129,7 +155,7 @@ class ModelCache(Generic[Id]):
         """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            self.forward(mx.array(ids[at : min(at + step, end)], dtype=mx.uint32))
+            self.forward(self.tokens(ids[at : min(at + step, end)]))
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
         return end
@@ -168,9 +194,21 @@ def common_prefix(left: list[Id], right: list[Id]) -> int:
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
 
 
+def vocabulary_size(model: Any) -> int:
+    """How many ids a model's embeddings have; padded models have more than their tokenizer."""
+    known = _argument(model, "vocab_size")
+    if known is not None:
+        return known
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
+    return max((table.weight.shape[0] for table in tables), default=UNBOUNDED)
+
+
 def _context_length(model: Any) -> int:
-    arguments = model.args
-    nested = getattr(arguments, "text_config", None) or {}
-    length = getattr(arguments, "max_position_embeddings", None)
-    length = length or nested.get("max_position_embeddings")
-    return int(length) if length else 1 << 30
+    return _argument(model, "max_position_embeddings") or UNBOUNDED
+
+
+def _argument(model: Any, name: str) -> int | None:
+    """A number in a model's arguments, which models of several parts nest."""
+    nested = getattr(model.args, "text_config", None) or {}
+    value = getattr(model.args, name, None) or nested.get(name)
+    return int(value) if value else None

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
 
-from tokalign.errors import ContextLengthError
+from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
 from tokalign.runtime.proposal import Array
@@ -79,7 +79,7 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]))[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -111,3 +111,12 @@ class ModelSession(Generic[Id]):
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""
         if prompt_tokens >= self.context_length:
             raise ContextLengthError(prompt_tokens, self.context_length)
+
+    def require_ids(self, name: str, ids: Sequence[Id]) -> None:
+        """Raises: UsageError for an id that the model does not have. name: of the argument."""
+        size = self._cache.vocabulary_size
+        if ids and not 0 <= min(ids) <= max(ids) < size:
+            place = next(i for i, token in enumerate(ids) if not 0 <= token < size)
+            raise UsageError(
+                f"{name}[{place}] is {ids[place]}, but the model's ids are from 0 to {size - 1}"
+            )

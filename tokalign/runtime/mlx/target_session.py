@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import mlx.core as mx
-
 from tokalign.runtime.mlx.session import ModelSession, timed
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.proposal import Array
@@ -30,7 +28,7 @@ class TargetModelSession(ModelSession[TargetId]):
         kept = cache.catch_up(context, 1)
         tokens = [*context[kept:], *tree.ids]
         with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
-            logits = cache.forward(mx.array(tokens, dtype=mx.uint32), model)[-1 - len(tree) :]
+            logits = cache.forward(cache.tokens(tokens), model)[-1 - len(tree) :]
         cache.trim(len(tree) - len(chain))
         cache.holds([*context, *chain])
         self.passes += 1
