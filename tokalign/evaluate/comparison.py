@@ -181,9 +181,6 @@ def _median(values: Sequence[float]) -> float:
     return median(values) if values else 0.0
 
 
-# -- from which acceptance on drafting pays --------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
     """Where a line fitted through (acceptance, speed-up) crosses a speed-up of 1.

@@ -139,9 +139,6 @@ def _is_model(trace: ProposalTrace, name: str) -> bool:
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
 
 
-# -- the simulated world ---------------------------------------------------------------------------
-
-
 class SimulatedClock:
     """A clock that shows the time `now`; whoever takes time adds it."""
 
