@@ -19,8 +19,8 @@ class Limits:
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
     stop_ids: the first of them in the output is emitted and ends it.
-    drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no pass,
-    but mlx-lm does it, and says which tokens were drafted.
+    drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
+    pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
     """
 
