@@ -286,7 +286,7 @@ def speculative_generate_step(
     draft_session = DraftModelSession(draft_model, options, cache=caches[1])
     ids = cast("list[TargetId]", _ids("prompt", prompt))
     target_session.require_ids("prompt", ids)
-    context = Context(ids)
+    context = Context([*target_session.held, *ids])
     chooser = _sampler(None, sampler, logits_processors or ())
     drafter = NeuralDrafter(
         draft_session,

@@ -21,23 +21,15 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     """
     problems = {path: _check(path) for path in files}
     if as_json:
-        print_json(
-            {
-                "ok": not any(problems.values()),
-                "files": [
-                    {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
-                    for path, problem in problems.items()
-                ],
-            }
-        )
+        found = [
+            {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
+            for path, problem in problems.items()
+        ]
+        print_json({"ok": not any(problems.values()), "files": found})
     else:
         for path, problem in problems.items():
-            click.echo(
-                f"{path}: ok" if problem is None else f"tokalign: {problem}",
-                err=problem is not None,
-            )
-    codes = [problem.exit_code for problem in problems.values() if problem is not None]
-    if codes:
+            click.echo(f"tokalign: {problem}" if problem else f"{path}: ok", err=bool(problem))
+    if codes := [problem.exit_code for problem in problems.values() if problem]:
         raise click.exceptions.Exit(max(codes))
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.lookup import DictionaryDrafter, PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, Verifier
@@ -127,7 +125,7 @@ def _free_hybrid(drafting: Drafting) -> Hybrid:
 
 def _copies(drafting: Drafting) -> list[Source]:
     """Copy from the request's own text, and from other texts that were given."""
-    return [drafting.context_copy or ContextCopy(), *map(SessionCopy, drafting.outputs)]
+    return [drafting.context_copy or ContextCopy(), *map(ContextCopy, drafting.outputs)]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:

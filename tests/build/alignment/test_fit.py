@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from polish import SENTENCES
 
-from tokalign.build.alignment.boundary_rates import measure_boundaries
+from tokalign.build.alignment.fit import measure_boundaries
 from tokalign.tables.absorption import Absorption
 from tokalign.tokenizer.tokenizer import Tokenizer
 
