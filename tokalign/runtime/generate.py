@@ -88,12 +88,17 @@ class Generation:
 
     def __iter__(self) -> Iterator[Piece]:
         """One piece per token; after the last one, `rest` has the text that no token completed."""
+        for pieces in self.by_round():
+            yield from pieces
+
+    def by_round(self) -> Iterator[list[Piece]]:
+        """The pieces of each round. Between two rounds a generation may be left for good."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
                 if isinstance(event, Round):
                     self.rounds.append(replace(event, logprobs=None))  # too large to keep
-                    yield from self._pieces(event)
+                    yield list(self._pieces(event))
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
         """The text as it can be printed, each part with the outcome of the latest token."""
