@@ -195,7 +195,12 @@ class Decoder:
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
         as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
-        limits = replace(limits, context_length=context_length, drafts_last_id=as_mlx_lm)
+        limits = replace(
+            limits,
+            context_length=context_length,
+            drafted_length=target.rewindable,
+            drafts_last_id=as_mlx_lm,
+        )
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(

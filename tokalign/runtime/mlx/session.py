@@ -66,6 +66,11 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
+    def rewindable(self) -> int:
+        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        return self._cache.rewindable
+
+    @property
     def layers(self) -> list[Any]:
         """The cache, one object per layer, as mlx-lm's functions take it."""
         return self._cache.layers
@@ -89,7 +94,7 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(self._cache.tokens(ids[kept:]))[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -112,6 +117,14 @@ class ModelSession(Generic[Id]):
     def read(self, array: Array) -> list[Id]:
         """See `interfaces.Session`."""
         return cast("list[Id]", array.tolist())
+
+    def watch_prefill(self, callback: Callable[[int], None]) -> None:
+        """Call this with the number of ids that each step of filling in a long prompt has read."""
+        self._cache.on_prefill = callback
+
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._cache.embed(begin, embeddings)
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
