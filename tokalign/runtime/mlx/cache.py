@@ -175,6 +175,12 @@ class ModelCache(Generic[Id]):
         self._prefill(ids, kept, len(ids))
         remember(self.layers, ids)
 
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._unread.clear()
+        self.layers[:] = layers
+        self._held = list(ids)
+
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
         if self._unread:
