@@ -106,6 +106,14 @@ RUNS_MODELS = {
     "runtime/draft_length/opening_knowledge.py",
     "runtime/conversation.py",
     "runtime/generate.py",
+    "serve/batch.py",
+    "serve/contexts.py",
+    "serve/handler.py",
+    "serve/job.py",
+    "serve/models.py",
+    "serve/scheduler.py",
+    "serve/server.py",
+    "serve/speculation.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "project": "Estimate the speed-up of recorded drafts under any cost curve.",
     "replay": "Measure a draft model on texts that play the target's output.",
     "report": "Show how each token of a run came about, as a page.",
+    "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     "verify": "Check a table file byte for byte.",
 }

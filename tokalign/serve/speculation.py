@@ -1,0 +1,98 @@
+"""A request that is alone: rounds of drafting and verification, one at a time.
+
+Between two rounds it can leave for a batch with its cache, and come back with the batch's. Its
+draft model's cache and what was learned about its text wait here meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from tokalign.errors import CacheError
+from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.cache import common_prefix, remember
+from tokalign.serve.contexts import NOTHING, Held
+from tokalign.serve.job import Job
+from tokalign.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from tokalign.tokenizer.vocabulary import TargetId
+
+
+class Speculation:
+    """The speculative decoding of one request.
+
+    decoder: with the request's own options; its method is plain where nothing can be rewound.
+    prompt: for both models. draft: a cache of the draft model to go on with.
+    """
+
+    def __init__(
+        self, job: Job, decoder: Decoder, prompt: Prompt, draft: Held, metrics: Metrics
+    ) -> None:
+        self._job, self._metrics = job, metrics
+        self._step = decoder.cache.prefill_step_size
+        if draft.layers:
+            remember(draft.layers, draft.ids)
+        self._target = decoder.open_target()
+        self._draft = decoder.open_draft(draft.layers)
+        self._generation = Generation(
+            decoder,
+            prompt,
+            max_tokens=job.max_tokens,
+            target_session=self._target,
+            draft_session=self._draft,
+        )
+        self._rounds = self._generation.by_round()
+        self._reading = True
+
+    def enter(self, held: Held) -> None:
+        """Go on with this cache, after the ids that the job has by now."""
+        if held.layers:
+            self._target.adopt(held.layers, cast("list[TargetId]", held.ids))
+        context = self._generation.context
+        context.extend(self._job.ids[len(context.ids) :])
+        self._reading = True
+        assert list(context.ids) == self._job.ids
+
+    def step(self) -> None:
+        """Read a part of a long prompt, or decode one round and hand over its ids."""
+        if self._reads_on():
+            return
+        job = self._job
+        for piece in next(self._rounds):
+            if job.deliver(piece.token, piece.logprobs):
+                break
+        one = self._generation.rounds[-1]
+        self._metrics.observe(one)
+        job.answer.accepted += one.accepted
+        job.answer.rejected += len(one.tree) - one.accepted
+
+    def leave(self) -> Held:
+        """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
+        ids, target = self._job.ids, self._target
+        held = cast("list[TargetId]", list(target.held))
+        kept = ids[: min(common_prefix(ids, held), len(ids) - 1)]
+        try:
+            target.settle(kept)
+        except CacheError:
+            return NOTHING  # a rotating cache that is full and cannot be rewound
+        return Held(list(target.layers), list(kept))
+
+    def close(self) -> Held:
+        """End for good. Returns: the draft model's cache."""
+        self._rounds.close()  # type: ignore[attr-defined]
+        if self._draft is None:
+            return NOTHING
+        return Held(self._draft.layers, list(self._draft.held))
+
+    def _reads_on(self) -> bool:
+        """Read a part of the prompt if more than one is left, so that others need not wait."""
+        if not self._reading:
+            return False
+        job, read = self._job, len(self._target.held)
+        self._reading = len(job.ids) - read > self._step + 1
+        if self._reading:
+            self._target.settle(job.ids[: read + self._step])
+            job.progress(read + self._step, len(job.ids))
+        return self._reading
