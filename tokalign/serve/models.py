@@ -12,7 +12,7 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.server import ModelDescription, ModelProvider
 
 from tokalign.assemble import assemble, choose_dtype, keep_loaded
-from tokalign.errors import CacheError
+from tokalign.errors import CacheError, MissingAssetError
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.serve.contexts import Key
@@ -105,7 +105,13 @@ class Models(ModelProvider):  # type: ignore[misc]
         found = resolve_model(model_path)
         note(found.description)
         drafts = None if draft_model_path is None else resolve_model(draft_model_path)
-        super()._load(str(found.folder), adapter_path, None)
+        try:
+            super()._load(str(found.folder), adapter_path, None)
+        except (FileNotFoundError, ValueError) as error:
+            raise MissingAssetError(
+                f"mlx-lm cannot load the model in {found.folder} ({error}); check its files, or "
+                "convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+            ) from error
         self.model_key = None  # until everything is loaded
         self.processor = None  # images are not served
         dtype = choose_dtype(settings.dtype, note=note)
