@@ -1,8 +1,8 @@
 """A model for mlx-lm whose answer is the user's last message, id for id.
 
-Its cache holds the ids themselves, as keys. So an answer shows which context a server gave it, and a
-test can have a model say anything, such as a tool call. `served.py` makes a folder with it. mlx-lm
-runs this file without making a module of it, so its annotations cannot be postponed.
+Its cache holds the ids themselves, as keys. So an answer shows which context a server gave it, and
+a test can have a model say anything, such as a tool call. `served.py` makes a folder with it.
+mlx-lm runs this file without making a module of it, so its annotations cannot be postponed.
 """
 
 from dataclasses import dataclass
