@@ -96,7 +96,7 @@ TABLES = {"numpy", "tokenizers", "sentencepiece", "marisa_trie"}
 
 RUNS_MODELS = {
     "api/__init__.py",
-    "api/generate.py",
+    "api/text.py",
     "api/objects.py",
     "api/patch.py",
     "api/step.py",

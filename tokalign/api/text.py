@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -49,7 +49,8 @@ def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
 class GenerationResponse:
     """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
 
-    text: what can be printed now; the last response has all the rest.
+    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
+    and there are no stop texts, it writes the text.
     logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
     finish_reason: "stop" or "length" in the last response, else None.
     """
@@ -197,7 +198,11 @@ def stream_generate(
         target_session=context.target,
         draft_session=context.draft,
     )
-    responses = _responses(on_stream(stream, iter(generation)), generation, len(ids))
+    pieces, rest = on_stream(stream, iter(generation)), generation.rest
+    if hasattr(tokenizer, "detokenizer") and not stop:
+        own = _OwnText(tokenizer.detokenizer, target.stop_ids)
+        pieces, rest = map(own.spell, pieces), own.rest
+    responses = _responses(pieces, rest, generation, len(ids))
     if prompt_progress_callback is not None:
         responses = context.with_progress(responses, len(ids), prompt_progress_callback)
     if store is not None:
@@ -327,8 +332,27 @@ def _kept(
         store.add(generation.context.emitted)
 
 
+class _OwnText:
+    """The text of the pieces as mlx-lm's tokenizer writes it: without a space at the beginning."""
+
+    def __init__(self, detokenizer: Any, silent: frozenset[TargetId]) -> None:
+        self._detokenizer, self._silent = detokenizer, silent
+
+    def spell(self, piece: Piece) -> Piece:
+        """The piece with the text that can be printed once its token is known."""
+        if piece.token in self._silent:
+            return replace(piece, text="")
+        self._detokenizer.add_token(piece.token)
+        return replace(piece, text=self._detokenizer.last_segment)
+
+    def rest(self) -> str:
+        """The text that was still held back."""
+        self._detokenizer.finalize()
+        return str(self._detokenizer.last_segment)
+
+
 def _responses(
-    pieces: Iterator[Piece], generation: Generation, prompt_tokens: int
+    pieces: Iterator[Piece], rest: Callable[[], str], generation: Generation, prompt_tokens: int
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text."""
     held: Piece | None = None
@@ -338,7 +362,7 @@ def _responses(
             yield _response(generation, held, number, held.text, None, prompt_tokens)
         held, number = piece, number + 1
     if held is not None:
-        text, reason = held.text + generation.rest(), generation.statistics.finish_reason
+        text, reason = held.text + rest(), generation.statistics.finish_reason
         yield _response(generation, held, number, text, reason, prompt_tokens)
 
 
