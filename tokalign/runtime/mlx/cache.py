@@ -24,8 +24,10 @@ from mlx_lm.models.cache import (
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import Id, TargetId
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
@@ -78,6 +80,7 @@ class ModelCache(Generic[Id]):
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
+        self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
@@ -98,6 +101,7 @@ class ModelCache(Generic[Id]):
     @property
     def held(self) -> list[Id]:
         """The ids in the cache, as far as they are known."""
+        self._settle_branches([])
         self._read_unread()
         return self._held
 
@@ -107,6 +111,7 @@ class ModelCache(Generic[Id]):
         Returns: how many of the ids the cache holds then. The last `last` are never among them, as
         their logits are still to be computed.
         """
+        self._settle_branches(ids)
         self._read_unread()
         kept = min(common_prefix(ids, self._held), len(ids) - last)
         if kept < len(self._held) and not can_trim_prompt_cache(self.layers):
@@ -155,6 +160,14 @@ class ModelCache(Generic[Id]):
         """Note that the cache now holds exactly `ids`."""
         self._held = ids
 
+    def holds_tree(self, ids: list[Id], tree: TokenTree) -> None:
+        """Note that the cache now holds `ids` and, after them, a row for each id of a tree.
+
+        The next context says which path of the tree was accepted. Its rows are moved to where a
+        chain would have put them, and the others are dropped.
+        """
+        self._branches = ids, tree
+
     def holds_computed(self, token: Array) -> None:
         """Note that the cache now also holds an id i[1] that may still be computing."""
         self._unread.append(token)
@@ -167,13 +180,27 @@ class ModelCache(Generic[Id]):
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
-        self._read_unread()
         ids = list(ids)
+        self._settle_branches(ids)
+        self._read_unread()
         kept = common_prefix(ids, self._held)
         self.trim(len(self._held) - kept)
         self._held = ids
         self._prefill(ids, kept, len(ids))
         remember(self.layers, ids)
+
+    def _settle_branches(self, ids: list[Id]) -> None:
+        """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
+        if self._branches is None:
+            return
+        (before, tree), self._branches = self._branches, None
+        begin = len(before)
+        new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
+        path = tree.path_of(new)
+        path = path or list(range(tree.chain_length))
+        keep_rows(self.layers, begin, path)
+        self.trim(len(tree) - len(path))
+        self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""

@@ -82,6 +82,22 @@ class TreeModel:
                 vars(layer).pop("make_mask", None)
 
 
+def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
+    """Move cached rows to where a chain would have put them.
+
+    begin: the position where a tree's rows begin. path: indices of those to keep, ascending. Their
+    rotary positions are those of a chain already, because a row's position is its depth.
+    """
+    if list(path) == list(range(len(path))):
+        return
+    chosen = begin + mx.array(list(path))
+    end = begin + len(path)
+    for layer in cache:
+        for part in (layer.keys, layer.values):
+            for array in part if isinstance(part, tuple | list) else (part,):  # quantized: three
+                array[..., begin:end, :] = array[..., chosen, :]
+
+
 def can_branch(model: Any, cache: Sequence[Any]) -> bool:
     """Whether passes over trees are possible with this model and cache.
 
