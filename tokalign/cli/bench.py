@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from tokalign import __version__
 from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import language_option
-from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
+from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.prompts import PromptText, read_prompts
 from tokalign.cli.texts import field_option, limit_option
 from tokalign.errors import UsageError
@@ -133,7 +133,7 @@ def command(**given: Any) -> None:
     about = {"command": _command_line(click.get_current_context()), **found.about}
     for path, form in zip(options.save, forms[1:], strict=True):
         write_file(path, _written(form, comparison, about, found.curve))
-    click.echo(_written(forms[0], comparison, about, found.curve), nl=False)
+    echo(_written(forms[0], comparison, about, found.curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "

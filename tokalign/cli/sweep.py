@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import write_file
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, Variant, sweep, variants
@@ -138,7 +138,7 @@ def command(
     if as_json:
         print_json({"results": [asdict(result) for result in found]})
     else:
-        click.echo(_as_text(found))
+        echo(_as_text(found))
 
 
 def _sizes_by_kind(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.output import always_quiet_option, json_option, print_json
+from tokalign.cli.output import always_quiet_option, echo, json_option, note, print_json
+from tokalign.cli.streams import one_line
 from tokalign.errors import TokalignError
 
 
@@ -32,10 +33,10 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         )
     else:
         for path, problem in problems.items():
-            click.echo(
-                f"{path}: ok" if problem is None else f"tokalign: {problem}",
-                err=problem is not None,
-            )
+            if problem is None:
+                echo(one_line(f"{path}: ok"))
+            else:
+                note(f"tokalign: {problem}")
     codes = [problem.exit_code for problem in problems.values() if problem is not None]
     if codes:
         raise click.exceptions.Exit(max(codes))
