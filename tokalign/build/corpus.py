@@ -101,8 +101,10 @@ class Corpus:
             yield weight, file.paragraphs()
             stamps.append(file.stamp(weight))
         if not sum(stamp.lines for stamp in stamps):
+            skipped = sum(stamp.skipped for stamp in stamps)
+            but = f" but {skipped:,} lines that cannot be read" if skipped else ""
             raise CorpusError(
-                "the corpus is empty; give at least one file with text",
+                f"the corpus is empty{but}; give at least one file with text",
                 path=", ".join(path.name for path in self._paths) or None,
             )
         self._stamps = stamps
