@@ -21,7 +21,7 @@ from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
 from tokalign.errors import UsageError
 
 _LOCK = "lock"
-_REMEDY = "choose a folder that you may write to with --workspace"
+_REMEDY = "choose folders that you may write to with --output or --workspace"
 
 
 @contextmanager
