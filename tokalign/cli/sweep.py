@@ -155,7 +155,11 @@ def _basis(*parts: object, files: Iterable[Path]) -> str:
     """Twelve digits of everything that the results depend on besides the variant."""
     digest = sha256(json.dumps(parts).encode())
     for path in sorted(files, key=lambda path: path.name):
-        digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+        digest.update(path.name.encode())
+        if path.is_file():
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
     return digest.hexdigest()[:12]
 
 
