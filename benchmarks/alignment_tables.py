@@ -71,7 +71,9 @@ def measure(draft: str, target: str, text: Path, top: int) -> tuple[str, list[tu
         path = Path(folder) / "pair.alignment.tok"
         write_bundle(path, bundle)
         started = time.perf_counter()
-        alignment = Alignment.from_sections(open_bundle(path).sections, ours.vocabulary.tokens)
+        alignment = Alignment.from_sections(
+            open_bundle(path).sections, draft=ours.vocabulary.tokens
+        )
         opened = time.perf_counter() - started
         sites, size = alignment.merge_sites, path.stat().st_size
         assert sites is not None

@@ -221,7 +221,7 @@ def log_loss(made: Iterable[Generation], make: Callable[[], CopyReliability]) ->
     for one in made:
         automaton, reliability = SuffixAutomaton(), make()
         for place, token in enumerate(one.ids):
-            occurrence = automaton.longest_repeat()
+            occurrence = automaton.occurrence(automaton.longest_repeat())
             if occurrence is not None and place >= one.given:
                 kind, right = judge(automaton.ids, occurrence, token)
                 said = reliability.probability(kind, occurrence.length)

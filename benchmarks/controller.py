@@ -27,9 +27,8 @@ from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 _PATH = click.Path(path_type=Path, exists=True)

@@ -21,8 +21,7 @@ import click
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.output import print_json
-from tokalign.evaluate.emulate import emulate
-from tokalign.evaluate.fertility import measure_fertility
+from tokalign.evaluate.replay import emulate
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
 from tokalign.runtime.drafting import Drafting
@@ -95,9 +94,10 @@ def measure(
 
         dictspec = {size: decode(Variant("dictspec", 3, size, 0.2)) for size in sizes}
         backoff = decode(BACKOFF)
+    words = sum(len(line.split()) for line in held)
     best = max(sizes, key=lambda size: dictspec[size]["speedup"])
     return {
-        "tokens_per_word": round(measure_fertility(target, held).tokens_per_word, 2),
+        "tokens_per_word": round(sum(map(len, encoded)) / words, 2),
         "dictspec": {"ngrams": best, **dictspec[best]},
         "dictspec_speedups": {size: found["speedup"] for size, found in dictspec.items()},
         "backoff": backoff,

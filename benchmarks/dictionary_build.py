@@ -32,7 +32,7 @@ from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.bundle import open_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary

@@ -3,6 +3,10 @@
     python benchmarks/fertility.py parallel --data FOLDER
     python benchmarks/fertility.py saving --data FOLDER [--characters N]
 
+Fertility is tokens per word, where white space separates words. Languages that cut text into words
+differently are compared by parity, the tokens of a text over those of its translation (Petrov et
+al., "Language model tokenizers introduce unfairness between languages", 2023).
+
 FOLDER has `parallel/` (PUD English-Polish, UDHR) and the corpora `crh/`, `train/` and `dev/`. For
 `saving`, the tables of all languages are built from the same number of characters, so that only
 fertility differs and not the size of the corpus. The languages are Crimean Tatar in two scripts,
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import correlation
@@ -21,8 +26,7 @@ import click
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
-from tokalign.evaluate.emulate import emulate
-from tokalign.evaluate.fertility import measure_fertility
+from tokalign.evaluate.replay import emulate
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
 from tokalign.runtime.drafting import Drafting
@@ -33,6 +37,35 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 NAMES = ("mistral", "mistral-nemo", "llama3.2", "qwen2.5")
 VARIANTS = (Variant("dictspec", 3, 200_000, 0.2), Variant("backoff", 8, 5_000_000, 0.1))
+
+
+@dataclass(frozen=True, slots=True)
+class Fertility:
+    """What a tokenizer makes of some texts, counted over all of them."""
+
+    tokens: int
+    words: int
+    bytes: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer[TargetId], texts: Sequence[str]) -> Fertility:
+        """Count tokens, words and bytes of the texts."""
+        return cls(
+            tokens=sum(map(len, tokenizer.encode_batch(list(texts)))),
+            words=sum(len(text.split()) for text in texts),
+            bytes=sum(len(text.encode()) for text in texts),
+        )
+
+    @property
+    def tokens_per_word(self) -> float:
+        """The fertility itself."""
+        return self.tokens / self.words
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Mean length of a token in bytes."""
+        return self.bytes / self.tokens
+
 
 data_option = click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 names_option = click.option(
@@ -64,7 +97,7 @@ def parallel(data: Path, names: tuple[str, ...]) -> None:
     for name in names:
         tokenizer: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
         for corpus, languages in texts.items():
-            found = {k: measure_fertility(tokenizer, v) for k, v in languages.items()}
+            found = {k: Fertility.of(tokenizer, v) for k, v in languages.items()}
             for language, one in found.items():
                 print(
                     f"| {corpus} | {Path(name).name} | {language} | {one.tokens_per_word:.2f} "
@@ -87,7 +120,7 @@ def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> N
     for language, (corpus, held) in languages(data, characters, texts).items():
         for name in names:
             target: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
-            fertility = measure_fertility(target, held).tokens_per_word
+            fertility = Fertility.of(target, held).tokens_per_word
             speedups = emulate_all(target, corpus, held)
             points.append((language, fertility, speedups))
             shown = " | ".join(f"{speedup:.3f}" for speedup in speedups)

@@ -19,9 +19,8 @@ import click
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
-from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.sources import Source
+from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.draft.vote_tree import VoteTree

@@ -114,7 +114,11 @@ def tables(pair: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         bundle = Bundle(
             kind="dictionary",
             fingerprints={"target": target.fingerprint},
-            parameters={"language": language},
+            parameters={
+                "kind": "dictspec",
+                "language": language,
+                "vocabulary_size": len(target.vocabulary),
+            },
             sections=table.to_sections(),
         )
         write_bundle(tmp_path / f"{language}.dictionary.tok", bundle)

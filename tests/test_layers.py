@@ -36,6 +36,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
+    {"arguments"},
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},
@@ -95,9 +96,9 @@ RUNS_MODELS = {
     "api.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",
-    "evaluate/self_draft.py",
     "runtime/decoder.py",
     "runtime/draft_length/opening_knowledge.py",
+    "runtime/conversation.py",
     "runtime/generate.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""

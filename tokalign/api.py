@@ -12,12 +12,14 @@ for response in tokalign.stream_generate(
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
+from tokalign.arguments import require_callable, require_integer, shown
 from tokalign.assemble import DraftingOptions, assemble, no_note, pair_tables
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import encode_prompt
@@ -48,7 +50,8 @@ from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.shared_ids import SharedIds
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tables.opening import FilePath, Note
+from tokalign.tables.finding import Note
+from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -99,7 +102,7 @@ def stream_generate(
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     cache_options: CacheOptions | None = None,
     session: str | None = None,
     note: Note = no_note,
@@ -138,8 +141,22 @@ def stream_generate(
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
     not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
     """
+    _check_model("model", model)
+    require_integer("max_tokens", max_tokens, least=-1)
+    for name, value, kind in (
+        ("sampling", sampling, Sampling),
+        ("cache_options", cache_options, CacheOptions),
+        ("session", session, str),
+    ):
+        if not isinstance(value, kind | None):
+            raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
+    if sampler is not None:
+        require_callable("sampler", sampler)
+    require_callable("note", note)
     target: LanguageModel[TargetId] = _language_model(model, tokenizer)
     draft = None
+    if draft_model is not None:
+        _check_model("draft_model", draft_model)
     if draft_model is not None:
         if draft_tokenizer is None:
             raise UsageError(
@@ -163,12 +180,14 @@ def stream_generate(
         ),
         sampler=_sampler(sampling, sampler, logits_processors),
         cache=cache_options,
-        outputs=None if store is None else store.text,
+        outputs=() if store is None else (store.text,),
         note=note,
     )
     rendered = Prompt(
-        target=_encode(target, prompt),
-        draft=None if draft is None or draft_prompt is None else _encode(draft, draft_prompt),
+        target=_encode("prompt", target, prompt),
+        draft=None
+        if draft is None or draft_prompt is None
+        else _encode("draft_prompt", draft, draft_prompt),
     )
     generation = Generation(
         decoder, rendered, max_tokens=None if max_tokens < 0 else max_tokens, stop=stop
@@ -246,6 +265,10 @@ def speculative_generate_step(
     Yields: (token, logprobs f[vocabulary], from_draft).
     Raises: UsageError, IncompatibleError.
     """
+    _check_model("model", model)
+    _check_model("draft_model", draft_model)
+    require_integer("max_tokens", max_tokens, least=-1)
+    require_integer("num_draft_tokens", num_draft_tokens, least=0)
     check_draft_tokens(num_draft_tokens)
     if prompt_cache is not None and tokenizer is not None:
         raise UsageError("prompt_cache is for models that share their ids; leave it out")
@@ -261,7 +284,9 @@ def speculative_generate_step(
     )
     target_session = TargetModelSession(model, options, cache=caches[0])
     draft_session = DraftModelSession(draft_model, options, cache=caches[1])
-    context = Context([TargetId(int(i)) for i in prompt])
+    ids = cast("list[TargetId]", _ids("prompt", prompt))
+    target_session.require_ids("prompt", ids)
+    context = Context([*target_session.held, *ids])
     chooser = _sampler(None, sampler, logits_processors or ())
     drafter = NeuralDrafter(
         draft_session,
@@ -273,6 +298,7 @@ def speculative_generate_step(
     limits = Limits(
         max_tokens=None if max_tokens < 0 else max_tokens,
         context_length=target_session.context_length,
+        drafts_last_id=True,
     )
     yielded = len(context.ids)
     try:
@@ -334,10 +360,28 @@ def _resolve(name: str) -> Tokenizer[Any]:
     return resolve_tokenizer(name).tokenizer
 
 
-def _encode(model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
+def _encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
     if isinstance(prompt, str):
         return encode_prompt(model.tokenizer, prompt)
-    return cast("list[Id]", [int(i) for i in prompt])
+    return cast("list[Id]", _ids(name, prompt))
+
+
+def _ids(name: str, given: Any) -> list[int]:
+    """The ids in a list, or in an array of mlx or numpy. Raises: UsageError."""
+    values = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise UsageError(f"{name} has to be a text or a list of ids, not {shown(given)}")
+    ids = list(values)
+    for place, value in enumerate(ids):
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise UsageError(f"{name}[{place}] has to be an id, not {shown(value)}")
+    return [int(i) for i in ids]
+
+
+def _check_model(name: str, model: Any) -> None:
+    """Raises: UsageError for what is no model, such as the pair that `mlx_lm.load` returns."""
+    if not callable(model) or not hasattr(model, "layers"):
+        raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
 
 
 def _sampler(

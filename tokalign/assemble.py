@@ -12,9 +12,13 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tokalign.arguments import require_integer, require_text, require_texts, shown
+from tokalign.errors import UsageError
 from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
@@ -29,7 +33,8 @@ from tokalign.runtime.methods import (
     choose_translation,
 )
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.opening import FilePath, Note, open_alignment, open_dictionary
+from tokalign.tables.finding import Note
+from tokalign.tables.opening import FilePath, open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.cache import CacheOptions
 
 T = TypeVar("T")
+
+_MOST_ALTERNATIVES = 1024
 
 
 def no_note(_line: str) -> None:
@@ -70,6 +77,17 @@ class DraftingOptions:
     alignment: FilePath | None = None
 
     def __post_init__(self) -> None:
+        require_text("method", self.method)
+        if self.num_draft_tokens is not None:
+            require_integer("num_draft_tokens", self.num_draft_tokens, least=0)
+        require_integer("alternatives", self.alternatives, least=0, most=_MOST_ALTERNATIVES)
+        require_texts("order", self.order)
+        for name in ("translation", "language"):
+            if getattr(self, name) is not None:
+                require_text(name, getattr(self, name))
+        for name in ("dictionary", "alignment"):
+            if not isinstance(getattr(self, name), str | PathLike | None):
+                raise UsageError(f"{name} has to be a path, not {shown(getattr(self, name))}")
         choose_method(self.method, draft=True, dictionary=True)
         check_translation(self.translation)
         check_draft_tokens(self.num_draft_tokens)
@@ -163,7 +181,7 @@ def assemble(
     *,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
-    outputs: SuffixAutomaton | None = None,
+    outputs: Sequence[SuffixAutomaton] = (),
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.
@@ -247,15 +265,32 @@ def pair_tables(
 ) -> Callable[[], Alignment]:
     """Gives the alignment of a pair, which is opened or computed when it is first asked for.
 
-    Arguments as in `open_alignment`.
+    One that has to be computed is computed once per pair in a process. Arguments as in
+    `open_alignment`.
     """
 
-    def opened() -> Alignment:
+    def computed(*vocabularies: Any) -> Alignment:
         from tokalign.build.alignment.alignment_bundle import align
 
-        return open_alignment(target, draft, otherwise=align, file=file, beside=beside, note=note)
+        pair = draft.fingerprint, target.fingerprint
+        with _computing:
+            if pair not in _computed:
+                if len(_computed) >= _MOST_COMPUTED:
+                    _computed.clear()
+                _computed[pair] = align(*vocabularies)
+            return _computed[pair]
+
+    def opened() -> Alignment:
+        return open_alignment(
+            target, draft, otherwise=computed, file=file, beside=beside, note=note
+        )
 
     return cache(opened)
+
+
+_MOST_COMPUTED = 8
+_computed: dict[tuple[str, str], Alignment] = {}
+_computing = Lock()
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:

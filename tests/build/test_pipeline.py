@@ -82,7 +82,7 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
     assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["ngrams"] == 100
-    table = DictSpecTable.from_sections(dictionary.sections)
+    table = DictSpecTable.from_sections(dictionary.sections, len(target.vocabulary))
     assert len(table) == dictionary.statistics["entries"] == report.tables[0].entries > 50
     assert len(read_dictionary(best)) == best.statistics["entries"] == report.tables[1].entries > 50
     assert SMALL * 0.7 < report.tables[1].bytes <= SMALL

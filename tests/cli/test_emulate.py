@@ -29,6 +29,7 @@ def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": bielik.fingerprint},
+        parameters={"kind": "dictspec", "vocabulary_size": 32_128},
         sections=DictSpecTable.from_entries(entries, 32_128).to_sections(),
     )
     write_bundle(tmp_path / "pl.dictionary.tok", bundle)

@@ -24,7 +24,7 @@ def table(tmp_path: Path) -> Path:
             kind="dictionary",
             fingerprints={"target": "ab" * 32},
             corpus={"files": [{"name": "a.txt", "bytes": 1234, "lines": 5}]},
-            parameters={"p_min": 0.2},
+            parameters={"kind": "dictspec", "p_min": 0.2, "vocabulary_size": 10},
             statistics={"entries": 1},
             sections=continuations.to_sections(),
         ),
@@ -39,7 +39,7 @@ def run(command: object, *arguments: str | Path) -> Result:
 def test_inspect_shows_all_that_the_header_says(table: Path) -> None:
     shown = json.loads(run(inspect.command, table, "--json").stdout)
     assert shown["bytes"] == table.stat().st_size
-    assert (shown["kind"], shown["format_version"]) == ("dictionary", 1)
+    assert (shown["kind"], shown["format_version"]) == ("dictionary", 2)
     assert shown["fingerprints"] == {"target": "ab" * 32}
     assert shown["sections"]["continuations.locators"] == 4
     lines = run(inspect.command, table).stdout.splitlines()
@@ -80,7 +80,9 @@ def test_verify_looks_into_tables_that_are_whole_but_wrong(table: Path) -> None:
     other.write_bytes(encode_bundle(Bundle(kind="soup", fingerprints={}, sections={})))
     assert "unknown kind 'soup'" in run(verify.command, other).stderr
     for kind in ("dictionary", "alignment"):
-        other.write_bytes(encode_bundle(Bundle(kind=kind, fingerprints={}, sections={})))
+        roles = ("target",) if kind == "dictionary" else ("target", "draft")
+        fingerprints = dict.fromkeys(roles, "ab" * 32)
+        other.write_bytes(encode_bundle(Bundle(kind=kind, fingerprints=fingerprints, sections={})))
         assert run(verify.command, other).exit_code == 3
 
 

@@ -13,8 +13,7 @@ from markup import Document, assert_self_contained
 
 from tokalign.errors import MissingAssetError
 from tokalign.report.charts import Axis, Bar, Series, bars, columns, lines, scatter, staircase
-from tokalign.report.html import Html, table, tag
-from tokalign.report.page import details, figures, grid, page, section
+from tokalign.report.page import Html, details, figures, grid, page, section, table, tag
 
 values = st.floats(-1e6, 1e6)
 X, Y = Axis(label="acceptance", low=0, form="%"), Axis(label="speed-up (×)")
@@ -34,9 +33,9 @@ def test_text_is_escaped_wherever_it_stands(content: str, value: str) -> None:
     assert len(document.elements) == 2
 
 
-def test_attributes_by_type() -> None:
-    assert tag("td", class_=None, hidden=True, open=False, x1=1.0, y=2.345) == (
-        '<td hidden x1="1" y="2.35"></td>'
+def test_attributes_are_named_as_in_html() -> None:
+    assert tag("td", class_="n", aria_label=None, data_note="a b") == (
+        '<td class="n" data-note="a b"></td>'
     )
 
 
@@ -72,7 +71,10 @@ def test_every_finite_point_is_drawn_once() -> None:
 
 def test_bars_say_their_values() -> None:
     chart = bars(
-        {"exact": [Bar(1.25, 1.0, 1.5), None], "a<b": [Bar(0.5), Bar(0.75)]},
+        {
+            "exact": {"k = 2": Bar(1.25, 1.0, 1.5)},
+            "a<b": {"k = 2": Bar(0.5), "k = 4": Bar(0.75)},
+        },
         ["k = 2", "k = 4"],
         x=Axis(label="speed-up (×)", form=".2f"),
         title="t",
@@ -105,7 +107,7 @@ def test_a_page_is_valid_and_needs_nothing(text: str) -> None:
     made = page(
         text,
         section(text, figures({text: text}), grid({text: chart}), note=text),
-        details(text, table([text, text], [[text, Html("<b>1</b>")]], caption=text)),
+        details(text, table([text, text], [[text, Html("<b>1</b>")]])),
         introduction=text,
     )
     assert_self_contained(made)

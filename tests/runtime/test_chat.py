@@ -13,6 +13,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
+    as_messages,
     encode_chat,
     encode_prompt,
     find_template,
@@ -49,7 +50,7 @@ def test_a_conversation_is_rendered_up_to_the_answer(
     tmp_path: Path, bielik: Tokenizer[Any]
 ) -> None:
     template = template_of(write_config(tmp_path, CHATML))
-    ids = encode_chat(bielik, template, "Cześć", system="Mów krótko.")
+    ids = encode_chat(bielik, template, as_messages("Cześć", system="Mów krótko."))
     spelled = "<s><|im_start|>system\nMów krótko.<|im_end|>\n<|im_start|>user\nCześć<|im_end|>\n"
     assert ids == bielik.encode(spelled + "<|im_start|>assistant\n", specials=True)
     assert ids.count(bielik.vocabulary.roles.turn_start) == 3
@@ -130,7 +131,7 @@ def assert_prompts_are_those_of_transformers(folder: Path) -> None:
     for text in ("Zażółć gęślą jaźń?", "a\n\nb  c 🐟"):
         asked = [{"role": "user", "content": text}]
         expected = theirs.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
-        assert encode_chat(ours, template, text) == list(expected)
+        assert encode_chat(ours, template, as_messages(text)) == list(expected)
         assert encode_prompt(ours, text) == theirs.encode(text)
 
 

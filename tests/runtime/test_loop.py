@@ -13,8 +13,8 @@ from random_models import RandomDrafter, generate, random_model
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.lookup import PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.events import Event, Finished, Started
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode

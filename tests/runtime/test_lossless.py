@@ -122,7 +122,7 @@ def test_all_sources_together_are_lossless(
             translation="exact",
             order=("copy", "dictionary", "draft"),
             dictionary=DictSpecTable.from_entries(entries, len(demo_pair[0].tokenizer.vocabulary)),
-            outputs=store.text,
+            outputs=(store.text,),
         )
         assert drafted == plain
 

@@ -11,7 +11,7 @@ from random_models import write_model
 import tokalign
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.context_copy import SEPARATOR, SessionCopy
+from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.tokenizer.vocabulary import TargetId
@@ -25,12 +25,12 @@ def test_an_earlier_output_is_copied_to_its_end() -> None:
     store = OutputStore()
     store.add(ids(1, 2, 3, 4))
     store.add(ids(5, 6, 1, 2))
-    drafter = Hybrid([SessionCopy(store.text)])
+    drafter = Hybrid([ContextCopy(store.text)])
     proposal = drafter.propose(Context(ids(9, 5, 6)), 8)
     assert proposal.tree.ids[:2] == (1, 2)
     assert SEPARATOR not in proposal.tree.ids
     assert set(proposal.tree.sources) == {"session"}
-    assert Hybrid([SessionCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
+    assert Hybrid([ContextCopy(store.text)]).propose(Context(ids(9, 3, 4)), 8).tree.ids == ()
 
 
 def test_the_newer_outputs_are_kept() -> None:

@@ -24,7 +24,11 @@ def write_dictionary(
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": fingerprint or tokenizer.fingerprint},
-        parameters={"language": language},
+        parameters={
+            "kind": "dictspec",
+            "language": language,
+            "vocabulary_size": len(tokenizer.vocabulary),
+        },
         sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
     )
     write_bundle(path, bundle)

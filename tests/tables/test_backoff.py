@@ -159,16 +159,20 @@ def test_ids_of_a_large_vocabulary_are_kept() -> None:
 def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stored) -> None:
     table = packed(stored)
     assert packed(dict(reversed(stored.items()))).to_sections() == table.to_sections()
-    again = BackoffTable.from_bundle(bundle_of(table))
+    again = BackoffTable.from_bundle(bundle_of(table), MANY)
     assert again.to_sections() == table.to_sections()
     assert (len(again), again.parameters) == (len(table), table.parameters)
+
+
+MANY = 1 << 18
+"""A vocabulary that holds every id of these tests."""
 
 
 def bundle_of(table: BackoffTable) -> Bundle:
     return Bundle(
         kind="dictionary",
-        fingerprints={},
-        parameters={"kind": "backoff", **table.parameters.to_header()},
+        fingerprints={"target": "ab" * 32},
+        parameters={"kind": "backoff", "vocabulary_size": MANY, **table.parameters.to_header()},
         statistics={"entries": len(table)},
         sections=table.to_sections(),
     )
@@ -187,14 +191,14 @@ def test_sections_that_do_not_belong_together_are_refused() -> None:
     for name in bundle.sections:
         rest = {key: bundle.sections[key] for key in bundle.sections if key != name}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_bundle(replace(bundle, sections=rest))
+            BackoffTable.from_bundle(replace(bundle, sections=rest), MANY)
         cut = {**bundle.sections, name: bundle.sections[name][:-4]}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_bundle(replace(bundle, sections=cut))
+            BackoffTable.from_bundle(replace(bundle, sections=cut), MANY)
     for name in packed({}).parameters.to_header():
         known = {key: bundle.parameters[key] for key in bundle.parameters if key != name}
         with pytest.raises(BundleError, match="tokalign build"):
-            BackoffTable.from_bundle(replace(bundle, parameters=known))
+            BackoffTable.from_bundle(replace(bundle, parameters=known), MANY)
 
 
 def test_an_empty_table_knows_nothing() -> None:

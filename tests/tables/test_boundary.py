@@ -75,7 +75,7 @@ def test_a_special_token_ends_all_that_could_absorb(bielik: Tokenizer[Any]) -> N
 def bielik_sites() -> MergeSites:
     """The shipped table of Bielik's merge sites."""
     bundle = open_bundle(shipped(TABLES) / "bielik" / "llama3.2.alignment.tok", verify=True)
-    return MergeSites.from_sections(bundle.sections)
+    return MergeSites.from_sections(bundle.sections, 32_128)
 
 
 def test_the_documented_example(bielik: Tokenizer[Any], bielik_sites: MergeSites) -> None:

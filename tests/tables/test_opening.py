@@ -54,7 +54,11 @@ def write_dictionary(path: Path, language: str | None, answer: int = 3) -> Path:
     bundle = Bundle(
         kind="dictionary",
         fingerprints={"target": TARGET.fingerprint},
-        parameters={} if language is None else {"language": language},
+        parameters={
+            "kind": "dictspec",
+            "vocabulary_size": len(TARGET.vocabulary),
+            **({} if language is None else {"language": language}),
+        },
         sections=table.to_sections(),
     )
     write_bundle(path, bundle)
@@ -88,14 +92,14 @@ def test_the_only_language_is_used_and_said(folders: Folders) -> None:
 def test_of_several_languages_none_is_used_unless_one_is_chosen(folders: Folders) -> None:
     """Also where they lie in different folders: precedence holds within a language only."""
     write_dictionary(folders.named / "uk.dictionary.tok", "uk", answer=4)
-    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=5)
+    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=1)
     notes: list[str] = []
     assert answer_of(note=notes.append) is None
     assert len(notes) == 1
     for said in ("pl, uk", "--language"):
         assert said in notes[0]
     assert answer_of(language="uk") == 4
-    assert answer_of(language="pl") == 5
+    assert answer_of(language="pl") == 1
 
 
 def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> None:
@@ -109,7 +113,7 @@ def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> 
 
 def test_a_named_file_is_used_whatever_its_language(folders: Folders, tmp_path: Path) -> None:
     path = write_dictionary(tmp_path / "uk.dictionary.tok", "uk")
-    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=5)
+    write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=1)
     for file in (path, str(path)):
         assert answer_of(file=file) == 3
         assert answer_of(file=file, language="uk") == 3
@@ -131,8 +135,13 @@ def test_an_empty_variable_counts_as_unset(
 def test_a_file_with_a_damaged_header_is_passed_over(folders: Folders) -> None:
     bad = write_dictionary(folders.named / "a.dictionary.tok", "pl")
     bad.write_bytes(bad.read_bytes()[:60])
-    write_dictionary(folders.named / "b.dictionary.tok", "pl", answer=6)
-    assert answer_of() == 6
+    good = write_dictionary(folders.named / "b.dictionary.tok", "pl", answer=2)
+    notes: list[str] = []
+    assert answer_of(note=notes.append) == 2
+    assert len(notes) == 2
+    assert notes[0].startswith(f"{bad} is truncated")
+    assert notes[0].endswith("; it is not used")
+    assert notes[1] == f"dictionary -> {good}"
     with pytest.raises(BundleError, match="truncated"):
         answer_of(file=bad)
 
@@ -151,15 +160,21 @@ def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folder
         open_alignment(TARGET, DRAFT, otherwise=align, file=str(path))
 
 
-@pytest.mark.parametrize("name", [None, "pl.dictionary.tok"])
-def test_a_dictionary_with_a_damaged_byte_is_refused(folders: Folders, name: str | None) -> None:
-    """Named by the user, and found: before anything is looked up in it."""
+@pytest.mark.parametrize("named", [True, False])
+def test_a_dictionary_with_a_damaged_byte_is_not_used(folders: Folders, named: bool) -> None:
+    """One that the user names is an error; of one that is found a note tells."""
     path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
-    with pytest.raises(BundleError, match=r"pl\.dictionary\.tok is damaged.*tokalign build"):
-        open_dictionary(TARGET, file=None if name is None else folders.user / name)
+    notes: list[str] = []
+    if named:
+        with pytest.raises(BundleError, match=r"pl\.dictionary\.tok is damaged.*tokalign build"):
+            open_dictionary(TARGET, file=path)
+    else:
+        assert open_dictionary(TARGET, note=notes.append) is None
+        assert len(notes) == 1
+        assert "is damaged" in notes[0]
 
 
 DICTIONARIES = {"backoff": BackoffOptions(), "dictspec": DictspecOptions()}
@@ -170,7 +185,7 @@ def small_bundle(kind: str, folder: Path) -> Bundle:
     if kind == "alignment":
         return build_alignment(DRAFT, TARGET, ["abc"])
     text = folder / "text.txt"
-    text.write_text("abc ab abc cab\n" * 9)
+    text.write_text("abcababccab\n" * 9)
     return build_dictionary(TARGET, Corpus([text]), DICTIONARIES[kind], language="pl")
 
 
@@ -230,8 +245,10 @@ def test_sections_of_two_alignments_are_not_mixed(tmp_path: Path) -> None:
     one, other = (build_alignment(DRAFT, target, []) for target in (TARGET, larger))
     rows = {"merge_sites.rows": other.sections["merge_sites.rows"]}
     write_bundle(tmp_path / "a.tok", replace(one, sections={**one.sections, **rows}))
-    assert "rows of merge sites" in run_verify(tmp_path / "a.tok").stderr
-    with pytest.raises(BundleError, match=r"rows of merge sites for .* target tokens; rebuild"):
+    assert "merge_sites.rows has" in run_verify(tmp_path / "a.tok").stderr
+    with pytest.raises(
+        BundleError, match=r"merge_sites.rows has \d+ values instead of .*; rebuild"
+    ):
         open_alignment(TARGET, DRAFT, otherwise=align, file=tmp_path / "a.tok")
 
 

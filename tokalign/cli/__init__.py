@@ -68,7 +68,9 @@ class _LazyGroup(click.Group):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__)
 def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""

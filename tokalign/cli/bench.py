@@ -14,10 +14,14 @@ from click.core import ParameterSource
 
 from tokalign import __version__
 from tokalign.atomic_file import write_file
-from tokalign.cli.drafting_options import language_option
+from tokalign.cli.drafting_options import (
+    alignment_option,
+    dictionary_option,
+    dtype_option,
+    language_option,
+)
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
-from tokalign.cli.prompts import PromptText, read_prompts
-from tokalign.cli.texts import field_option, limit_option
+from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,
@@ -89,15 +93,15 @@ class Options:
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME", help="A method or a translation."
 )
-@click.option("-k", "--num-draft-tokens", default="2,4", show_default=True, metavar="K,K,auto")
-@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
-@click.option("--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file.")
+@click.option("-k", "--num-draft-tokens", default="2,4", metavar="K,K,auto")
+@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64)
+@click.option("--temp", type=click.FloatRange(min=0), default=0.0)
+@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0)
+@click.option("--repeats", type=click.IntRange(min=1), default=1)
+@dtype_option
+@dictionary_option
 @language_option
-@click.option("--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file.")
+@alignment_option
 @click.option(
     "--window-tokens",
     type=click.IntRange(min=1),
@@ -107,7 +111,7 @@ class Options:
 @click.option(
     "--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; resume from FILE."
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table")
 @click.option("--save", type=_PATH, multiple=True, metavar="FILE", help=".md, .csv, .json, .html")
 @json_option
 @quiet_option
@@ -126,28 +130,19 @@ def command(**given: Any) -> None:
         from tokalign.report.charts import require_charts
 
         require_charts()
-    found = _measured(options)
+    about, measurements, curve = _measured(options)
     from tokalign.evaluate.comparison import compare
 
-    comparison = compare(found.measurements)
-    about = {"command": _command_line(click.get_current_context()), **found.about}
+    comparison = compare(measurements)
+    about = {"command": _command_line(click.get_current_context()), **about}
     for path, form in zip(options.save, forms[1:], strict=True):
-        write_file(path, _written(form, comparison, about, found.curve))
-    echo(_written(forms[0], comparison, about, found.curve), nl=False)
+        write_file(path, _written(form, comparison, about, curve))
+    echo(_written(forms[0], comparison, about, curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Measurements, what they hold for, and the machine's cost curve where it is known."""
-
-    about: Mapping[str, Any]
-    measurements: Sequence[Measurement]
-    curve: CostCurve | None = None
 
 
 def _command_line(context: click.Context) -> str:
@@ -163,14 +158,19 @@ def _command_line(context: click.Context) -> str:
     return shlex.join(words)
 
 
-def _measured(options: Options) -> _Found:
-    """The measurements asked for, from the file and from this run."""
+def _measured(
+    options: Options,
+) -> tuple[Mapping[str, Any], Sequence[Measurement], CostCurve | None]:
+    """What was measured, the measurements asked for, and the machine's cost curve if it is known.
+
+    Measurements are taken from the file and from this run.
+    """
     from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
 
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
-        return _Found(*read_measurements(options.results))
+        return *read_measurements(options.results), None
     lengths = _lengths(options.num_draft_tokens)
     for name in options.conditions:
         if name not in METHODS:
@@ -205,7 +205,7 @@ def _measured(options: Options) -> _Found:
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
-    return _Found(about, _run(bench, file, options), find_curve(machine))
+    return about, _run(bench, file, options), find_curve(machine)
 
 
 def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[Measurement]:
@@ -311,4 +311,4 @@ def _written(
             return tables.comma_separated(comparison)
         case "md":
             return tables.markdown(comparison, about)
-    return tables.aligned(comparison)
+    return tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)])

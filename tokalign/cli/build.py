@@ -6,7 +6,9 @@ What the options stand for: `build_options.py`. The steps of a build: `tokalign/
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +65,6 @@ _SHOWN_PROBLEMS = 10
     "kind",
     type=click.Choice(["backoff", "dictspec"]),
     default="backoff",
-    show_default=True,
     help="backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
     "frequent word n-gram, as DictSpec has it.",
 )
@@ -86,7 +87,6 @@ _SHOWN_PROBLEMS = 10
     "--memory",
     metavar="SIZE",
     default="2G",
-    show_default=True,
     help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
 )
 @click.option(
@@ -100,7 +100,6 @@ _SHOWN_PROBLEMS = 10
     "--on-invalid",
     type=click.Choice(["skip", "refuse"]),
     default="skip",
-    show_default=True,
     help="What to do with a line that is not UTF-8 or not the expected JSON.",
 )
 @click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
@@ -144,11 +143,17 @@ def command(
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
-    report = _Problems(quiet=quiet)
+    tell = partial(note, quiet=quiet)
+    report = _Problems(tell)
     files = (*corpus_files, *more_corpus_files)
     if not alignment_only:
-        language = _check_language(language, bundled=not files, quiet=quiet)
-    files = files or (_bundled_corpus(quiet=quiet),)
+        language = _check_language(language, bundled=not files, tell=tell)
+    if not files:
+        files = (shipped(CORPUS),)
+        tell(
+            f"corpus -> the bundled {files[0].name}, for a first try; "
+            "real tables need --corpus FILE"
+        )
     corpus = Corpus(
         files,
         field=field,
@@ -167,7 +172,7 @@ def command(
         output=output,
         language=language or _BUNDLED_LANGUAGE,
         dictionary=None if alignment_only else options,
-        quiet=quiet,
+        tell=tell,
     )
     built = build_tables(
         corpus,
@@ -180,7 +185,7 @@ def command(
     report.summarize()
     for written in built.tables:
         if written.previous is not None:
-            note(f"the table that was there is kept as {written.previous}", quiet=quiet)
+            tell(f"the table that was there is kept as {written.previous}")
     if as_json:
         print_json(_as_json(built))
     else:
@@ -194,7 +199,7 @@ def _plan(
     output: Path | None,
     language: str,
     dictionary: BackoffOptions | DictspecOptions | None,
-    quiet: bool,
+    tell: Callable[[str], None],
 ) -> dict[Path, Builder]:
     """Resolve the names, and map each file to be written to what builds its bundle.
 
@@ -207,7 +212,7 @@ def _plan(
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
     ours: Resolved[TargetId] = resolve_tokenizer(target)
-    note(ours.description, quiet=quiet)
+    tell(ours.description)
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
     if dictionary is not None:
@@ -217,7 +222,7 @@ def _plan(
         )
     if draft is not None:
         theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-        note(theirs.description, quiet=quiet)
+        tell(theirs.description)
         builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
@@ -235,7 +240,7 @@ def _with_workspace(
     return options
 
 
-def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
+def _check_language(language: str | None, *, bundled: bool, tell: Callable[[str], None]) -> str:
     """The language that names the dictionary, pl by default.
 
     bundled: whether the corpus is the bundled one.
@@ -244,10 +249,9 @@ def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
     """
     if language is None:
         if not bundled:
-            note(
+            tell(
                 f"the dictionary is named {_BUNDLED_LANGUAGE}; for a corpus in another language "
-                "give --language CODE",
-                quiet=quiet,
+                "give --language CODE"
             )
         return _BUNDLED_LANGUAGE
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
@@ -260,36 +264,27 @@ def _check_language(language: str | None, *, bundled: bool, quiet: bool) -> str:
     return language
 
 
-def _bundled_corpus(*, quiet: bool) -> Path:
-    path = shipped(CORPUS)
-    note(
-        f"corpus -> the bundled {path.name}, for a first try; real tables need --corpus FILE",
-        quiet=quiet,
-    )
-    return path
-
-
 class _Problems:
     """Reports the lines that are skipped: the first ten one by one, the rest as a number.
 
     A corpus that is read twice reports each line twice; it is shown and counted once.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._seen: set[tuple[str | None, int | None]] = set()
 
     def __call__(self, problem: CorpusError) -> None:
         where = (problem.path, problem.line)
         if where not in self._seen and len(self._seen) < _SHOWN_PROBLEMS:
-            note(f"skipped {problem}", quiet=self._quiet)
+            self._tell(f"skipped {problem}")
         self._seen.add(where)
 
     def summarize(self) -> None:
         """Say how many more lines were skipped than were shown."""
         more = len(self._seen) - _SHOWN_PROBLEMS
         if more > 0:
-            note(f"skipped {more} more lines that cannot be read", quiet=self._quiet)
+            self._tell(f"skipped {more} more lines that cannot be read")
 
 
 def _as_json(report: BuildReport) -> dict[str, Any]:
@@ -303,13 +298,8 @@ def _as_json(report: BuildReport) -> dict[str, Any]:
         "entries": sum(written.entries for written in report.tables),
         "lines_skipped": report.lines_skipped,
         "tables": [
-            {
-                "path": str(written.path),
-                "kind": written.kind,
-                "bytes": written.bytes,
-                "entries": written.entries,
-            }
-            for written in report.tables
+            {"path": str(one.path), "kind": one.kind, "bytes": one.bytes, "entries": one.entries}
+            for one in report.tables
         ],
     }
 

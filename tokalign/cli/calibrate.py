@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.drafting_options import dtype_option
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
-    from tokalign.evaluate.recorded_proposals import ProposalTrace
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
@@ -35,10 +36,9 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
     "--budget",
     type=click.FloatRange(min=1),
     default=30.0,
-    show_default=True,
     help="Seconds; up to three times as many if other programs disturb the measurement.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Of weights.")
+@dtype_option
 @json_option
 @quiet_option
 def command(
@@ -81,9 +81,8 @@ def command(
 
 def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
-    from tokalign.evaluate.calibrate import measure_curve
+    from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
-    from tokalign.evaluate.self_draft import conditional_acceptance
 
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
@@ -96,7 +95,7 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     if decoder.draft is None:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    trace = _self_draft_trace(decoder)
+    trace = self_draft_trace(decoder, _prompts(), limit=_LONGEST)
     costs = costs_under(curve, trace, draft_pass=None)
     projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
     notes = {
@@ -108,30 +107,19 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     return replace(curve, notes=notes)
 
 
-def _self_draft_trace(decoder: Decoder) -> ProposalTrace:
-    from tokalign.evaluate.self_draft import self_draft_trace
-
+def _prompts() -> list[str]:
+    """The first words of some lines of the bundled corpus."""
     lines = shipped(CORPUS).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
-    prompts = [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
-    return self_draft_trace(decoder, prompts, limit=_LONGEST)
+    return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
 
 
 def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
     from tokalign.assemble import DraftingOptions, load_decoder
 
-    def tell(line: str) -> None:
-        note(line, quiet=quiet)
-
-    return load_decoder(
-        target,
-        draft,
-        DraftingOptions(
-            method="plain" if draft is None else "draft", num_draft_tokens=DEFAULT_DRAFT_TOKENS
-        ),
-        dtype=dtype,
-        note=tell,
-    )
+    method = "plain" if draft is None else "draft"
+    options = DraftingOptions(method=method, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
+    return load_decoder(target, draft, options, dtype=dtype, note=partial(note, quiet=quiet))
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
@@ -142,14 +130,10 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
         for rows in (1, 2, 3, 5, 9, 17, 33):
             if rows in costs.rows:
                 timing = costs.rows[rows]
-                shown.append(
-                    (
-                        f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids",
-                        f"{timing.median * 1e3:.2f} ms "
-                        f"({timing.low * 1e3:.2f}-{timing.high * 1e3:.2f}), "
-                        f"{timing.median / plain:.2f} x one row",
-                    )
-                )
+                low, middle, high = (s * 1e3 for s in (timing.low, timing.median, timing.high))
+                what = f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids"
+                ratio = f"{timing.median / plain:.2f} x one row"
+                shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio}"))
         if costs.draft_pass is not None:
             share = costs.draft_pass.median / plain
             shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))

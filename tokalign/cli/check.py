@@ -14,8 +14,7 @@ from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
-    from tokalign.build.alignment.boundary_rates import BoundaryRates
-    from tokalign.build.alignment.coverage import Coverage
+    from tokalign.build.alignment.fit import BoundaryRates, Coverage
 
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 
@@ -36,8 +35,7 @@ def command(
 ) -> None:
     """Compare two tokenizers on a text, and say what to expect of the pair."""
     from tokalign.build.alignment.alignment_bundle import align
-    from tokalign.build.alignment.boundary_rates import measure_boundaries
-    from tokalign.build.alignment.coverage import measure_coverage
+    from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
     from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer

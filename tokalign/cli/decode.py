@@ -249,14 +249,17 @@ def command(**given: Any) -> None:
     Text goes to stdout and statistics to stderr; with --json one object on stdout has both.
     """
     options = Options(**given)
+    from tokalign.runtime.chat import as_messages
     from tokalign.runtime.generate import Generation
 
     decoder = _load(options)
     generation = Generation(
         decoder,
         decoder.prompt(
-            _read_stdin() if options.prompt == "-" else options.prompt,
-            system=options.system_prompt,
+            as_messages(
+                _read_stdin() if options.prompt == "-" else options.prompt,
+                system=options.system_prompt,
+            ),
             use_template=not options.ignore_chat_template,
             variables=options.chat_template_config,
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokalign.cli.output import table
+from tokalign.report.tokens import OUTCOMES
 from tokalign.runtime.rounds import Outcome
 
 _RESET = "\x1b[0m"
@@ -15,17 +16,11 @@ _STYLES = {  # magenta is underlined too, for readers who cannot tell it from gr
     Outcome.BONUS: "\x1b[36m",
     Outcome.UNDRAFTED: "",
 }
-_LEGEND = {
-    Outcome.ACCEPTED: "accepted draft",
-    Outcome.CORRECTED: "rejected and corrected",
-    Outcome.BONUS: "bonus",
-    Outcome.UNDRAFTED: "no draft",
-}
 
 
 def legend() -> str:
     """The names of all outcomes, each in its style."""
-    return ", ".join(styled(text, outcome) for outcome, text in _LEGEND.items())
+    return ", ".join(styled(text, outcome) for outcome, text in OUTCOMES.items())
 
 
 def styled(text: str, outcome: Outcome) -> str:

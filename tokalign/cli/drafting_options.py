@@ -14,7 +14,6 @@ order_option = click.option(
     "--order",
     metavar="NAMES",
     default=",".join(HYBRID_ORDER),
-    show_default=True,
     help="The order in which hybrid-fixed asks its sources.",
 )
 language_option = click.option(
@@ -32,7 +31,6 @@ alternatives_option = click.option(
     "--alternatives",
     type=click.IntRange(min=0),
     default=DEFAULT_ALTERNATIVES,
-    show_default=True,
     help="Tokens that a draft model proposes besides its first one, in a tree.",
 )
 dictionary_option = click.option(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,14 +19,13 @@ from tokalign.cli.output import json_option, note, print_figures, progress, quie
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS, read_order
 
+if TYPE_CHECKING:
+    from tokalign.runtime.interfaces import Drafter
+
 
 @click.command("emulate")
 @click.option(
-    "--method",
-    type=click.Choice(LOOKUP_METHODS),
-    default="dictionary",
-    show_default=True,
-    help="How to draft.",
+    "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", help="How to draft."
 )
 @dictionary_option
 @language_option
@@ -33,24 +34,18 @@ from tokalign.runtime.methods import LOOKUP_METHODS, read_order
 @text_option
 @field_option
 @click.option(
-    "--max-draft",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Tokens proposed in a step at most.",
+    "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
 )
 @click.option(
     "--row-cost",
     type=click.FloatRange(min=0),
     default=0.0,
-    show_default=True,
     help="Cost of each verified row beyond the first, in passes; copy and hybrid weigh it.",
 )
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
@@ -81,14 +76,13 @@ def command(
     """
     from tokalign.assemble import DraftingOptions, choose_drafting
     from tokalign.cost.expected_gain import Costs
-    from tokalign.evaluate.emulate import emulate, figures, trace_of
     from tokalign.evaluate.recorded_proposals import write_trace
+    from tokalign.evaluate.replay import figures, record_texts, replay_texts
+    from tokalign.runtime.drafting import make_drafter
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
-    def tell(line: str) -> None:
-        note(line, quiet=quiet)
-
+    tell = partial(note, quiet=quiet)
     options = DraftingOptions(
         method=method,
         num_draft_tokens=max_draft,
@@ -101,10 +95,15 @@ def command(
     drafting = choose_drafting(resolved.tokenizer, None, options, note=tell)
     costs = Costs(rows=(1.0, 1.0 + row_cost))
     drafting = replace(drafting, costs=lambda: costs)
-    texts = read_texts(text_file, field=field, limit=limit)
-    encoded = resolved.tokenizer.encode_batch(texts)
-    with progress(len(texts), "emulating", quiet=quiet) as advance:
-        statistics = emulate(drafting, encoded, prompt_tokens=prompt_tokens, progress=advance)
+    encoded = resolved.tokenizer.encode_batch(read_texts(text_file, field=field, limit=limit))
+
+    def drafter(_: object) -> Drafter:
+        return make_drafter(drafting, None)
+
+    with progress(len(encoded), "emulating", quiet=quiet) as advance:
+        statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
     if trace is not None:
-        write_trace(trace_of(drafting, encoded, prompt_tokens=prompt_tokens), trace)
+        asked = {"method": method}
+        recorded = record_texts({method: drafter}, encoded, asked, prompt_tokens=prompt_tokens)
+        write_trace(recorded, trace)
     print_figures(figures(statistics), as_json=as_json)

@@ -11,7 +11,6 @@ from tokalign.cli.output import echo, json_option, note, print_json, quiet_optio
 
 if TYPE_CHECKING:
     from tokalign.evaluate.project import Projection
-    from tokalign.evaluate.recorded_proposals import ProposalTrace
 
 
 @click.command("project")
@@ -39,11 +38,7 @@ if TYPE_CHECKING:
 @json_option
 @quiet_option
 def command(
-    file: Path,
-    curves: tuple[str, ...],
-    draft_pass: float | None,
-    as_json: bool,
-    quiet: bool,
+    file: Path, curves: tuple[str, ...], draft_pass: float | None, as_json: bool, quiet: bool
 ) -> None:
     """Say what speed-up a trace promises under cost curves, by draft length and with `auto`."""
     from tokalign.cost.curve import read_curve, shipped_names
@@ -51,7 +46,12 @@ def command(
     from tokalign.evaluate.recorded_proposals import read_trace
 
     trace = read_trace(file)
-    _say_what_is_approximate(trace, quiet=quiet)
+    if not trace.every_position:
+        note(
+            "the trace is of one generation: figures for other draft lengths are approximate "
+            "(replay --trace records a trace that makes them exact)",
+            quiet=quiet,
+        )
     found = {}
     for name in curves or shipped_names():
         curve = read_curve(name)
@@ -62,15 +62,6 @@ def command(
         print_json({"tokens": trace.tokens, "curves": {n: _figures(p) for n, p in found.items()}})
     else:
         echo(table((name, _sentence(projection)) for name, projection in found.items()))
-
-
-def _say_what_is_approximate(trace: ProposalTrace, *, quiet: bool) -> None:
-    if not trace.every_position:
-        note(
-            "the trace is of one generation: figures for other draft lengths are approximate "
-            "(replay --trace records a trace that makes them exact)",
-            quiet=quiet,
-        )
 
 
 def _figures(projection: Projection) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,7 @@ from tokalign.cli.output import json_option, note, print_figures, progress, quie
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 if TYPE_CHECKING:
-    from tokalign.assemble import DraftingOptions
     from tokalign.runtime.draft.neural import NeuralDrafter
-    from tokalign.runtime.statistics import Statistics
-    from tokalign.tables.opening import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
 _KEYS = (
@@ -44,18 +43,13 @@ _KEYS = (
 @field_option
 @translation_option
 @click.option(
-    "--num-draft-tokens",
-    type=int,
-    default=2,
-    show_default=True,
-    help="Passes of the draft model in a round.",
+    "--num-draft-tokens", type=int, default=2, help="Passes of the draft model in a round."
 )
 @alternatives_option
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(min=1),
     default=12,
-    show_default=True,
     help="Target tokens of each text that are given as the prompt.",
 )
 @limit_option
@@ -85,7 +79,13 @@ def command(
 
     The figures do not depend on the hardware, except for times.
     """
-    from tokalign.assemble import DraftingOptions
+    from tokalign.assemble import DraftingOptions, choose_drafting, keep_loaded, load_models
+    from tokalign.evaluate.recorded_proposals import write_trace
+    from tokalign.evaluate.replay import record_texts, replay_texts
+    from tokalign.runtime.decoder import Prompt, make_model_drafter
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.translation.base import Pair
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     options = DraftingOptions(
         method="draft",
@@ -95,20 +95,29 @@ def command(
         alignment=alignment,
     )
     texts = read_texts(text_file, field=field, limit=limit)
-    statistics, chosen = _replay(
-        draft,
-        target,
-        texts,
-        options,
-        prompt_tokens=prompt_tokens,
-        dtype=dtype,
-        trace=trace,
-        tell=lambda line: note(line, quiet=quiet),
-        quiet=quiet,
-    )
+    tell = partial(note, quiet=quiet)
+    resolved: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(resolved.description)
+    [model] = load_models([draft], dtype=dtype, note=tell)
+    pair = Pair(resolved.tokenizer, model.tokenizer)
+    drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
+    session, encoded = DraftModelSession(model.model), pair.target.encode_batch(texts)
+    keep_loaded()
+
+    def drafter(ids: Sequence[TargetId]) -> NeuralDrafter:
+        return make_model_drafter(drafting, pair, Prompt(target=ids[:prompt_tokens]), session)
+
+    with progress(len(texts), "replaying", quiet=quiet) as advance:
+        statistics = replay_texts(encoded, drafter, prompt_tokens=prompt_tokens, progress=advance)
+    asked = {"translation": drafting.translation, "num_draft_tokens": num_draft_tokens}
+    if trace is not None:
+        with progress(len(texts), "recording", quiet=quiet) as advance:
+            recorded = record_texts(
+                {"draft": drafter}, encoded, asked, prompt_tokens=prompt_tokens, progress=advance
+            )
+        write_trace(recorded, trace)
     figures: dict[str, Any] = {key: getattr(statistics, key) for key in _KEYS} | {
-        "translation": chosen,
-        "num_draft_tokens": num_draft_tokens,
+        **asked,
         "alternatives": alternatives,
         "texts": len(texts),
         "host_ms_per_round": statistics.host_ms_per_round,
@@ -116,56 +125,3 @@ def command(
         "translation_counts": dict(sorted(statistics.counts.items())),
     }
     print_figures(figures, as_json=as_json)
-
-
-def _replay(
-    draft: str,
-    target: str,
-    texts: list[str],
-    options: DraftingOptions,
-    *,
-    prompt_tokens: int,
-    dtype: str | None,
-    trace: Path | None,
-    tell: Note,
-    quiet: bool,
-) -> tuple[Statistics, str]:
-    """Replay every text; returns the statistics of all and the translation that was chosen."""
-    from tokalign.assemble import choose_drafting, keep_loaded, load_models
-    from tokalign.evaluate.record import record
-    from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, write_trace
-    from tokalign.evaluate.replay import replay
-    from tokalign.runtime.decoder import Prompt, make_model_drafter
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
-    from tokalign.runtime.statistics import Statistics
-    from tokalign.runtime.translation.base import Pair
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
-
-    resolved: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(resolved.description)
-    [model] = load_models([draft], dtype=dtype, note=tell)
-    pair = Pair(resolved.tokenizer, model.tokenizer)
-    drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
-    session, statistics = DraftModelSession(model.model), Statistics()
-    recorded: list[TracedText] = []
-    keep_loaded()
-
-    def drafter(ids: list[TargetId]) -> NeuralDrafter:
-        return make_model_drafter(drafting, pair, Prompt(target=ids[:prompt_tokens]), session)
-
-    with progress(len(texts), "replaying", quiet=quiet) as advance:
-        for ids in pair.target.encode_batch(texts):
-            for event in replay(ids, drafter(ids), prompt_tokens=prompt_tokens):
-                statistics.observe(event)
-            if trace is not None:
-                asked = {"draft": drafter(ids)}
-                recorded.append(record(ids, asked, prompt_tokens=prompt_tokens))
-            advance(1)
-    if trace is not None:
-        notes = {
-            "translation": drafting.translation,
-            "num_draft_tokens": options.num_draft_tokens,
-            "texts": len(texts),
-        }
-        write_trace(ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes), trace)
-    return statistics, drafting.translation

@@ -20,9 +20,9 @@ from tokalign.errors import UsageError
     "--run",
     metavar="RUN.json",
     default="-",
-    help="What `tokalign decode --json` printed; - (the default) reads it from stdin.",
+    help="What `tokalign decode --json` printed; - reads it from stdin.",
 )
-@click.option("--title", default="How this text was decoded", show_default=True)
+@click.option("--title", default="How this text was decoded")
 @json_option
 @quiet_option
 def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> None:

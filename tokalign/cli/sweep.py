@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,11 +16,7 @@ from tokalign.atomic_file import write_file
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
-from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, Variant, sweep, variants
-
-if TYPE_CHECKING:
-    from tokalign.tables.bundle import Bundle
-    from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, variants
 
 _PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
@@ -50,25 +47,18 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 @click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @click.option("--corpus", "corpus_files", type=_PATH, multiple=True, required=True, metavar="FILE")
 @click.option("--text", "text_files", type=_PATH, multiple=True, required=True, metavar="FILE")
-@click.option("--kind", default="backoff,dictspec", show_default=True, help="One or both of them.")
-@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3", show_default=True)
+@click.option("--kind", default="backoff,dictspec", help="One or both of them.")
+@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3")
 @click.option(
     "--dictionary-bytes",
     "sizes",
     type=Numbers(int, 1),
     default="1_000_000,2_500_000,5_000_000",
-    show_default=True,
     help="Sizes of backoff.",
 )
-@click.option(
-    "--ngrams",
-    type=Numbers(int, 1),
-    default="50_000,200_000",
-    show_default=True,
-    help="Sizes of dictspec.",
-)
-@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2", show_default=True)
-@click.option("--max-draft", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--ngrams", type=Numbers(int, 1), default="50_000,200_000", help="Sizes of dictspec.")
+@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2")
+@click.option("--max-draft", type=click.IntRange(min=1), default=8)
 @field_option
 @limit_option
 @click.option(
@@ -109,6 +99,8 @@ def command(
 
         require_charts()
     wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
+    from tokalign.build.corpus import Corpus
+    from tokalign.evaluate.variants import VariantBuilder, emulate_table
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
@@ -120,21 +112,24 @@ def command(
     found = file.open()
     missing = sorted(set(wanted) - {result.variant for result in found})
     note(f"{len(wanted) - len(missing)} of {len(wanted)} tables are done", quiet=quiet)
-    swept = _sweep(
-        missing,
-        file,
+    builder = VariantBuilder(
         resolved.tokenizer,
-        corpus_files=corpus_files,
-        texts=texts,
-        max_draft=max_draft,
-        quiet=quiet,
+        Corpus(corpus_files),
+        workspace=results.with_suffix(".counts"),
+        stage=partial(progress, quiet=quiet),
     )
+    encoded = {name: resolved.tokenizer.encode_batch(lines) for name, lines in texts.items()}
+    measure = partial(emulate_table, texts=encoded, max_draft=max_draft)
+    swept = sweep(missing, file, build=builder.build, measure=measure)
     with progress(len(missing), "sweeping", quiet=quiet) as advance:
         for of_table in swept:
             found += of_table
             advance(1)
     if plot is not None:
-        _draw(found, plot, quiet=quiet)
+        from tokalign.report.sweep import sweep_page
+
+        write_file(plot, sweep_page(found))
+        note(f"plot -> {plot}", quiet=quiet)
     if as_json:
         print_json({"results": [asdict(result) for result in found]})
     else:
@@ -163,57 +158,14 @@ def _basis(*parts: object, files: Iterable[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _sweep(
-    missing: Sequence[Variant],
-    file: SweepFile,
-    target: Tokenizer[Any],
-    *,
-    corpus_files: Sequence[Path],
-    texts: Mapping[str, list[str]],
-    max_draft: int,
-    quiet: bool,
-) -> Iterator[list[SweepResult]]:
-    """Connect builder and emulator; see `evaluate.sweep.sweep`."""
-    from tokalign.build.corpus import Corpus
-    from tokalign.evaluate.emulate import emulate, figures
-    from tokalign.evaluate.variants import VariantBuilder
-    from tokalign.runtime.drafting import Drafting
-    from tokalign.tables.opening import read_dictionary
-
-    encoded = {name: target.encode_batch(lines) for name, lines in texts.items()}
-    builder = VariantBuilder(
-        target,
-        Corpus(corpus_files),
-        workspace=file.path.with_suffix(".counts"),
-        stage=lambda total, label: progress(total, label, quiet=quiet),
-    )
-
-    def measure(bundle: Bundle) -> dict[str, dict[str, float]]:
-        drafting = Drafting(
-            method="dictionary", num_draft_tokens=max_draft, dictionary=read_dictionary(bundle)
-        )
-        return {name: figures(emulate(drafting, ids)) for name, ids in encoded.items()}
-
-    return sweep(missing, file, build=builder.build, measure=measure)
-
-
 def _as_text(results: list[SweepResult]) -> str:
     """A table, the best on each text first."""
+    from tokalign.report.tables import aligned
+
     ranked = sorted(results, key=lambda result: (result.text, -result.speedup))
     rows = [_SHOWN, *(tuple(_shown(getattr(one, key)) for key in _SHOWN) for one in ranked)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return aligned(rows, text_columns=len(_SHOWN)).removesuffix("\n")
 
 
 def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _draw(results: list[SweepResult], path: Path, *, quiet: bool) -> None:
-    from tokalign.report.sweep import sweep_page
-
-    write_file(path, sweep_page(results))
-    note(f"plot -> {path}", quiet=quiet)

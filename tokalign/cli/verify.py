@@ -22,23 +22,18 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     """
     problems = {path: _check(path) for path in files}
     if as_json:
-        print_json(
-            {
-                "ok": not any(problems.values()),
-                "files": [
-                    {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
-                    for path, problem in problems.items()
-                ],
-            }
-        )
+        found = [
+            {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
+            for path, problem in problems.items()
+        ]
+        print_json({"ok": not any(problems.values()), "files": found})
     else:
         for path, problem in problems.items():
             if problem is None:
                 echo(one_line(f"{path}: ok"))
             else:
                 note(f"tokalign: {problem}")
-    codes = [problem.exit_code for problem in problems.values() if problem is not None]
-    if codes:
+    if codes := [problem.exit_code for problem in problems.values() if problem]:
         raise click.exceptions.Exit(max(codes))
 
 

@@ -1,1 +1,1 @@
-"""What a round costs: measured curves and where they are kept, expected gain, break-even."""
+"""What a round costs: measured curves and where they are kept, and expected gain."""

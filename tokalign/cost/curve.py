@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,8 +21,7 @@ FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds: the median of some repetitions, and the lower and upper quartile."""
 
     median: float
@@ -194,25 +193,24 @@ def _every_row(rows: Mapping[int, Timing]) -> list[float]:
 
 
 def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
-    rows = {str(m): _timing_to_json(timing) for m, timing in sorted(costs.rows.items())}
-    draft = costs.draft_pass and _timing_to_json(costs.draft_pass)
+    rows = {str(m): _rounded(timing) for m, timing in sorted(costs.rows.items())}
+    draft = costs.draft_pass and _rounded(costs.draft_pass)
     return {"tokens": costs.tokens, "draft_pass": draft, "rows": rows}
+
+
+def _rounded(timing: Timing) -> list[float]:
+    return [round(seconds, 7) for seconds in timing]
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
     draft = saved.get("draft_pass")
     return ContextCosts(
         tokens=int(saved["tokens"]),
-        rows={int(m): _timing_from_json(timing) for m, timing in saved["rows"].items()},
-        draft_pass=None if draft is None else _timing_from_json(draft),
+        rows={int(m): _timing(values) for m, values in saved["rows"].items()},
+        draft_pass=None if draft is None else _timing(draft),
     )
 
 
-def _timing_to_json(timing: Timing) -> list[float]:
-    return [round(value, 7) for value in (timing.median, timing.low, timing.high)]
-
-
-def _timing_from_json(saved: float | Sequence[float]) -> Timing:
-    values = [saved] * 3 if isinstance(saved, int | float) else saved
-    median, low, high = map(float, values)
-    return Timing(median, low, high)
+def _timing(saved: float | Sequence[float]) -> Timing:
+    median, low, high = [saved] * 3 if isinstance(saved, int | float) else saved
+    return Timing(float(median), float(low), float(high))

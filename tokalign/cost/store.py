@@ -1,15 +1,18 @@
 """Where measured cost curves are kept: one file per target and draft in the user's cache folder.
 
-`runtime/draft_length/known_costs.py` reads them when a decoder starts.
+`runtime/draft_length/opening_knowledge.py` reads them when a decoder starts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
@@ -18,13 +21,8 @@ from tokalign.errors import UsageError
 
 def cache_folder() -> Path:
     """$TOKALIGN_CACHE, else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
-    if chosen := os.environ.get("TOKALIGN_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "tokalign"
-    base = os.environ.get("XDG_CACHE_HOME")  # an empty or relative one counts as unset
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "tokalign"
+    chosen = os.environ.get("TOKALIGN_CACHE")
+    return Path(chosen).expanduser() if chosen else user_cache_path("tokalign", appauthor=False)
 
 
 def curve_path(machine: Machine) -> Path:
@@ -42,22 +40,20 @@ def find_curve(machine: Machine) -> CostCurve | None:
     own = _read(curve_path(machine))
     if own is not None and not own.is_stale(machine):
         return own
-    for path in sorted(curve_path(machine).parent.glob("*.json")):
-        other = _read(path)
-        if other is not None and other.machine is not None and _same_target(other.machine, machine):
+    for other in _stored():
+        if other.machine is not None and replace(other.machine, draft=machine.draft) == machine:
             return other.without_draft()
     return None
 
 
 def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
     """Find a curve of models with these tokenizers (by fingerprint), or of the target alone."""
-    curves = [_read(path) for path in sorted((cache_folder() / "curves").glob("*.json"))]
     found = None
-    for curve in curves:
-        of = curve.notes.get("tokenizers") if curve is not None else None
-        if curve is not None and of == [target, draft]:
+    for curve in _stored():
+        of = curve.notes.get("tokenizers")
+        if of == [target, draft]:
             return curve
-        if curve is not None and of and of[0] == target:
+        if of and of[0] == target:
             found = curve.without_draft()
     return found
 
@@ -78,8 +74,11 @@ def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
     return path
 
 
-def _same_target(one: Machine, other: Machine) -> bool:
-    return (one.device, one.mlx, one.target) == (other.device, other.mlx, other.target)
+def _stored() -> Iterator[CostCurve]:
+    """Every curve in the cache that can be read."""
+    for path in sorted((cache_folder() / "curves").glob("*.json")):
+        if (curve := _read(path)) is not None:
+            yield curve
 
 
 def _read(path: Path) -> CostCurve | None:

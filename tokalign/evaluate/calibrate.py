@@ -1,5 +1,7 @@
 """Measuring a cost curve: how long passes of a loaded pair take on this machine.
 
+Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
+
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts.
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
 programs affect all alike; the first one is a warm-up in which kernels are compiled. Where other
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from random import Random
 from statistics import median
@@ -19,7 +21,11 @@ from time import perf_counter
 from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
+from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
+from tokalign.evaluate.replay import record
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
@@ -32,6 +38,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 33
 CONTEXTS = (128, 1024)
+"""How many ids precede the measured passes."""
 
 _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
 """Measured where every count would take too long: no chip is known to have a step between them."""
@@ -48,25 +55,22 @@ def measure_curve(
     target: Any,
     draft: Any = None,
     *,
-    contexts: Sequence[int] = CONTEXTS,
     budget: float = 30.0,
     advance: Callable[[float], object] = lambda _: None,
-    clock: Callable[[], float] = perf_counter,
 ) -> CostCurve:
     """Measure the cost curve of two loaded mlx-lm models.
 
-    contexts: how many ids precede the measured passes; what the models cannot hold is left out.
     budget: about how many seconds; three repetitions are made in any case, of fewer counts if
     necessary, and three times the budget is used on a machine that other programs disturb.
     advance: told the share of the budget spent since the last call.
     """
-    benches = [_Bench(target, draft, length, clock) for length in _possible(contexts, target)]
+    benches = [_Bench(target, draft, length) for length in _possible_contexts(target)]
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]  # compiled now
     one_repetition = sum(slowest) / 2 * MOST_ROWS
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
-    times = _repeat(benches, rows, budget, advance, clock)
+    times = _repeat(benches, rows, budget, advance)
     costs = tuple(_costs(bench, times) for bench in benches)
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
@@ -89,7 +93,6 @@ class _Bench:
     target: Any
     draft: Any
     length: int
-    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
         size = max(2, int(getattr(self.target.args, "vocab_size", 1000)))
@@ -104,16 +107,16 @@ class _Bench:
         context = Context(self._ids[: self.length])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
         proposal = Proposal(tree=TokenTree.chain(proposed, ""))
-        began = self.clock()
+        began = perf_counter()
         self._verifier.verify(context, proposal)
-        return self.clock() - began
+        return perf_counter() - began
 
     def run_ahead(self, rounds: int = 6) -> list[float]:
         """Seconds of rounds of plain decoding that run ahead, from verdict to verdict."""
         context, ends = Context(self._ids[: self.length]), []
         for _ in range(rounds):
             context.extend(self._verifier.verify(context, Proposal(run_ahead=True)).ids)
-            ends.append(self.clock())
+            ends.append(perf_counter())
         self._verifier.verify(context, Proposal())  # fetches the pass that is still running
         return [later - sooner for sooner, later in pairwise(ends[1:])]
 
@@ -121,9 +124,9 @@ class _Bench:
         """Seconds of a pass of the draft model, averaged over several; None without one."""
         if self._draft is None:
             return None
-        began = self.clock()
+        began = perf_counter()
         self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
-        return (self.clock() - began) / _DRAFT_STEPS
+        return (perf_counter() - began) / _DRAFT_STEPS
 
 
 _Key = tuple[_Bench, str, int]
@@ -134,7 +137,7 @@ def _repeat(
     rows: Sequence[int],
     budget: float,
     advance: Callable[[float], object],
-    clock: Callable[[], float],
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[_Key, list[float]]:
     """Time everything, repetition by repetition, as long as the budget lasts."""
     times: dict[_Key, list[float]] = defaultdict(list)
@@ -186,6 +189,42 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
     )
 
 
-def _possible(contexts: Sequence[int], target: Any) -> list[int]:
+def _possible_contexts(target: Any) -> list[int]:
+    """Those of `CONTEXTS` that the target can hold, else what it can hold."""
     room = TargetModelSession(target).context_length - MOST_ROWS
-    return [length for length in sorted(contexts) if length <= room] or [max(1, room)]
+    return [length for length in CONTEXTS if length <= room] or [max(1, room)]
+
+
+def self_draft_trace(
+    decoder: Decoder, prompts: Sequence[str], *, tokens: int = 40, limit: int = 8
+) -> ProposalTrace:
+    """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
+
+    decoder: one of method `draft`. limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model per prompt.
+    """
+    plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
+    decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
+    session, texts = decoder.open_draft(), list[TracedText]()
+    for given in prompts:
+        prompt = plain.prompt(given, use_template=False)
+        generation = Generation(plain, prompt, max_tokens=tokens + 1)
+        for _ in generation:
+            pass
+        drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        if drafter is not None:
+            asked, ids = {"draft": drafter}, generation.context.ids
+            texts.append(record(ids, asked, prompt_tokens=len(prompt.target), limit=limit))
+    return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
+
+
+def conditional_acceptance(trace: ProposalTrace, longest: int) -> list[float]:
+    """Share of proposals right at the i-th id, of those right before it; i = 1, ..., `longest`."""
+    accepted = [recorded.accepted for recorded in trace.proposals]
+    found = []
+    for position in range(longest):
+        reached = [count for count in accepted if count >= position]
+        if not reached:
+            break
+        found.append(sum(count > position for count in reached) / len(reached))
+    return found

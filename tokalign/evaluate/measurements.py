@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -91,15 +91,14 @@ class Measurement:
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+    def from_json(cls, saved: dict[str, Any]) -> Self:
         """Read what `to_json` wrote. Raises: KeyError or TypeError for anything else."""
-        values = {field.name: saved[field.name] for field in fields(cls)}
         return cls(
-            **values
+            **saved
             | {
-                "block": Block(**values["block"]),
-                "condition": Condition(**values["condition"]),
-                "token_ids": tuple(values["token_ids"]),
+                "block": Block(**saved["block"]),
+                "condition": Condition(**saved["condition"]),
+                "token_ids": tuple(saved["token_ids"]),
             }
         )
 
@@ -165,17 +164,12 @@ def read_measurements(
         header = json.loads(lines[0])
         if (header["format"], header["version"]) != (FORMAT, VERSION):
             raise ValueError(f"{header['format']} version {header['version']}")
-        return header["about"], list(_measurements(lines[1:]))
+        return header["about"], [Measurement.from_json(json.loads(line)) for line in lines[1:]]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} holds no measurements of version {VERSION} ({type(error).__name__}: {error}); "
             "give another file with --results"
         ) from error
-
-
-def _measurements(lines: list[bytes]) -> Iterator[Measurement]:
-    for line in lines:
-        yield Measurement.from_json(json.loads(line))
 
 
 def model_fingerprint(folder: Path) -> str:

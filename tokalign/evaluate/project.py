@@ -1,28 +1,30 @@
 """What a trace of proposals is worth under any cost curve, by replaying it on a simulated clock.
 
-Passes take what the curve says, and nothing else takes time. The decisions are those of the real
-draft length controller. What else happens on a machine (heat, other programs) is left out.
+The trace plays the drafters and the target: passes take what the curve says, and nothing else takes
+time. The loop and the draft length controller around these parts are the real ones. What else
+happens on a machine (heat, other programs) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
-from tokalign.evaluate.simulated import RecordedDrafter, SimulatedClock, TimedReplay, ids_of
+from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
+from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.estimates import PassTimes
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.tokenizer.vocabulary import TargetId
 
 ASSUMED_DRAFT = 0.1
 """Time of a draft pass in plain passes, where it is unknown.
@@ -135,3 +137,74 @@ def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
 def _is_model(trace: ProposalTrace, name: str) -> bool:
     """Whether a drafter spends passes."""
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
+
+
+class SimulatedClock:
+    """A clock that shows the time `now`; whoever takes time adds it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def ids_of(length: int) -> list[TargetId]:
+    """The ids that stand for a traced text: at index i the id i."""
+    return [TargetId(i) for i in range(length)]
+
+
+class RecordedDrafter:
+    """Proposes what a drafter proposed when the trace was recorded.
+
+    fixed: how many passes to take, or ids to propose; None leaves that to the caller of `draft`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: TracedText,
+        costs: Costs,
+        clock: SimulatedClock,
+        fixed: int | None = None,
+    ) -> None:
+        self._name, self._text, self._costs, self._clock = name, text, costs, clock
+        self._fixed = fixed
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        return self.draft(context, steps=limit if self._fixed is None else self._fixed, limit=limit)
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        """See `draft_length.controller.SteppedDrafter`."""
+        position = len(context.ids)
+        recorded = self._text.proposal(self._name, position)
+        if recorded is None or not steps or not limit:
+            return Proposal()
+        recorded = recorded.at_most(steps)
+        self._clock.now += recorded.passes * self._costs.draft_pass
+        tree = recorded.tree.head(limit)
+        ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
+        return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
+
+
+class TimedReplay:
+    """A target that goes on as the text did, and takes the time that the costs say."""
+
+    def __init__(self, length: int, costs: Costs, clock: SimulatedClock) -> None:
+        self._replay = ReplayVerifier(ids_of(length))
+        self._costs, self._clock = costs, clock
+        self._runs_ahead = False
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """See `interfaces.Verifier`."""
+        verdict = self._replay.verify(context, proposal)
+        costs, uses_pass = self._costs, self._runs_ahead and not proposal.tree
+        if self._runs_ahead and not uses_pass:
+            self._clock.now += costs.verify(1)  # for the pass that has begun for nothing
+        self._clock.now += costs.verify(verdict.rows)
+        if not (uses_pass and proposal.run_ahead):
+            self._clock.now += costs.host
+        self._runs_ahead = proposal.run_ahead
+        return verdict

@@ -159,15 +159,8 @@ class ProposalTrace:
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""
-        yield json.dumps(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "every_position": self.every_position,
-                "notes": dict(self.notes),
-            },
-            ensure_ascii=False,
-        )
+        about = {"every_position": self.every_position, "notes": dict(self.notes)}
+        yield json.dumps({"format": FORMAT, "version": VERSION} | about, ensure_ascii=False)
         for text in self.texts:
             yield json.dumps({"given": text.given, "length": text.length})
             for drafter, recorded in text.proposals.items():
@@ -183,7 +176,9 @@ class ProposalTrace:
             for number, line in enumerate(lines, 1):
                 saved = json.loads(line)
                 if number == 1:
-                    header = _checked(saved)
+                    header = saved
+                    if (header["format"], header["version"]) != (FORMAT, VERSION):
+                        raise ValueError(f"it is of {header['format']} version {header['version']}")
                 elif "given" in saved:
                     texts.append(TracedText(given=saved["given"], length=saved["length"]))
                 else:
@@ -222,23 +217,13 @@ def read_trace(path: Path) -> ProposalTrace:
     """A trace, or a run that `decode --json` saved. Raises: UsageError."""
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path} cannot be read as a trace ({error}); record one with: "
-            "tokalign replay ... --trace FILE"
-        ) from error
-    if FORMAT in text.partition("\n")[0]:
-        return ProposalTrace.from_lines(text.splitlines(), name=str(path))
-    return _trace_in(text, path)
-
-
-def _trace_in(text: str, path: Path) -> ProposalTrace:
-    try:
+        if FORMAT in text.partition("\n")[0]:
+            return ProposalTrace.from_lines(text.splitlines(), name=str(path))
         saved = json.loads(text)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is neither a trace nor a saved run ({error}); record one with: "
-            "tokalign decode ... --trace FILE"
+            "tokalign replay ... --trace FILE"
         ) from error
     return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
@@ -246,12 +231,6 @@ def _trace_in(text: str, path: Path) -> ProposalTrace:
 def write_trace(trace: ProposalTrace, path: Path) -> None:
     """Write a trace, whole or not at all. Raises: UsageError."""
     write_file(path, "".join(line + "\n" for line in trace.lines()))
-
-
-def _checked(header: dict[str, Any]) -> dict[str, Any]:
-    if (header["format"], header["version"]) != (FORMAT, VERSION):
-        raise ValueError(f"it is of {header['format']} version {header['version']}")
-    return header
 
 
 def _to_json(one: RecordedProposal) -> dict[str, Any]:

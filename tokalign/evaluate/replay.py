@@ -1,28 +1,31 @@
-"""Decode with a reference text in the place of the target: the same loop, another verifier."""
+"""Texts play the target: what drafters save on them, and what they propose at every position.
+
+The loop is the real one, with another verifier. `tokalign replay` measures a draft model so, and
+`tokalign emulate` any method that needs no model (DictSpec's emulator).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import TypeAlias
 
+from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.context import Context
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.vocabulary import TargetId
 
+ENOUGH = 64
+"""More ids than a drafter ever proposes."""
 
-def replay(
-    reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
-) -> Iterator[Event]:
-    """Decode what follows the first `prompt_tokens` ids of `reference`; no rounds if nothing does.
-
-    Every round emits the accepted ids and one more, so tokens = rounds + accepted, exactly.
-    """
-    rest = max(0, len(reference) - prompt_tokens)
-    context = Context(reference[:prompt_tokens])
-    return decode(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
+MakeDrafter: TypeAlias = Callable[[Sequence[TargetId]], Drafter]
+"""Gives the drafter for a text, which is a request of its own."""
 
 
 class ReplayVerifier:
@@ -48,3 +51,107 @@ class ReplayVerifier:
         rows = 1 + len(tree) + self._fed_again
         self._fed_again = tree.off_chain(path)
         return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path), rows=rows)
+
+
+def replay(
+    reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
+) -> Iterator[Event]:
+    """Decode what follows the first `prompt_tokens` ids of `reference`; no rounds if nothing does.
+
+    Every round emits the accepted ids and one more, so tokens = rounds + accepted, exactly.
+    """
+    rest = max(0, len(reference) - prompt_tokens)
+    context = Context(reference[:prompt_tokens])
+    return decode(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
+
+
+def replay_texts(
+    texts: Iterable[Sequence[TargetId]],
+    make: MakeDrafter,
+    *,
+    prompt_tokens: int = 0,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Statistics:
+    """Statistics of all texts together.
+
+    prompt_tokens: how many ids of each text are its prompt. progress: called with 1 for each text.
+    """
+    statistics = Statistics()
+    for ids in texts:
+        for event in replay(ids, make(ids), prompt_tokens=prompt_tokens):
+            statistics.observe(event)
+        progress(1)
+    return statistics
+
+
+def record_texts(
+    drafters: Mapping[str, MakeDrafter],
+    texts: Iterable[Sequence[TargetId]],
+    notes: Mapping[str, object],
+    *,
+    prompt_tokens: int = 0,
+    progress: Callable[[int], object] = lambda _: None,
+) -> ProposalTrace:
+    """What drafters propose at every position of the texts, for `tokalign project`.
+
+    drafters: by name. notes: as in `ProposalTrace`. The rest is as in `replay_texts`.
+    """
+    recorded = []
+    for ids in texts:
+        made = {name: make(ids) for name, make in drafters.items()}
+        recorded.append(record(ids, made, prompt_tokens=prompt_tokens))
+        progress(1)
+    notes = {**notes, "texts": len(recorded)}
+    return ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes)
+
+
+def record(
+    reference: Sequence[TargetId],
+    drafters: Mapping[str, Drafter],
+    *,
+    prompt_tokens: int,
+    limit: int = ENOUGH,
+) -> TracedText:
+    """Ask every drafter at every position of a text after its first `prompt_tokens` ids.
+
+    limit: the most ids to ask for. A trace of long drafts also tells about shorter ones.
+    """
+    text = TracedText(given=min(prompt_tokens, len(reference)), length=len(reference))
+    context = Context(reference[:prompt_tokens])
+    for position in range(prompt_tokens, len(reference)):
+        room = min(limit, len(reference) - position - 1)  # the target adds one id of its own
+        for name, drafter in drafters.items():
+            if room:
+                found = _ask(drafter, context, room, reference[position:])
+                text.proposals.setdefault(name, {})[position] = found
+        context.extend(reference[position : position + 1])
+    return text
+
+
+def _ask(
+    drafter: Drafter, context: Context, limit: int, following: Sequence[TargetId]
+) -> RecordedProposal:
+    began = perf_counter()
+    proposal = drafter.propose(context, limit)
+    host = max(0.0, perf_counter() - began - proposal.model_seconds)
+    path = proposal.tree.path_of(following[: len(proposal.tree)])
+    return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes, host=host)
+
+
+def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:
+    """Statistics of a method that needs no model, over all texts without a prompt."""
+    return replay_texts(texts, lambda _: make_drafter(drafting, None))
+
+
+def figures(statistics: Statistics) -> dict[str, float]:
+    """What `tokalign emulate` shows, by the names of `docs/metrics.md`."""
+    return {
+        "speedup": statistics.tokens_per_round,
+        "coverage": statistics.coverage,
+        "mean_accepted_length": statistics.mean_accepted_length,
+        "draft_acceptance_rate": statistics.draft_acceptance_rate,
+        "rows_per_step": statistics.rows_per_round,
+        "tokens": statistics.generation_tokens,
+        "steps": statistics.rounds,
+        "host_ms_per_step": statistics.host_ms_per_round["p50"],
+    }

@@ -127,7 +127,7 @@ def sweep(
     file: SweepFile,
     *,
     build: Callable[[Variant], Bundle],
-    measure: Callable[[Bundle], Mapping[str, Mapping[str, float]]],
+    measure: Callable[[Bundle], Mapping[str, Mapping[str, Any]]],
 ) -> Iterator[list[SweepResult]]:
     """Build and measure what is missing; yields the results of each table once they are on disk.
 
@@ -144,11 +144,7 @@ def sweep(
                 bytes=len(encode_bundle(bundle)),
                 text=text,
                 basis=file.basis,
-                speedup=figures["speedup"],
-                coverage=figures["coverage"],
-                mean_accepted_length=figures["mean_accepted_length"],
-                draft_acceptance_rate=figures["draft_acceptance_rate"],
-                rows_per_step=figures["rows_per_step"],
+                **{name: figures[name] for name in _FIGURES},
             )
             for text, figures in measure(bundle).items()
         ]
@@ -180,3 +176,4 @@ def by_line(results: Iterable[SweepResult]) -> Iterator[tuple[str, list[SweepRes
 
 
 _NAMES = tuple(field.name for field in fields(SweepResult))
+_FIGURES = _NAMES[_NAMES.index("speedup") : _NAMES.index("basis")]

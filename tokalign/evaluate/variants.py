@@ -1,7 +1,8 @@
-"""Many dictionaries from one corpus, which is counted once for each kind."""
+"""Many dictionaries from one corpus, which is counted once for each kind, and what they save."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,11 @@ from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.stages import Stage, silent
+from tokalign.evaluate.replay import emulate, figures
 from tokalign.evaluate.sweep import LONGEST, Variant
+from tokalign.runtime.drafting import Drafting
 from tokalign.tables.bundle import Bundle
+from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -38,7 +42,10 @@ class VariantBuilder:
 
     def build(self, variant: Variant) -> Bundle:
         """Build the dictionary of a variant, as a bundle."""
-        parameters: dict[str, object] = {"kind": variant.kind}
+        parameters: dict[str, object] = {
+            "kind": variant.kind,
+            "vocabulary_size": len(self._target.vocabulary),
+        }
         if variant.kind == "dictspec":
             words = replace(
                 self._words,
@@ -83,3 +90,12 @@ class VariantBuilder:
                 stage=self._stage,
             )
         )
+
+
+def emulate_table(
+    bundle: Bundle, *, texts: Mapping[str, Sequence[Sequence[TargetId]]], max_draft: int
+) -> dict[str, dict[str, float]]:
+    """The figures of `tokalign emulate` for a dictionary, by the names of the texts."""
+    table = read_dictionary(bundle)
+    drafting = Drafting(method="dictionary", num_draft_tokens=max_draft, dictionary=table)
+    return {name: figures(emulate(drafting, ids)) for name, ids in texts.items()}

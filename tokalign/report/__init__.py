@@ -1,6 +1,6 @@
 """Pages and tables made of measured values: one self-contained HTML document, or text.
 
-`run`, `bench` and `sweep` make the pages out of `html`, `page` and `charts`; `tables` makes text.
+`run`, `bench` and `sweep` make the pages out of `page` and `charts`; `tables` makes text.
 Values in, text out: nothing here measures, reads or writes a file.
 
 Charts were drawn by 480 lines of our own until a trial on the page of `tokalign bench`, at 1280 and

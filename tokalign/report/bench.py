@@ -8,8 +8,7 @@ from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.comparison import ENOUGH_PROMPTS, Comparison, Row
 from tokalign.evaluate.measurements import CONTROL
 from tokalign.report.charts import Axis, Bar, Series, bars, key, scatter, staircase
-from tokalign.report.html import Html, join, table
-from tokalign.report.page import details, figures, grid, page, section
+from tokalign.report.page import Html, details, figures, grid, join, page, section, table
 from tokalign.report.tables import HEAD, TEXT_COLUMNS, cells
 
 
@@ -18,6 +17,7 @@ def bench_page(
 ) -> str:
     """Make one self-contained HTML document. curve: of this machine, if it is known."""
     rows = comparison.overall
+    settings = [(name.replace("_", " "), str(value)) for name, value in about.items()]
     return page(
         "Speculative decoding, measured",
         figures(_figures(comparison)),
@@ -27,7 +27,7 @@ def bench_page(
         *([section("What a pass costs", _staircase(curve), note=curve.source)] if curve else []),
         section("All prompts", _table(rows), note=_TABLE),
         *(details(f"Only {name}", _table(rows)) for name, rows in comparison.sets.items()),
-        details("Settings", table(("setting", "value"), _settings(about), text_columns=2)),
+        details("Settings", table(("setting", "value"), settings, text_columns=2)),
         introduction=_verdict(rows),
     )
 
@@ -92,10 +92,7 @@ def _speedups(rows: Sequence[Row]) -> Html:
     control = next((row for row in rows if row.condition.name == CONTROL and row.points), None)
     return bars(
         {
-            name: [
-                Bar(row.speedup, row.low, row.high) if (row := by_k.get(k)) and row.points else None
-                for k in lengths
-            ]
+            name: {k: Bar(row.speedup, row.low, row.high) for k, row in by_k.items() if row.points}
             for name, by_k in groups.items()
         },
         lengths,
@@ -110,7 +107,7 @@ def _tokens_per_round(rows: Sequence[Row]) -> Html:
     groups, lengths = _grouped(rows)
     return bars(
         {
-            name: [Bar(row.tokens_per_round) if (row := by_k.get(k)) else None for k in lengths]
+            name: {k: Bar(row.tokens_per_round) for k, row in by_k.items()}
             for name, by_k in groups.items()
         },
         lengths,
@@ -131,10 +128,9 @@ def _scatters(rows: Sequence[Row]) -> Html:
     x = Axis(label="acceptance", low=0, high=max((x for x, _ in drawn), default=1), form="%")
     heights = [y for _, y in drawn]
     y = Axis(label="speed-up (×)", low=min(heights, default=0), high=max(heights, default=1))
+    title, level = "Speed-up against acceptance", (1, "plain")
     charts = {
-        name: scatter(
-            of, x=x, y=y, title=f"Speed-up against acceptance, {name}", level=(1, "plain")
-        )
+        name: scatter(of, x=x, y=y, title=f"{title}, {name}", level=level)
         for name, of in series.items()
     }
     return join([key(lengths), grid(charts)])
@@ -166,7 +162,3 @@ def _staircase(curve: CostCurve) -> Html:
 
 def _table(rows: Sequence[Row]) -> Html:
     return table(HEAD, map(cells, rows), text_columns=TEXT_COLUMNS)
-
-
-def _settings(about: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), str(value)) for name, value in about.items()]

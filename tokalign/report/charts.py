@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from tokalign.errors import MissingAssetError
-from tokalign.report.html import Html, join, tag
+from tokalign.report.page import Html, join, tag
 
 Point = tuple[float, float]
 Level = tuple[float, str]
@@ -126,7 +126,7 @@ def columns(values: Mapping[str, float], *, x: str, y: Axis, title: str) -> Html
 
 
 def bars(
-    groups: Mapping[str, Sequence[Bar | None]],
+    groups: Mapping[str, Mapping[str, Bar]],
     names: Sequence[str],
     *,
     x: Axis,
@@ -134,16 +134,15 @@ def bars(
     level: Level | None = None,
     band: tuple[float, float] | None = None,
 ) -> Html:
-    """Lying bars: a group per condition and in it one bar per name, each with its value.
+    """Lying bars: a group per condition and in it its bars by name, each with its value.
 
-    groups: bars in the order of `names`, None where there is none. band: a range to shade.
+    names: all names in the order of their styles. band: a range to shade.
     """
     rows = [
         {"group": group, "name": name, "x": bar.value, "low": bar.low, "high": bar.high}
         | {"end": bar.value if bar.high is None else bar.high}
         for group, found in groups.items()
-        for name, bar in zip(names, found, strict=True)
-        if bar is not None
+        for name, bar in found.items()
     ]
     across = replace(x, low=0).encode("x")
     across["axis"] |= {"grid": True}

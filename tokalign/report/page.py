@@ -1,10 +1,50 @@
-"""One self-contained HTML document: its style for light, dark and print, and its parts."""
+"""One self-contained HTML document: elements, escaped by construction, its parts, and its style for
+light, dark and print."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 
-from tokalign.report.html import Html, join, tag
+
+class Html(str):
+    """Markup; any other string is text, and is escaped when it becomes part of markup."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *content: str, **attributes: str | None) -> Html:
+    """Make an element: `tag("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`.
+
+    content: `Html` stays as it is, other strings are escaped. attributes: underscores become
+    hyphens, and one at the end is dropped; None leaves an attribute out.
+    """
+    given = {key.removesuffix("_"): value for key, value in attributes.items() if value is not None}
+    named = (f' {key.replace("_", "-")}="{escape(value)}"' for key, value in given.items())
+    opening = name + "".join(named)
+    if name == "meta":
+        return Html(f"<{opening}>")
+    return Html(f"<{opening}>{join(content)}</{name}>")
+
+
+def join(content: Iterable[str]) -> Html:
+    """Join pieces; those that are text are escaped."""
+    return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in content))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> Html:
+    """Make a table whose first `text_columns` columns are text and whose others are numbers.
+
+    The table scrolls by itself if the page is narrower.
+    """
+    kinds = [None if column < text_columns else "n" for column in range(len(head))]
+    top = [tag("th", c, scope="col", class_=kind) for c, kind in zip(head, kinds, strict=True)]
+    body = [
+        tag("tr", *(tag("td", c, class_=kind) for c, kind in zip(row, kinds, strict=True)))
+        for row in rows
+    ]
+    content = tag("table", tag("thead", tag("tr", *top)), tag("tbody", *body))
+    return tag("div", content, class_="scroll", tabindex="0", role="region", aria_label=head[0])
 
 
 def page(title: str, *content: str, introduction: str = "") -> str:
@@ -31,18 +71,14 @@ def section(title: str, *content: str, note: str = "") -> Html:
 
 def figures(named: Mapping[str, str]) -> Html:
     """Make a row of figures, each with its name under it."""
-    return tag(
-        "dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in named.items()), class_="figures"
-    )
+    items = (tag("div", tag("dt", name), tag("dd", value)) for name, value in named.items())
+    return tag("dl", *items, class_="figures")
 
 
 def grid(charts: Mapping[str, Html]) -> Html:
     """Put small charts beside one another, each under its name."""
-    return tag(
-        "div",
-        *(tag("figure", tag("figcaption", name), chart) for name, chart in charts.items()),
-        class_="charts",
-    )
+    items = (tag("figure", tag("figcaption", name), chart) for name, chart in charts.items())
+    return tag("div", *items, class_="charts")
 
 
 def details(summary: str, *content: str) -> Html:
@@ -80,7 +116,6 @@ header p, .note { color: var(--quiet); }
   font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; margin: .75rem 0 1rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--quiet); padding-bottom: .35rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--quiet); white-space: normal; vertical-align: bottom; }

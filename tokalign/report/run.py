@@ -10,27 +10,20 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from tokalign.report.charts import Axis, Series, columns, staircase
-from tokalign.report.html import Html, table, tag
-from tokalign.report.page import details, figures, page, section
-from tokalign.report.tokens import ShownToken, proposal_in_words, quoted, shown_tokens
+from tokalign.report.page import Html, details, figures, page, section, table, tag
+from tokalign.report.tokens import OUTCOMES, ShownToken, proposal_in_words, quoted, shown_tokens
 from tokalign.runtime.rounds import Outcome, SavedRun
 from tokalign.runtime.statistics import ratio
-
-_OUTCOMES = {
-    Outcome.ACCEPTED: "accepted draft",
-    Outcome.CORRECTED: "rejected and corrected",
-    Outcome.BONUS: "bonus",
-    Outcome.UNDRAFTED: "no draft",
-}
 
 
 def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
     """Make one self-contained HTML document. Cost: some microseconds per token and two charts."""
     tokens = list(shown_tokens(run))
+    text = tag("div", *map(_token, tokens), class_="text")
     return page(
         title,
         figures(_figures(run, tokens)),
-        section("Text", _legend(tokens), _text(tokens), note=_HOW_TO_READ),
+        section("Text", _legend(tokens), text, note=_HOW_TO_READ),
         section("Sources", _sources(run), _own(tokens)),
         section("Accepted tokens per proposal", _histogram(run)),
         section("Tokens per round", _progress(run)),
@@ -47,12 +40,8 @@ _HOW_TO_READ = (
 
 
 def _introduction(known: Mapping[str, object]) -> str:
-    parts = {
-        "Method": known.get("method"),
-        "translation": known.get("translation"),
-        "seed": known.get("seed"),
-    }
-    return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+    shown = {name: known.get(name.lower()) for name in ("Method", "translation", "seed")}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
 
 
 def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
@@ -72,18 +61,11 @@ def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
 
 def _legend(tokens: list[ShownToken]) -> Html:
     counts = Counter(token.outcome for token in tokens)
-    return tag(
-        "ul",
-        *(
-            tag("li", tag("span", name, class_=f"t {outcome}"), f" {counts[outcome]:,}")
-            for outcome, name in _OUTCOMES.items()
-        ),
-        class_="legend",
+    items = (
+        tag("li", tag("span", name, class_=f"t {outcome}"), f" {counts[outcome]:,}")
+        for outcome, name in OUTCOMES.items()
     )
-
-
-def _text(tokens: list[ShownToken]) -> Html:
-    return tag("div", *map(_token, tokens), class_="text")
+    return tag("ul", *items, class_="legend")
 
 
 def _token(token: ShownToken) -> Html:
@@ -118,10 +100,10 @@ def _sources(run: SavedRun) -> Html:
 def _own(tokens: list[ShownToken]) -> Html:
     """Tokens that the target wrote itself, by reason."""
     counts = Counter(token.outcome for token in tokens)
-    own = [outcome for outcome in _OUTCOMES if outcome is not Outcome.ACCEPTED]
     rows = [
-        (_OUTCOMES[outcome], f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
-        for outcome in own
+        (name, f"{counts[outcome]:,}", f"{ratio(counts[outcome], len(tokens)):.1%}")
+        for outcome, name in OUTCOMES.items()
+        if outcome is not Outcome.ACCEPTED
     ]
     return table(("the target's own", "tokens", "of the text"), rows)
 
@@ -163,7 +145,7 @@ def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
             str(number),
             f"{one.seconds * 1e3:.1f}",
             str(one.accepted),
-            _OUTCOMES[one.outcome(len(one.emitted) - 1)],
+            OUTCOMES[one.outcome(len(one.emitted) - 1)],
             ", ".join(dict.fromkeys(one.tree.sources)),
             quoted(run, one.emitted),
             proposal_in_words(run, one),

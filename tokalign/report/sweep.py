@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tokalign.evaluate.sweep import SweepResult, by_line
 from tokalign.report.charts import COLOURS, Axis, Series, lines
-from tokalign.report.html import Html, table
-from tokalign.report.page import details, page, section
+from tokalign.report.page import Html, details, page, section, table
 
 _HEAD = ("kind", "order", "size", "p_min", "entries", "bytes", "speedup", "rows per step")
 _DRAWN = len(COLOURS)

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from tokalign.cost.break_even import BreakEven
-from tokalign.evaluate.comparison import Comparison, Row
+from tokalign.evaluate.comparison import BreakEven, Comparison, Row
 from tokalign.evaluate.measurements import PLAIN
 
 HEAD = (
@@ -50,13 +49,12 @@ def _break_even(fit: BreakEven | None) -> str:
     return f"{fit.acceptance:.2f} ({fit.low:.2f} to {fit.high:.2f})"
 
 
-def aligned(comparison: Comparison) -> str:
-    """Make a table for a terminal, over all prompts."""
-    rows = [HEAD, *map(cells, comparison.overall)]
+def aligned(rows: Sequence[Sequence[str]], *, text_columns: int = TEXT_COLUMNS) -> str:
+    """Align columns for a terminal; the first `text_columns` are text, the others numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
         "  ".join(
-            cell.ljust(width) if column < TEXT_COLUMNS else cell.rjust(width)
+            cell.ljust(width) if column < text_columns else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         + "\n"
@@ -85,16 +83,8 @@ def comma_separated(comparison: Comparison) -> str:
     writer.writerow(("set", "prompt", "condition", "k", "acceptance", "speedup"))
     for row in comparison.overall:
         for point in row.points:
-            writer.writerow(
-                (
-                    point.prompt_set,
-                    point.number,
-                    row.condition.name,
-                    row.condition.k,
-                    round(point.acceptance, 4),
-                    round(point.speedup, 4),
-                )
-            )
+            what = (point.prompt_set, point.number, row.condition.name, row.condition.k)
+            writer.writerow((*what, round(point.acceptance, 4), round(point.speedup, 4)))
     return text.getvalue()
 
 

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 from tokalign.runtime.rounds import Outcome, Round, SavedRun
 
+OUTCOMES = {
+    Outcome.ACCEPTED: "accepted draft",
+    Outcome.CORRECTED: "rejected and corrected",
+    Outcome.BONUS: "bonus",
+    Outcome.UNDRAFTED: "no draft",
+}
+"""What readers are told of each outcome."""
+
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE = str.maketrans(
     _PICTURES | {0x7F: "\u2421"} | {code: f"\\x{code:x}" for code in range(0x80, 0xA0)}

@@ -34,16 +34,19 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], **variables: object) -> str:
         """The text of a conversation, up to the point where the assistant's answer begins.
 
+        If the last message is the assistant's, the answer goes on where that message ends.
         variables: what the template reads besides, for example `tools` or `enable_thinking`.
         Raises: UsageError with the template's own complaint, if it has one.
         """
         from jinja2 import TemplateError
 
+        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
-                    add_generation_prompt=True,
+                    add_generation_prompt=not goes_on,
+                    continue_final_message=goes_on,
                     tokenize=False,
                     **variables,
                 )
@@ -90,23 +93,36 @@ def _template_reader() -> type[PreTrainedTokenizer]:
     return cast("type[PreTrainedTokenizer]", TemplateReader)
 
 
-def encode_chat(
-    tokenizer: Tokenizer[Id],
-    template: ChatTemplate,
-    text: str,
-    *,
-    system: str | None = None,
-    variables: Mapping[str, object] | None = None,
-) -> list[Id]:
-    """The ids of a user's message, after a system message if there is one.
-
-    Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
-    variables: as in `ChatTemplate.render`. Raises: UsageError.
-    """
+def as_messages(
+    text: str, *, system: str | None = None, prefill: str | None = None
+) -> list[Message]:
+    """A user's message, after a system message and before the beginning of an answer, if given."""
     messages: list[Message] = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
+    if prefill is not None:
+        messages.append({"role": "assistant", "content": prefill})
+    return messages
+
+
+def encode_chat(
+    tokenizer: Tokenizer[Id],
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    variables: Mapping[str, object] | None = None,
+) -> list[Id]:
+    """The ids of a conversation, up to where the next answer begins.
+
+    If the last message is the assistant's, it is the beginning of the answer.
+    Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
+    variables: as in `ChatTemplate.render`. Raises: UsageError.
+    """
     return tokenizer.encode(template.render(messages, **(variables or {})), specials=True)
+
+
+def plain_text(messages: Sequence[Message]) -> str:
+    """A conversation for a model that has no chat template: the messages' texts, line by line."""
+    return "\n".join(str(message.get("content") or "") for message in messages)
 
 
 def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:

@@ -13,9 +13,12 @@ from typing import Any, Generic, cast
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import (
     ChatTemplate,
+    Message,
+    as_messages,
     encode_chat,
     encode_prompt,
     find_template,
+    plain_text,
     with_bos,
 )
 from tokalign.runtime.context import Context
@@ -122,43 +125,49 @@ class Decoder:
 
     def prompt(
         self,
-        text: str,
+        messages: str | Sequence[Message],
         *,
-        system: str | None = None,
         use_template: bool = True,
         variables: Mapping[str, object] | None = None,
     ) -> Prompt:
-        """A user's message as a prompt, rendered for each model by its own chat template.
+        """A conversation as a prompt, rendered for each model by its own chat template.
 
-        If only the target has a template, the draft reads the target's prompt. If the target has
-        none, or without `use_template`, both read the text as it is, after the system message.
+        messages: the last one is the user's, or the beginning of the answer; a text stands for one
+        message of the user. If only the target has a template, the draft reads the target's prompt.
+        If the target has none, or without `use_template`, both read the messages' texts.
         variables: as in `ChatTemplate.render`. Raises: UsageError.
         """
+        messages = as_messages(messages) if isinstance(messages, str) else messages
         target, draft = self.target, self.draft
         template = target.template if use_template else None
         if template is None:
-            text = text if system is None else f"{system}\n{text}"
+            text = plain_text(messages)
             return Prompt(
                 target=encode_prompt(target.tokenizer, text),
                 draft=None if draft is None else encode_prompt(draft.tokenizer, text),
             )
-        ours = encode_chat(target.tokenizer, template, text, system=system, variables=variables)
+        ours = encode_chat(target.tokenizer, template, messages, variables)
         own = None if draft is None else draft.template
         if draft is None or own is None:
             return Prompt(target=ours)
-        theirs = encode_chat(draft.tokenizer, own, text, system=system, variables=variables)
-        return Prompt(target=ours, draft=theirs)
+        return Prompt(target=ours, draft=encode_chat(draft.tokenizer, own, messages, variables))
 
-    def open_target(self) -> TargetModelSession:
-        """A session of the target. Raises: CacheError if its cache cannot be rewound as needed."""
-        rewinds = self.drafting.method != "plain"
-        return TargetModelSession(self.target.model, self.cache, rewinds=rewinds)
+    def open_target(
+        self, layers: list[Any] | None = None, *, rewinds: bool = False
+    ) -> TargetModelSession:
+        """A session of the target.
 
-    def open_draft(self) -> DraftModelSession | None:
-        """A session of the draft model; None if none is used. Raises: CacheError."""
+        layers: a cache to go on with. rewinds: whether even plain decoding has to rewind it.
+        Raises: CacheError if the cache cannot be rewound as needed.
+        """
+        rewinds = rewinds or self.drafting.method != "plain"
+        return TargetModelSession(self.target.model, self.cache, cache=layers, rewinds=rewinds)
+
+    def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
+        """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        return DraftModelSession(self.draft.model, self.cache)
+        return DraftModelSession(self.draft.model, self.cache, cache=layers)
 
     def run(
         self,
@@ -171,17 +180,27 @@ class Decoder:
         """The context and the events of a generation, which begins with the first event asked for.
 
         target, draft: sessions to reuse; new ones are opened otherwise.
-        Raises: ContextLengthError; CacheError; UsageError for an empty prompt.
+        Raises: ContextLengthError; CacheError; UsageError for an empty prompt, or one with ids that
+        a model does not have.
         """
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text with --prompt")
         target = target or self.open_target()
         draft = draft or self.open_draft()
+        target.require_ids("prompt", prompt.target)
+        if draft is not None and prompt.draft:
+            draft.require_ids("draft_prompt", prompt.draft)
         target.require_room(len(prompt.target))
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
-        limits = replace(limits, context_length=context_length)
+        as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
+        limits = replace(
+            limits,
+            context_length=context_length,
+            drafted_length=target.rewindable,
+            drafts_last_id=as_mlx_lm,
+        )
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(

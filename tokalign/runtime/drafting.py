@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.context_copy import ContextCopy, SessionCopy
+from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
-from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.lookup import DictionaryDrafter, PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
-from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, Verifier
@@ -47,7 +45,8 @@ class Drafting:
     order: the sources of `hybrid-fixed`, the first to be asked first.
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.
-    outputs: earlier outputs of the same session, to copy from.
+    context_copy: what a conversation keeps of its text; None where a request stands alone.
+    outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: what the draft length controller chooses every draft length by; None leaves the
         length to the drafters.
     experience: what was learned about a draft model beside free sources; requests share it.
@@ -61,7 +60,8 @@ class Drafting:
     dictionary: Dictionary | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
-    outputs: SuffixAutomaton | None = None
+    context_copy: ContextCopy | None = None
+    outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
 
@@ -124,8 +124,8 @@ def _free_hybrid(drafting: Drafting) -> Hybrid:
 
 
 def _copies(drafting: Drafting) -> list[Source]:
-    """Copy from the request's own text, and from earlier outputs if the session has any."""
-    return [ContextCopy(), *([] if drafting.outputs is None else [SessionCopy(drafting.outputs)])]
+    """Copy from the request's own text, and from other texts that were given."""
+    return [drafting.context_copy or ContextCopy(), *map(ContextCopy, drafting.outputs)]
 
 
 def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:

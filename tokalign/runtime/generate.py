@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tokalign.arguments import require_integer, require_texts
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -43,9 +44,10 @@ class Piece:
 class Generation:
     """One request. Iterate over its pieces; text, ids and statistics so far can be read any time.
 
-    max_tokens: None for as many as the context holds. stop: the output ends before these texts.
+    max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
+    this text.
     target_session, draft_session, statistics: ones to reuse; new ones are made otherwise.
-    Raises: as `Decoder.run`; UsageError for an empty stop string.
+    Raises: as `Decoder.run`; UsageError for a wrong argument.
     """
 
     def __init__(
@@ -54,11 +56,15 @@ class Generation:
         prompt: Prompt,
         *,
         max_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         target_session: TargetModelSession | None = None,
         draft_session: DraftModelSession | None = None,
         statistics: Statistics | None = None,
     ) -> None:
+        if max_tokens is not None:
+            require_integer("max_tokens", max_tokens, least=0)
+        stop = (stop,) if isinstance(stop, str) else stop
+        require_texts("stop", stop)
         text = partial(
             TextStream,
             decoder.target.tokenizer,
@@ -82,12 +88,17 @@ class Generation:
 
     def __iter__(self) -> Iterator[Piece]:
         """One piece per token; after the last one, `rest` has the text that no token completed."""
+        for pieces in self.by_round():
+            yield from pieces
+
+    def by_round(self) -> Iterator[list[Piece]]:
+        """The pieces of each round. Between two rounds a generation may be left for good."""
         with wired(self._decoder.target.model):
             for event in self.events:
                 self.statistics.observe(event)
                 if isinstance(event, Round):
                     self.rounds.append(replace(event, logprobs=None))  # too large to keep
-                    yield from self._pieces(event)
+                    yield list(self._pieces(event))
 
     def texts(self) -> Iterator[tuple[str, Outcome]]:
         """The text as it can be printed, each part with the outcome of the latest token."""

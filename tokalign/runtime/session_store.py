@@ -6,7 +6,9 @@ holds what was emitted, not the prompts, and nothing leaves the process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from threading import Lock
 
 from tokalign.runtime.draft.context_copy import SEPARATOR
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
@@ -17,11 +19,17 @@ MOST_IDS = 1 << 16
 
 
 class OutputStore:
-    """The outputs of one session, the oldest first, as one text with separators between them."""
+    """The outputs of one session, the oldest first, as one text with separators between them.
+
+    Several threads may use a store. Nobody waits: what is given while another thread is adding is
+    added by that thread, or with the next output.
+    """
 
     def __init__(self, *, most_ids: int = MOST_IDS) -> None:
         self._most_ids = most_ids
         self._text = SuffixAutomaton()
+        self._given: deque[Sequence[TargetId]] = deque()
+        self._adding = Lock()
 
     def __len__(self) -> int:
         """How many ids are kept, separators included."""
@@ -37,12 +45,19 @@ class OutputStore:
 
         Cost: 2-3 µs per id.
         """
-        if not output:
-            return
-        kept = output[-self._most_ids // 2 :]
-        if len(self._text) + len(kept) > self._most_ids:
+        if output:
+            self._given.append(output[-self._most_ids // 2 :])
+        if self._adding.acquire(blocking=False):
+            try:
+                while self._given:
+                    self._append(self._given.popleft())
+            finally:
+                self._adding.release()
+
+    def _append(self, output: Sequence[TargetId]) -> None:
+        if len(self._text) + len(output) > self._most_ids:
             self._text = SuffixAutomaton(_newer_half(self._text.ids))
-        self._text.extend(kept)
+        self._text.extend(output)
         self._text.append(SEPARATOR)
 
 
@@ -62,5 +77,6 @@ def session_store(name: str, fingerprint: str) -> OutputStore:
 
 def clear_session(name: str | None = None) -> None:
     """Drop the outputs of one session, or of all sessions by default."""
-    for key in [key for key in _STORES if name in (None, key[0])]:
-        del _STORES[key]
+    for key in list(_STORES):
+        if name in (None, key[0]):
+            _STORES.pop(key, None)

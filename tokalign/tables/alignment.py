@@ -6,18 +6,25 @@ They are read-only views of a bundle's sections; `docs/table-format.md` has the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
-import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.errors import BundleError
-from tokalign.tables.sections import Sections, array_bytes, read_array, read_trie
+from tokalign.tables.sections import (
+    Sections,
+    array_bytes,
+    check_ids,
+    check_length,
+    read_array,
+    read_parts,
+)
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
@@ -64,11 +71,15 @@ class Intersection:
 
     @classmethod
     def from_sections(cls, sections: Sections) -> Intersection:
-        """The table in these sections, in place. Raises: BundleError if one is missing."""
-        return cls(
-            read_array(sections, "intersection.draft_to_target", "<i4"),
-            read_array(sections, "intersection.target_to_draft", "<i4"),
-        )
+        """The table in these sections, in place.
+
+        Raises: BundleError if one is missing, or has an id outside the other vocabulary.
+        """
+        to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
+        found = cls(read_array(sections, to_target, "<i4"), read_array(sections, to_draft, "<i4"))
+        check_ids(found.draft_to_target, len(found.target_to_draft), to_target, least=NO_TOKEN)
+        check_ids(found.target_to_draft, len(found.draft_to_target), to_draft, least=NO_TOKEN)
+        return found
 
 
 def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
@@ -122,9 +133,20 @@ class HealingTrie:
         return {"healing.order": array_bytes(self._order)}
 
     @classmethod
-    def from_sections(cls, sections: Sections, tokens: Sequence[bytes]) -> HealingTrie:
-        """The table in these sections, in place. Raises: BundleError if one is missing."""
-        return cls(read_array(sections, "healing.order", "<u4"), tokens)
+    def from_sections(
+        cls, sections: Sections, tokens: Sequence[bytes], vocabulary_size: int
+    ) -> HealingTrie:
+        """The table in these sections, in place.
+
+        Raises: BundleError if it is missing, or names an id twice or outside the vocabulary.
+        """
+        order = read_array(sections, "healing.order", "<u4")
+        check_ids(order, vocabulary_size, "healing.order")
+        if np.bincount(order, minlength=1).max() > 1:
+            raise BundleError(
+                "the section healing.order has an id twice; rebuild the table with: tokalign build"
+            )
+        return cls(order, tokens)
 
 
 CROWDED = 16
@@ -142,48 +164,56 @@ class MergeSites:
     tokens begin. `Absorption` derives the others from the merges.
     rows: u32[target vocabulary], the row of each token. Tokens with the same sites share a row; row
     0 has none.
-    trie: its keys are a row as three big-endian bytes, followed by the bytes `p`.
+    sites: for each row its sites, sorted. No site begins with another one of its row.
     """
 
-    def __init__(self, rows: NDArray[np.uint32], trie: marisa_trie.BinaryTrie) -> None:
+    def __init__(self, rows: NDArray[np.uint32], sites: Sequence[Sequence[bytes]]) -> None:
         self.rows = rows
-        self._trie = trie
+        self._sites = sites
 
     def __len__(self) -> int:
         """The number of stored (row, bytes) entries."""
-        return len(self._trie)
+        return sum(map(len, self._sites))
 
     def absorbs(self, last: TargetId, following: bytes) -> bool:
-        """Whether `following` begins with a stored site of `last`. Cost: 1 µs."""
-        row = int(self.rows[last])
-        if not row:
-            return False
-        return bool(self._trie.prefixes(row_key(row) + following))
+        """Whether `following` begins with a stored site of `last`. Cost: 0.5 µs."""
+        sites = self._sites[self.rows[last]]
+        at = bisect_right(sites, following)
+        return at > 0 and following.startswith(sites[at - 1])
 
     def after(self, last: TargetId) -> list[bytes]:
         """The stored sites of one token, sorted."""
-        row = int(self.rows[last])
-        if not row:
-            return []
-        return sorted(key[3:] for key in self._trie.keys(row_key(row)))
+        return list(self._sites[self.rows[last]])
 
     def to_sections(self) -> dict[str, bytes]:
         """The sections of a bundle that hold this table."""
+        all_sites = [site for sites in self._sites for site in sites]
         return {
             "merge_sites.rows": array_bytes(self.rows),
-            "merge_sites.crowded": self._trie.tobytes(),
+            "merge_sites.row_lengths": np.array([*map(len, self._sites)], dtype="<u4").tobytes(),
+            "merge_sites.site_lengths": bytes(map(len, all_sites)),
+            "merge_sites.bytes": b"".join(all_sites),
         }
 
     @classmethod
-    def from_sections(cls, sections: Sections) -> MergeSites:
-        """The table in these sections, in place. Raises: BundleError if one is missing."""
+    def from_sections(cls, sections: Sections, vocabulary_size: int) -> MergeSites:
+        """The table in these sections. Cost: 1 ms for 4,000 sites.
+
+        vocabulary_size: of the target. Raises: BundleError if a section is missing or wrong.
+        """
+        data = bytes(read_array(sections, "merge_sites.bytes", "u1"))
+        parts = read_parts(sections, "merge_sites.site_lengths", "u1", of=len(data))
+        sites = [data[begin:end] for begin, end in parts]
+        parts = read_parts(sections, "merge_sites.row_lengths", "<u4", of=len(sites))
+        by_row = [sites[begin:end] for begin, end in parts]
         rows = read_array(sections, "merge_sites.rows", "<u4")
-        return cls(rows, read_trie(sections, "merge_sites.crowded"))
-
-
-def row_key(row: int) -> bytes:
-    """The first three bytes of the keys of a row."""
-    return row.to_bytes(3, "big")
+        check_length(rows, vocabulary_size, "merge_sites.rows")
+        check_ids(rows, len(by_row), "merge_sites.rows")
+        if b"" in sites or any(sorted(row) != row for row in by_row):
+            raise BundleError(
+                "merge sites are empty or not sorted; rebuild the table with: tokalign build"
+            )
+        return cls(rows, by_row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +233,25 @@ class Alignment:
         return self.intersection.to_sections() | self.healing.to_sections() | sites
 
     @classmethod
-    def from_sections(cls, sections: Sections, draft: Sequence[bytes]) -> Alignment:
-        """The tables in these sections, in place. Verify the file first: content is not checked.
+    def from_sections(
+        cls,
+        sections: Sections,
+        *,
+        draft: Sequence[bytes] | None = None,
+        target_size: int | None = None,
+    ) -> Alignment:
+        """The tables in these sections, with all ids in them checked.
 
-        draft: the draft's tokens, id -> bytes. Raises: BundleError if a section is missing, or if
-        sections contradict each other.
+        draft: the draft's tokens, id -> bytes; without them (`verify`) the tables answer nothing.
+        target_size: of the target's vocabulary, where it is known.
+        Raises: BundleError if a section is missing, or holds what no vocabulary of this size has.
         """
         intersection = Intersection.from_sections(sections)
-        merge_sites = MergeSites.from_sections(sections)
-        known = len(intersection.target_to_draft)
-        if len(merge_sites.rows) != known:
-            raise BundleError(
-                f"the alignment has {len(merge_sites.rows)} rows of merge sites for {known} target "
-                "tokens; rebuild the table with: tokalign build"
-            )
-        return cls(intersection, HealingTrie.from_sections(sections, draft), merge_sites)
+        draft_size = len(intersection.draft_to_target)
+        if draft is not None:
+            check_length(intersection.draft_to_target, len(draft), "intersection.draft_to_target")
+        if target_size is not None:
+            check_length(intersection.target_to_draft, target_size, "intersection.target_to_draft")
+        healing = HealingTrie.from_sections(sections, draft or (), draft_size)
+        merge_sites = MergeSites.from_sections(sections, len(intersection.target_to_draft))
+        return cls(intersection, healing, merge_sites)

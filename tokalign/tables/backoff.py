@@ -28,8 +28,16 @@ from tokalign.tables.binary_fuse import (
     FuseShape,
 )
 from tokalign.tables.bundle import Bundle
-from tokalign.tables.dictionary import SOURCE
-from tokalign.tables.sections import array_bytes, ids_section, read_array, read_ids
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE
+from tokalign.tables.header import HeaderError, read_parameter
+from tokalign.tables.sections import (
+    array_bytes,
+    check_ids,
+    check_length,
+    ids_section,
+    read_array,
+    read_ids,
+)
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -37,6 +45,7 @@ KIND = "backoff"
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
+_MOST_SEGMENT_BITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +72,20 @@ class BackoffParameters:
 
     @classmethod
     def from_header(cls, parameters: Mapping[str, Any]) -> BackoffParameters:
-        """The values in `Bundle.parameters`.
+        """The values in `Bundle.parameters`. Raises: HeaderError."""
 
-        Raises: KeyError, TypeError or ValueError for one that is missing or no number.
-        """
+        def number(name: str, most: float, kind: type = int, least: float = 0) -> Any:
+            return read_parameter(parameters, name, kind, least=least, most=most)
+
         shape = FuseShape(
-            seed=int(parameters["seed"]),
-            segment_bits=int(parameters["segment_bits"]),
-            segments=int(parameters["segments"]),
+            seed=number("seed", WORD),
+            segment_bits=number("segment_bits", _MOST_SEGMENT_BITS),
+            segments=number("segments", 1 << SEGMENT_WIDTH, least=1),
         )
         return cls(
             shape=shape,
-            max_context=int(parameters["max_context"]),
-            p_min=float(parameters["p_min"]),
+            max_context=number("max_context", MAX_CONTEXT),
+            p_min=number("p_min", 1, float),
         )
 
 
@@ -181,37 +191,33 @@ class BackoffTable:
         } | ids_section("backoff.predictions.ids", np.asarray(self._ids))
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> BackoffTable:
-        """The table in a bundle, in place. Verify the file first: content is not checked.
+    def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> BackoffTable:
+        """The table in a bundle, in place.
 
-        Raises: BundleError if something is missing, or if parts contradict each other.
+        Raises: BundleError if something is missing, or holds what no vocabulary of this size has.
         """
         try:
             parameters = BackoffParameters.from_header(bundle.parameters)
-            entries = int(bundle.statistics["entries"])
-        except (KeyError, TypeError, ValueError) as error:
+            slots = parameters.shape.slots
+            entries = read_parameter(bundle.statistics, "entries", int, least=0, most=slots)
+        except HeaderError as error:
             raise BundleError(
-                f"the header of the back-off table lacks a number ({error}); "
+                f"the header of the back-off table is wrong: {error}; "
                 "rebuild it with: tokalign build"
             ) from error
-        table = cls(
+        fingerprints = read_array(bundle.sections, "backoff.fingerprints", "u1")
+        numbers = read_array(bundle.sections, "backoff.numbers", "<u2")
+        ids = read_ids(bundle.sections, "backoff.predictions.ids")
+        probabilities = read_array(bundle.sections, "backoff.predictions.probabilities", "u1")
+        check_length(fingerprints, slots, "backoff.fingerprints")
+        check_length(numbers, slots, "backoff.numbers")
+        check_length(probabilities, len(ids), "backoff.predictions.probabilities")
+        check_ids(ids, vocabulary_size, "backoff.predictions.ids")
+        return cls(
             parameters,
             entries=entries,
-            fingerprints=read_array(bundle.sections, "backoff.fingerprints", "u1"),
-            numbers=read_array(bundle.sections, "backoff.numbers", "<u2"),
-            ids=read_ids(bundle.sections, "backoff.predictions.ids"),
-            probabilities=read_array(bundle.sections, "backoff.predictions.probabilities", "u1"),
+            fingerprints=fingerprints,
+            numbers=numbers,
+            ids=ids,
+            probabilities=probabilities,
         )
-        slots = table.parameters.shape.slots
-        if not slots == len(table._fingerprints) == len(table._numbers):
-            raise BundleError(
-                f"the back-off table should have {slots} slots but has "
-                f"{len(table._fingerprints)} fingerprints and {len(table._numbers)} numbers; "
-                "rebuild it with: tokalign build"
-            )
-        if len(table._ids) != len(table._probabilities):
-            raise BundleError(
-                f"the back-off table predicts {len(table._ids)} ids with "
-                f"{len(table._probabilities)} probabilities; rebuild it with: tokalign build"
-            )
-        return table

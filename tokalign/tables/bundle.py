@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import write_file
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.tables.header import ALIGNMENT, HeaderError, parse_header, place_sections
 from tokalign.tables.sections import Section
 
 MAGIC = b"tokalign"
-FORMAT_VERSION = 1
-ALIGNMENT = 64
-"""Sections start at multiples of this: a cache line, and more than any array or trie needs."""
+FORMAT_VERSION = 2
+MOST_BYTES = 1 << 32
+"""A larger file is no table: it would be read into memory."""
 
 _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_HEADER_KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections")
 _REMEDY = "download it again or rebuild it with: tokalign build"
 
 
@@ -57,8 +58,8 @@ class Bundle:
 
 def encode_bundle(bundle: Bundle) -> bytes:
     """The bytes of a file. Raises: TypeError for a header value that msgpack cannot store."""
-    names = sorted(bundle.sections)
-    directory, length = _place({name: len(bundle.sections[name]) for name in names})
+    sizes = {name: len(section) for name, section in bundle.sections.items()}
+    directory, length = place_sections(sizes)
     header = msgpack.packb(
         _sorted(
             {
@@ -75,8 +76,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
     data += hashlib.sha256(data).digest()
     start = _aligned(len(data))
     data += bytes(start + length - len(data))
-    for name in names:
-        offset, size = directory[name]
+    for name, (offset, size) in directory.items():
         data[start + offset : start + offset + size] = bundle.sections[name]
     return bytes(data + hashlib.sha256(data).digest())
 
@@ -99,14 +99,22 @@ def decode_bundle(
 
 
 def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
-    """Map a table file into memory and read its header.
+    """Read the header of a table file; with `verify` also all the rest, every byte of it checked.
 
-    verify, BundleError: see `decode_bundle`. Raises also: MissingAssetError for an unreadable file.
+    A verified bundle is a copy in memory, which nobody else can change. Otherwise its sections are
+    views of the file, good for their sizes only.
+    Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError for
+    an unreadable file.
     """
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        # Without O_NONBLOCK, a FIFO that nobody writes to would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                raise BundleError(f"{path} is no regular file of a table's size; give a .tok file")
+            data: bytes | mmap.mmap = b""
+            if status.st_size:
+                data = file.read() if verify else mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise MissingAssetError(
@@ -142,15 +150,6 @@ def _aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def _place(sizes: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offset and size of each section, laid out in order and aligned; and where the last ends."""
-    directory, end = {}, 0
-    for name, size in sizes.items():
-        directory[name] = (_aligned(end), size)
-        end = _aligned(end) + size
-    return directory, end
-
-
 def _sorted(value: Any) -> Any:
     """`value` with the keys of all mappings in it sorted, so that equal values give equal bytes."""
     if isinstance(value, Mapping):
@@ -180,21 +179,15 @@ def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
         raise _truncated(name, end + _DIGEST_SIZE, len(view))
     if hashlib.sha256(view[:end]).digest() != view[end : end + _DIGEST_SIZE]:
         raise BundleError(f"{name} is damaged: its header's checksum does not match; {_REMEDY}")
-    return _unpack_header(view[_PREAMBLE.size : end], name), _aligned(end + _DIGEST_SIZE)
-
-
-def _unpack_header(data: memoryview, name: str) -> dict[str, Any]:
     try:
-        header = msgpack.unpackb(data)
-    except ValueError as error:  # msgpack's errors and broken UTF-8
-        raise BundleError(f"{name} has a header that is not msgpack; {_REMEDY}") from error
-    if not isinstance(header, dict) or sorted(map(str, header)) != sorted(_HEADER_KEYS):
-        raise BundleError(f"{name} has a header without the keys {_HEADER_KEYS}; {_REMEDY}")
-    return header
+        header = parse_header(view[_PREAMBLE.size : end])
+    except HeaderError as error:
+        raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
+    return header, _aligned(end + _DIGEST_SIZE)
 
 
 def _cut_sections(
-    view: memoryview, directory: Mapping[str, tuple[int, int]], start: int, name: str
+    view: memoryview, directory: Mapping[str, Sequence[int]], start: int, name: str
 ) -> dict[str, memoryview]:
     """The sections as views. The file must end right after the digest that follows the last one."""
     end = max((offset + size for offset, size in directory.values()), default=0)

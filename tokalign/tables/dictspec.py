@@ -1,8 +1,9 @@
 """The dictionary as DictSpec publishes it: context -> one whole continuation.
 
-It is used where it lies in the file: a marisa trie has the contexts' ids in *reverse*, so that one
-query finds every stored suffix of the text, and all continuations are in one pool of ids.
-`docs/table-format.md` has the layout.
+A marisa trie has the contexts' ids in *reverse*, so that one query finds every stored suffix of the
+text, and all continuations are in one pool of ids. The file has the contexts as plain ids and the
+trie is made from them when the table is opened: marisa trusts every byte of a stored trie, and a
+forged one can crash the process. `docs/table-format.md` has the layout.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
 from tokalign.tables.sections import (
     Sections,
     array_bytes,
+    check_ids,
+    check_length,
     ids_section,
     read_array,
     read_ids,
-    read_trie,
+    read_parts,
 )
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -33,6 +36,7 @@ KIND = "dictspec"
 
 _Packer = Callable[..., bytes]
 _TYPE_CODES = {2: "H", 4: "I"}
+_REMEDY = "rebuild the table with: tokalign build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +106,59 @@ class DictSpecTable:
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie's keys."""
+        for key, ids in self._keys():
+            yield ids, self._read(key)
+
+    def _keys(self) -> Iterator[tuple[bytes, Ids]]:
+        """The trie's keys, and the contexts that they stand for."""
         for key in self._trie.iterkeys():
-            entry = self._read(key)
-            ids = struct.unpack(f"<{entry.matched}{_TYPE_CODES[self._width]}", key)
-            yield cast("Ids", ids[::-1]), entry
+            count = len(key) // self._width
+            ids = struct.unpack(f"<{count}{_TYPE_CODES[self._width]}", key)
+            yield key, cast("Ids", ids[::-1])
 
     def to_sections(self) -> dict[str, bytes]:
-        """The sections of a bundle that hold this table."""
+        """The sections of a bundle that hold this table, its contexts in the order of their ids."""
+        entries = sorted((ids, self._trie[key]) for key, ids in self._keys())
+        numbers = [number for _, number in entries]
+        contexts = np.array([i for ids, _ in entries for i in ids], dtype=f"u{self._width}")
         return {
-            "continuations.trie": self._trie.tobytes(),
-            "continuations.locators": array_bytes(np.asarray(self._locators)),
-            "continuations.probabilities": bytes(self._probabilities),
-        } | ids_section("continuations.pool", np.asarray(self._pool))
+            "continuations.context_lengths": bytes(len(ids) for ids, _ in entries),
+            "continuations.locators": array_bytes(np.asarray(self._locators)[numbers]),
+            "continuations.probabilities": array_bytes(np.asarray(self._probabilities)[numbers]),
+            **ids_section("continuations.contexts", contexts),
+            **ids_section("continuations.pool", np.asarray(self._pool)),
+        }
 
     @classmethod
-    def from_sections(cls, sections: Sections) -> DictSpecTable:
-        """The table in these sections, in place. Verify the file first: content is not checked.
+    def from_sections(cls, sections: Sections, vocabulary_size: int) -> DictSpecTable:
+        """The table in these sections. Cost: 1 µs per context.
 
-        Raises: BundleError if a section is missing, or if sections contradict each other.
+        Raises: BundleError if a section is missing or holds what no vocabulary of this size has.
         """
-        trie = read_trie(sections, "continuations.trie")
+        contexts = read_ids(sections, "continuations.contexts")
+        pool = read_ids(sections, "continuations.pool")
+        check_ids(contexts, vocabulary_size, "continuations.contexts")
+        check_ids(pool, vocabulary_size, "continuations.pool")
+        parts = list(read_parts(sections, "continuations.context_lengths", "u1", of=len(contexts)))
         locators = read_array(sections, "continuations.locators", "<u4")
         probabilities = read_array(sections, "continuations.probabilities", "u1")
-        if not len(trie) == len(locators) == len(probabilities):
-            raise BundleError(
-                f"the dictionary has {len(trie)} contexts but {len(locators)} locators and "
-                f"{len(probabilities)} probabilities; rebuild it with: tokalign build"
-            )
-        pool = read_ids(sections, "continuations.pool")
-        return cls(trie=trie, locators=locators, probabilities=probabilities, pool=pool)
+        for name, array in (("locators", locators), ("probabilities", probabilities)):
+            check_length(array, len(parts), f"continuations.{name}")
+        check_ids((locators >> 3) + (locators & 7), len(pool), "continuations.locators")
+        ids, packers = contexts.tolist(), _packers(pool.itemsize)
+        keys = []
+        for begin, end in parts:
+            if not 0 < end - begin <= MAX_CONTEXT:
+                raise BundleError(f"a context has {end - begin} ids; {_REMEDY}")
+            keys.append(packers[end - begin](*reversed(ids[begin:end])))
+        trie = marisa_trie.BinaryTrie(keys)
+        if len(trie) != len(keys):
+            raise BundleError(f"a context is there twice; {_REMEDY}")
+        order = np.empty(len(keys), dtype=np.intp)
+        order[[trie[key] for key in keys]] = np.arange(len(keys))
+        return cls(
+            trie=trie, locators=locators[order], probabilities=probabilities[order], pool=pool
+        )
 
     @classmethod
     def from_entries(

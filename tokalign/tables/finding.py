@@ -8,14 +8,17 @@ folder, where `tokalign build` writes; and the tables that come with tokalign.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from platformdirs import user_data_path
 
-from tokalign.errors import BundleError
+from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle
+
+Note = Callable[[str], None]
+"""Receives one line that says what was found, or what is done instead."""
 
 
 def table_folder() -> Path:
@@ -24,18 +27,24 @@ def table_folder() -> Path:
 
 
 def find_tables(
-    kind: str, *, target: str, draft: str | None = None, beside: Path | None = None
+    kind: str,
+    *,
+    target: str,
+    draft: str | None = None,
+    beside: Path | None = None,
+    note: Note = lambda _: None,
 ) -> Iterator[tuple[Path, Bundle]]:
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
-    beside: the model's own folder. Files with a damaged header are left out. Only headers are read,
-    so open a table with `verify` before you look anything up in it.
+    beside: the model's own folder. A file that is no table, or whose header is damaged, is left
+    out; `note` is told of it. Only headers are read, so a table has to be opened with `verify`.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
     for path in _candidates(kind, beside):
         try:
             bundle = open_bundle(path)
-        except BundleError:
+        except (BundleError, MissingAssetError) as error:
+            note(f"{error}; it is not used")
             continue
         if bundle.kind == kind and dict(bundle.fingerprints) == wanted:
             yield path, bundle

@@ -1,14 +1,14 @@
-"""The sections of a bundle as arrays and tries, used where they lie in the file.
+"""The sections of a bundle as arrays, used where they lie, and checks of what is in them.
 
 Every reader here raises a BundleError that names the section and says what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
-import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,22 +55,34 @@ def ids_section(name: str, ids: NDArray[Any]) -> dict[str, bytes]:
     return {f"{name}.u{8 * ids.itemsize}": array_bytes(ids)}
 
 
-def read_trie(sections: Sections, name: str) -> marisa_trie.BinaryTrie:
-    """A section as a trie. Its content is trusted: verify the file first. Raises: BundleError."""
-    section = _find(sections, name)
-    trie = _MappedTrie()
-    try:
-        trie.map(section)
-    except RuntimeError as error:
-        raise BundleError(f"the section {name} is no marisa trie; {_REMEDY}") from error
-    trie.section = section
-    return trie
+def check_ids(ids: NDArray[Any], limit: int, name: str, *, least: int = 0) -> None:
+    """Raises: BundleError if one of `ids` is not from `least` to below `limit`."""
+    if len(ids) and not least <= int(ids.min()) <= int(ids.max()) < limit:
+        raise BundleError(
+            f"the section {name} has ids from {ids.min()} to {ids.max()}, outside a vocabulary of "
+            f"{limit}; {_REMEDY}"
+        )
 
 
-class _MappedTrie(marisa_trie.BinaryTrie):  # type: ignore[misc]  # marisa_trie has no types
-    """A trie that keeps its bytes alive, which marisa's own `map` does not."""
+def check_length(array: NDArray[Any], expected: int, name: str) -> None:
+    """Raises: BundleError if there are not `expected` values."""
+    if len(array) != expected:
+        raise BundleError(
+            f"the section {name} has {len(array)} values instead of {expected}; {_REMEDY}"
+        )
 
-    __slots__ = ("section",)
+
+def read_parts(sections: Sections, name: str, dtype: str, *, of: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each part of a list of `of` values, from a section with the parts' lengths.
+
+    Raises: BundleError if the lengths do not add up to `of`.
+    """
+    lengths = read_array(sections, name, dtype).tolist()
+    if sum(lengths) != of:
+        raise BundleError(
+            f"the lengths in the section {name} add up to {sum(lengths)}, not to {of}; {_REMEDY}"
+        )
+    return pairwise(accumulate(lengths, initial=0))
 
 
 def _find(sections: Sections, name: str) -> Section:

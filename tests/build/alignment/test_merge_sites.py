@@ -135,7 +135,7 @@ def test_with_the_table_and_without_it_the_same_is_absorbed(
 
 
 def test_a_table_survives_its_sections(sites: MergeSites) -> None:
-    again = MergeSites.from_sections(sites.to_sections())
+    again = MergeSites.from_sections(sites.to_sections(), len(sites.rows))
     for token in range(300, 32_000, 1777):
         assert again.after(TargetId(token)) == sites.after(TargetId(token))
     assert sites.to_sections() == again.to_sections()

@@ -12,7 +12,7 @@ from tokalign.build.counting.word_ngrams import count_word_ngrams
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.dictionary import Dictionary

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.dictionary import DictionaryDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
+from tokalign.runtime.draft.lookup import DictionaryDrafter, PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.prompt_lookup import PromptLookupDrafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.token_tree import TokenTree

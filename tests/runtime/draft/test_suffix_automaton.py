@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.suffix_automaton import TOUCHED, Place, SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import START, SuffixAutomaton
 
 few_ids = st.one_of(
     st.lists(st.integers(0, 1), max_size=60),
@@ -23,29 +22,20 @@ def ends_of(part: Sequence[int], text: Sequence[int]) -> list[int]:
     return [end for end in range(size, len(text) + 1) if text[end - size : end] == part]
 
 
-def repeats_by_search(text: list[int]) -> list[tuple[int, int, int]]:
-    """Length, first and latest earlier end; one suffix, the longest, per set of ends."""
-    found = []
-    known: list[int] = []
+def longest_by_search(text: list[int]) -> tuple[int, int, int] | None:
+    """Length, first and latest earlier end of the longest suffix that occurred before."""
     for length in range(len(text) - 1, 0, -1):
-        ends = ends_of(text[-length:], text)[:-1]
-        if ends != known:
-            found.append((length, ends[0], ends[-1]))
-            known = ends
-    return found
+        if ends := ends_of(text[-length:], text)[:-1]:
+            return length, ends[0], ends[-1]
+    return None
 
 
 @settings(deadline=None)
 @given(few_ids)
-def test_repeats_are_those_that_search_finds(text: list[int]) -> None:
+def test_the_longest_repeat_is_the_one_that_search_finds(text: list[int]) -> None:
     automaton = SuffixAutomaton()
     for end, token in enumerate(text):
-        expected = repeats_by_search(text[:end])
-        found = [tuple(repeat) for repeat in automaton.repeats()]
-        assert found[:TOUCHED] == expected[:TOUCHED]
-        assert [repeat[:2] for repeat in found] == [repeat[:2] for repeat in expected]
-        longest = automaton.longest_repeat()
-        assert (longest and tuple(longest)) == (expected[0] if expected else None)
+        assert automaton.occurrence(automaton.longest_repeat()) == longest_by_search(text[:end])
         automaton.append(token)
     assert list(automaton.ids) == text
     assert len(automaton) == len(text)
@@ -54,15 +44,17 @@ def test_repeats_are_those_that_search_finds(text: list[int]) -> None:
 @settings(deadline=None)
 @given(few_ids, few_ids)
 def test_reading_another_text_finds_its_longest_matches(text: list[int], other: list[int]) -> None:
-    automaton, place = SuffixAutomaton(text), Place(0, 0)
+    automaton, place = SuffixAutomaton(text), START
     for end, token in enumerate(other, start=1):
         place = automaton.advance(place, token)
         suffixes = [other[end - size : end] for size in range(end, 0, -1)]
         matched = next((suffix for suffix in suffixes if ends_of(suffix, text)), [])
         assert place.length == len(matched)
         if matched:
-            assert automaton.occurrence(place).first == ends_of(matched, text)[0]
-            assert automaton.occurrence(place).latest in ends_of(matched, text)
+            occurrence = automaton.occurrence(place)
+            assert occurrence is not None
+            assert occurrence.first == ends_of(matched, text)[0]
+            assert occurrence.latest in ends_of(matched, text)
 
 
 @settings(deadline=None)
@@ -71,7 +63,7 @@ def test_reading_on_from_the_end_is_as_if_the_text_went_on(
     text: list[int], ahead: list[int]
 ) -> None:
     automaton = SuffixAutomaton(text)
-    place = automaton.end()
+    place = automaton.longest_repeat()
     for count, token in enumerate(ahead, start=1):
         place = automaton.advance(place, token)
         whole = text + ahead[:count]
@@ -84,7 +76,5 @@ def test_reading_on_from_the_end_is_as_if_the_text_went_on(
 def test_an_append_costs_the_same_however_often_a_phrase_came() -> None:
     """In "a a a ..." every end of the text repeats; few of them are visited."""
     automaton = SuffixAutomaton([3] * 20_000)
-    longest = automaton.longest_repeat()
+    longest = automaton.occurrence(automaton.longest_repeat())
     assert longest == (19_999, 19_999, 19_999)
-    lengths = [repeat.length for repeat in automaton.repeats()]
-    assert all(one > other for one, other in pairwise(lengths))

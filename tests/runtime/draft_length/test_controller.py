@@ -8,16 +8,20 @@ import pytest
 from recorded_worlds import a_world, costs_of
 
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import knowledge_of
+from tokalign.evaluate.project import (
+    RecordedDrafter,
+    SimulatedClock,
+    TimedReplay,
+    ids_of,
+    knowledge_of,
+)
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
-from tokalign.evaluate.simulated import RecordedDrafter, SimulatedClock, TimedReplay, ids_of
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.controller import DraftLengthController
-from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.draft_length.model_worth import ModelWorth
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.events import Event
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode

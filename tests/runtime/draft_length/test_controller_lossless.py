@@ -11,10 +11,8 @@ from random_models import RandomDrafter, generate, random_model
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.controller import DraftLengthController
-from tokalign.runtime.draft_length.estimates import PassTimes
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.draft_length.model_worth import ModelWorth
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling

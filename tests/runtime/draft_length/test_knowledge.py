@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.draft_length.draft_budget import DraftBudget
-from tokalign.runtime.draft_length.estimates import Acceptance, PassTimes
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.draft_length.model_worth import ModelWorth
-from tokalign.runtime.draft_length.offer_worth import OfferWorth
-from tokalign.runtime.draft_length.plain_timing import PlainTiming
-from tokalign.runtime.draft_length.source_trust import SourceTrust
-from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.runtime.draft_length.acceptance import Acceptance
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth, OfferWorth
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.overrides import DraftBudget, PlainTiming
 
 
 def costs_of(*rows: float, host: float = 0.0, draft_pass: float | None = None) -> LearnedCosts:
@@ -104,36 +96,6 @@ def test_sources_that_are_slow_are_asked_less() -> None:
         often = quick.rounds_between(0.0001, plain=0.020)
     assert rare == pytest.approx(50, abs=1)  # 1 % of the time
     assert often <= 1
-
-
-def test_probabilities_that_a_source_states_become_true() -> None:
-    trust, chance = SourceTrust(), Random(1)
-    tree = TokenTree.chain([TargetId(7)], "copy", [0.5])
-    for _ in range(2000):
-        trust.learn(tree, [TargetId(7 if chance.random() < 0.9 else 8)])
-    assert trust.probabilities(tree) == [pytest.approx(0.9, abs=0.08)]
-    other = TokenTree.chain([TargetId(7)], "dictionary", [0.5])
-    assert trust.probabilities(other) == [pytest.approx(0.5)]
-
-
-def test_probabilities_that_a_source_does_not_state_are_learned_by_depth() -> None:
-    trust, tree = SourceTrust(), TokenTree.chain([TargetId(1), TargetId(2)], "lookup")
-    for _ in range(300):
-        trust.learn(tree, [TargetId(1), TargetId(5)])
-    first, second = trust.probabilities(tree)
-    assert first > 0.9
-    assert second < 0.1
-
-
-def test_of_a_tree_only_ids_whose_place_was_reached_tell_anything() -> None:
-    """8 follows 7, but 9 came: nothing is learned of "copy", which proposed 8."""
-    trust = SourceTrust()
-    tree = TokenTree((TargetId(7), TargetId(8)), (-1, 0), ("dictionary", "copy"), (0.5, 0.5))
-    for _ in range(50):
-        trust.learn(tree, [TargetId(9), TargetId(8)])
-    first, second = trust.probabilities(tree)
-    assert first < 0.2
-    assert second == pytest.approx(0.5)
 
 
 def test_plain_decoding_is_timed_first_and_again_after_a_while() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models import llama
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from random_models import random_model
 
 from tokalign.evaluate.replay import ReplayVerifier
@@ -19,7 +19,7 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.mlx.tree_attention import find_ropes, lay_out
+from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -138,6 +138,27 @@ def test_a_model_whose_cache_rotates_cannot_branch() -> None:
     assert not TargetModelSession(model, cache=rotating).can_branch
 
 
+def test_passes_that_overlap_leave_each_other_and_the_model_alone() -> None:
+    model = random_model(vocabulary=32, seed=6)
+    before = [module for _, module in model.named_modules()]
+    tree = tree_of([4, 5, 9], [-1, 0, -1])
+    expected = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
+    one, two = make_prompt_cache(model), make_prompt_cache(model)
+    ids = mx.array([[1, 2, 3, *tree.ids]])
+    first = TreeModel(model).rows(one, 6, tree)
+    second = TreeModel(model).rows(two, 6, tree)
+    with first as twin:
+        second.__enter__()
+        rows = np.array(twin(ids, cache=one))[0]
+    np.testing.assert_allclose(rows[-4:], expected, atol=2e-5)
+    plain = np.array(model(ids, cache=make_prompt_cache(model)))
+    second.__exit__(None, None, None)
+    np.testing.assert_array_equal(np.array(model(ids, cache=make_prompt_cache(model))), plain)
+    after = [module for _, module in model.named_modules()]
+    assert len(after) == len(before)
+    assert all(now is then for now, then in zip(after, before, strict=True))
+
+
 def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
     scaling = {
         "rope_type": "llama3",
@@ -159,7 +180,7 @@ def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
                 rope_scaling=rope_scaling,
             )
         )
-        assert len(find_ropes(model)) == 2
+        assert TargetModelSession(model).can_branch
         tree = tree_of([4, 5, 9], [-1, 0, -1])
         rows = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
         alone = np.array(TargetModelSession(model).logits([1, 2, 3, 9]))[0]

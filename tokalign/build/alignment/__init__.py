@@ -3,10 +3,8 @@ merges across a boundary.
 
 `alignment_bundle.py` builds all of it as a bundle; read it first.
 
-    intersect.py        tokens with equal bytes
     merge_sites.py      bytes that the target would merge into a token; it asks followers.py which
                         tokens may follow which, which asks derivations.py how tokens are merged;
                         prefix_tree.py holds the vocabulary as a tree
-    coverage.py, boundary_rates.py
-                        how often all this matters in a text; recorded in the bundle
+    fit.py              how often all this matters in a text; recorded in the bundle
 """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from typing import Any
 
-from tokalign.build.alignment.boundary_rates import measure_boundaries
-from tokalign.build.alignment.coverage import measure_coverage
-from tokalign.build.alignment.intersect import intersect
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
 from tokalign.build.alignment.merge_sites import find_merge_sites
-from tokalign.tables.alignment import Alignment, HealingTrie
+from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection
 from tokalign.tables.bundle import Bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
@@ -25,14 +25,12 @@ def build_alignment(
     draft: Tokenizer[DraftId],
     target: Tokenizer[TargetId],
     lines: Iterable[str],
-    corpus: Mapping[str, Any] | None = None,
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Bundle:
     """All tables of a pair: intersection, merge sites of the target, healing trie of the draft.
 
     lines: the text that the reported frequencies are measured on. The tables do not depend on it.
-    corpus: the stamp of that text.
     progress: called with the number of target tokens done since the last call.
     """
     alignment = replace(
@@ -45,8 +43,6 @@ def build_alignment(
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
-        corpus=corpus or {},
-        parameters={},
         statistics={
             "intersection_pairs": alignment.intersection.pairs,
             "merge_sites": len(alignment.merge_sites or ()),
@@ -55,3 +51,25 @@ def build_alignment(
         },
         sections=alignment.to_sections(),
     )
+
+
+def intersect(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Intersection:
+    """Match the ordinary tokens of two vocabularies by their bytes.
+
+    Example: Mistral's token `ą` is the bytes C4 85, and Llama has a token of the same bytes. The
+    token-level intersections of Transformers and vLLM match *strings*. They pair `ą` with Llama's
+    token of the byte 05, which the byte-level alphabet happens to write as `ą`.
+    Cost: O(size of both vocabularies).
+    """
+    return Intersection(
+        draft_to_target=_map_ids(draft, target), target_to_draft=_map_ids(target, draft)
+    )
+
+
+def _map_ids(
+    source: Vocabulary[DraftId] | Vocabulary[TargetId],
+    onto: Vocabulary[DraftId] | Vocabulary[TargetId],
+) -> NDArray[np.int32]:
+    """For each id of `source` the id of `onto` with the same bytes; NO_TOKEN if there is none."""
+    ids = onto.id_of
+    return np.array([ids.get(token, NO_TOKEN) for token in source.tokens], dtype=np.int32)

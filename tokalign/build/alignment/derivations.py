@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,7 @@ class Rules:
         return np.where(pairs[found] == wanted, self.rank[found], NEVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeTokens:
+class EdgeTokens(NamedTuple):
     """`spines.EdgeToken` as arrays, i64[rows].
 
     owner: the index of the larger token at whose edge `id` stands, among the tokens asked about.
@@ -57,13 +57,7 @@ class EdgeTokens:
 
     def where(self, rows: Bools | Ints) -> EdgeTokens:
         """Some of the rows, given as a mask or as indices."""
-        return EdgeTokens(
-            owner=self.owner[rows],
-            id=self.id[rows],
-            entered=self.entered[rows],
-            left=self.left[rows],
-            blocking_rank=self.blocking_rank[rows],
-        )
+        return EdgeTokens(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

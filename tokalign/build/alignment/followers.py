@@ -114,14 +114,8 @@ _MOST = (1 << 32) - 2
 
 def _left_edges_by_id(derivations: Derivations, tokens: Ints) -> EdgeTokens:
     """The left spines of `tokens`, all levels, sorted by the token on the spine."""
-    levels = list(derivations.left_edges(tokens))
-    whole = EdgeTokens(
-        owner=np.concatenate([level.owner for level in levels]),
-        id=np.concatenate([level.id for level in levels]),
-        entered=np.concatenate([level.entered for level in levels]),
-        left=np.concatenate([level.left for level in levels]),
-        blocking_rank=np.concatenate([level.blocking_rank for level in levels]),
-    )
+    levels = derivations.left_edges(tokens)
+    whole = EdgeTokens(*(np.concatenate(column) for column in zip(*levels, strict=True)))
     return whole.where(np.argsort(whole.id, kind="stable"))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
-import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +22,7 @@ from tokalign.build.alignment.derivations import Derivations, Ints
 from tokalign.build.alignment.followers import Followers, Signature
 from tokalign.build.alignment.prefix_tree import PrefixTree
 from tokalign.tables.absorption import FALLBACK, Absorption
-from tokalign.tables.alignment import CROWDED, MergeSites, row_key
+from tokalign.tables.alignment import CROWDED, MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,8 +43,7 @@ def find_merge_sites(
     for tokens, signature in search.groups():
         rows[tokens] = numbers.setdefault(search.sites(signature), len(numbers))
         progress(len(tokens))
-    keys = [row_key(row) + search.text(node) for nodes, row in numbers.items() for node in nodes]
-    return MergeSites(rows, marisa_trie.BinaryTrie(keys))
+    return MergeSites(rows, [sorted(map(search.text, nodes)) for nodes in numbers])
 
 
 class SiteSearch:

@@ -19,9 +19,10 @@ from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, OPTIMIS
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
-from tokalign.tables.bundle import ALIGNMENT, Bundle, encode_bundle
+from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION
 from tokalign.tables.dictspec import KIND as DICTSPEC
+from tokalign.tables.header import ALIGNMENT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -133,6 +134,7 @@ def _backoff_frame(
         parameters={
             "kind": BACKOFF,
             "language": language,
+            "vocabulary_size": len(target.vocabulary),
             "min_count": options.min_count,
             "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
@@ -180,6 +182,7 @@ def _build_dictspec(
         parameters={
             "kind": DICTSPEC,
             "language": language,
+            "vocabulary_size": len(target.vocabulary),
             "ngrams": options.ngrams,
             "max_order": MAX_ORDER,
             "p_min": options.p_min,

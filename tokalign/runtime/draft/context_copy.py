@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice, repeat, takewhile
 
-from tokalign.runtime.draft.suffix_automaton import Occurrence, Place, SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import START, Occurrence, SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -52,34 +52,49 @@ _LEAST_REACHED = 0.003
 class ContextCopy:
     """A source of a hybrid that copies from prompt and output.
 
-    One object serves one request, so nothing leaks into another.
+    One object serves one conversation, so nothing leaks into another.
+    outputs: another text to copy from instead, such as earlier outputs; it is not changed.
     Cost: about 5 µs per token of context, 15 µs per call of `guesses`.
     """
 
-    def __init__(self) -> None:
-        self._automaton = SuffixAutomaton()
+    def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
+        self._automaton = SuffixAutomaton() if outputs is None else outputs
+        self._grows = outputs is None
         self._reliability = CopyReliability()
+        self._place = START
+        self._seen = 0
+
+    def begin(self, ids: Sequence[TargetId]) -> None:
+        """A turn begins with this context. Unless that extends the text so far, read it anew.
+
+        What was learned about copies stays.
+        """
+        known = self._automaton.ids
+        if list(ids[: len(known)]) != known:
+            self._automaton, self._place, self._seen = SuffixAutomaton(), START, 0
 
     def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `sources.Source`."""
+        """See `hybrid.Source`."""
         automaton = self._automaton
-        for token in ids[len(automaton) :]:
-            self._reliability.learn(automaton.ids, automaton.longest_repeat(), token)
-            automaton.append(token)
+        for token in ids[self._seen :]:
+            self._reliability.learn(automaton.ids, automaton.occurrence(self._place), token)
+            if self._grows:
+                automaton.append(token)
+                self._place = automaton.longest_repeat()
+            else:
+                self._place = automaton.advance(self._place, token)
+        self._seen = len(ids)
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        """See `sources.Source`."""
-        occurrence = self._occurrence_after(ahead) if ahead else self._automaton.longest_repeat()
+        """See `hybrid.Source`."""
+        automaton, place = self._automaton, self._place
+        for token in ahead:
+            place = automaton.advance(place, token)
+        occurrence = automaton.occurrence(place)
         if occurrence is None:
             return []
-        return self._reliability.guesses(self._automaton.ids, ahead, occurrence, limit, SOURCE)
-
-    def _occurrence_after(self, ahead: Sequence[TargetId]) -> Occurrence | None:
-        """Where the longest suffix of the text and `ahead` occurred; the text's own end counts."""
-        place = self._automaton.end()
-        for token in ahead:
-            place = self._automaton.advance(place, token)
-        return self._automaton.occurrence(place) if place.length else None
+        after, source = (ahead, SOURCE) if self._grows else ((), SESSION)
+        return self._reliability.guesses(automaton.ids, after, occurrence, limit, source)
 
 
 class CopyReliability:
@@ -160,37 +175,3 @@ def _copied(
 def _kinds(agreed: Sequence[int], parted: int) -> Iterator[int]:
     """The kind of each id of a chain: agreed, then where the two chains part, then alone."""
     return chain(agreed, (parted,), repeat(ONLY))
-
-
-class SessionCopy:
-    """A source of a hybrid that copies from earlier outputs of the same session.
-
-    outputs: the automaton of these outputs, in which it follows the text without changing it.
-    """
-
-    def __init__(self, outputs: SuffixAutomaton) -> None:
-        self._automaton = outputs
-        self._reliability = CopyReliability()
-        self._place = Place(0, 0)
-        self._seen = 0
-
-    def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `sources.Source`."""
-        automaton = self._automaton
-        for token in ids[self._seen :]:
-            self._reliability.learn(automaton.ids, self._occurrence(self._place), token)
-            self._place = automaton.advance(self._place, token)
-        self._seen = len(ids)
-
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        """See `sources.Source`."""
-        place = self._place
-        for token in ahead:
-            place = self._automaton.advance(place, token)
-        occurrence = self._occurrence(place)
-        if occurrence is None:
-            return []
-        return self._reliability.guesses(self._automaton.ids, (), occurrence, limit, SESSION)
-
-    def _occurrence(self, place: Place) -> Occurrence | None:
-        return self._automaton.occurrence(place) if place.length else None

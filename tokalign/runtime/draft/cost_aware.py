@@ -16,7 +16,7 @@ from dataclasses import replace
 from tokalign.cost.expected_gain import Costs, best_ids, best_length, expected_accepted
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
-from tokalign.runtime.draft_length.estimates import Acceptance
+from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree

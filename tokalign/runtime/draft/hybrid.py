@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tokalign.cost.expected_gain import Costs, Plan, best_length
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.sources import Source
 from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.draft.vote_tree import VoteTree
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
@@ -25,6 +25,21 @@ FREE_ROWS = Costs(rows=(1.0,))
 _TRUST_RATE = 0.05
 _EXTENDED = 0.1
 """A chain is extended only if all of it is right at least this often."""
+
+
+class Source(Protocol):
+    """Guesses in microseconds, so that it can be asked in every round and more than once."""
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """Read on in the committed text. `ids` is all of it; it only grows from call to call."""
+        ...
+
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> Sequence[TokenTree]:
+        """Chains that may follow the committed text and `ahead`, at most `limit` ids each.
+
+        Their probabilities are calibrated as well as the source can.
+        """
+        ...
 
 
 class _Planned(NamedTuple):
@@ -71,7 +86,7 @@ class Hybrid:
             source.follow(ids)
         return Proposal(tree=self._grow(min(limit, self._max_tokens), spent=0.0).proposed)
 
-    def join(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree:
+    def join(self, answer: TokenTree, limit: int, spent: float) -> TokenTree:
         """The best proposal of this round once a draft model has answered.
 
         answer: its tree, with probabilities. spent: the time that drafting it took.

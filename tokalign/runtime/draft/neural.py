@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.estimates import Acceptance
+from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal

@@ -16,7 +16,7 @@ online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tokalign.tokenizer.vocabulary import TargetId
@@ -44,6 +44,10 @@ class Place(NamedTuple):
 
     state: int
     length: int
+
+
+START = Place(ROOT, 0)
+"""Where reading begins."""
 
 
 class SuffixAutomaton:
@@ -92,29 +96,15 @@ class SuffixAutomaton:
             link[state] = self._split(before, token)
         self._last = state
 
-    def longest_repeat(self) -> Occurrence | None:
+    def longest_repeat(self) -> Place:
         """The longest suffix of the text that occurred before. Cost: under 1 µs."""
         state = self._link[self._last]
-        return None if state == ROOT else self._occurrence(state, self._length[state])
+        return Place(state, self._length[state])
 
-    def repeats(self) -> Iterator[Occurrence]:
-        """The suffixes of the text that occurred before, longest first.
-
-        Of several suffixes that ended at the same positions only the longest is given. `latest` is
-        exact for the 32 longest; for the others it is some occurrence.
-        """
-        state = self._link[self._last]
-        while state != ROOT:
-            yield self._occurrence(state, self._length[state])
-            state = self._link[state]
-
-    def occurrence(self, place: Place) -> Occurrence:
-        """Where the match of a place ended in the text."""
-        return self._occurrence(place.state, place.length)
-
-    def end(self) -> Place:
-        """The place that reading the whole text leads to."""
-        return Place(self._last, len(self._ids))
+    def occurrence(self, place: Place) -> Occurrence | None:
+        """Where the match of a place ended in the text; None for the empty match."""
+        state, length = place
+        return Occurrence(length, self._first[state], self._latest[state]) if length else None
 
     def advance(self, place: Place, token: TargetId) -> Place:
         """The place of the longest match after `token` is read, which need not extend the text.
@@ -124,7 +114,7 @@ class SuffixAutomaton:
         state, length = place.state, place.length
         while token not in self._next[state]:
             if state == ROOT:
-                return Place(ROOT, 0)
+                return START
             state = self._link[state]
             length = self._length[state]
         return Place(self._next[state][token], length + 1)
@@ -166,6 +156,3 @@ class SuffixAutomaton:
         self._first.append(first)
         self._latest.append(latest)
         return len(self._link) - 1
-
-    def _occurrence(self, state: int, length: int) -> Occurrence:
-        return Occurrence(length, self._first[state], self._latest[state])

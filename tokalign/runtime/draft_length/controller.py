@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
 from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.plain_timing import PlainTiming
+from tokalign.runtime.draft_length.overrides import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -42,12 +42,9 @@ class SteppedDrafter(Protocol):
         ...
 
 
-class Join(Protocol):
-    """Merges a draft model's tree with what the free sources have offered for the same place."""
-
-    def __call__(self, answer: TokenTree, limit: int, *, spent: float) -> TokenTree:
-        """The best proposal of at most `limit` ids, after drafting took `spent`."""
-        ...
+Join: TypeAlias = Callable[[TokenTree, int, float], TokenTree]
+"""Given a draft model's tree, the most ids to propose and the time that drafting took, the best
+proposal of that tree and what the free sources have offered for the same place."""
 
 
 @dataclass(slots=True)
@@ -169,7 +166,7 @@ class DraftLengthController:
             chain = tree.first_chain
             acceptance = self._knowledge.model.acceptance
             tree = chain.with_probabilities(acceptance.probabilities(len(chain)))
-        return self._join(tree, limit, spent=spent)
+        return self._join(tree, limit, spent)
 
     def _worth_verifying(self, tree: TokenTree, spent: float) -> TokenTree:
         """The part of a tree with the best expected rate."""

@@ -1,17 +1,115 @@
-"""What passes cost: times of rows, of drafts and of plain decoding, learned while decoding."""
+"""What passes cost: times of rows, of drafts and of plain decoding, learned while decoding.
+
+Nothing here reads a clock, so equal observations give equal estimates.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.cost.expected_gain import Costs
-from tokalign.runtime.draft_length.estimates import PassTimes
+
+UNLIMITED = 1 << 30
+"""A reach that limits nothing."""
+
+_MEMORY = 32
+"""Observations that a mean time looks back on."""
+
+_QUICK_MEMORY = 8
+"""The same where a time is shorter than expected."""
+
+_OUTLIER = 2.0
+"""One pass counts as at most this many times what is expected, or as the inverse share of it.
+
+Other programs or the compilation of a kernel may have delayed it. A pass that really takes longer
+is believed after a few observations.
+"""
 
 _PLAIN_WEIGHT = 4
 """Observations that the expected time of plain decoding is worth on a calibrated machine."""
 
 _RANKED_IDS = 32
 """The most ids that a hybrid weighs by these costs."""
+
+
+class PassTimes:
+    """The time of a pass by a count from 1 on: rows of the target, or passes of a draft.
+
+    What is learned is the ratio of observed times to a prior. A count that was never seen has the
+    ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
+    few counts have been seen.
+    Several threads may use one object: a value that is kept for speed is replaced as a whole.
+    prior: times of 1, 2, ... in any unit.
+    weight: how many observations the prior is worth; 0 where even its unit is unknown.
+    """
+
+    def __init__(self, prior: Sequence[float], *, weight: float) -> None:
+        self._prior = Costs(rows=tuple(prior))
+        self._ratios: dict[int, float] = {}
+        self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
+        self._weight = weight
+        self._prior_table = np.zeros(0)
+        self._table: tuple[float, ...] = ()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether times are in seconds: the prior is, or something has been observed."""
+        return bool(self._weight or self._ratios)
+
+    @property
+    def reach(self) -> int:
+        """The highest count to try; with an assumed prior, two more than the highest observed.
+
+        The staircase of another machine may be far too low: one long draft has cost fifty passes.
+        """
+        return UNLIMITED if self._weight else max(self._ratios, default=1) + 2
+
+    def observe(self, count: int, seconds: float) -> None:
+        """A pass over `count` took `seconds`."""
+        ratio = seconds / self._prior.verify(count)
+        weight = self._weights[count]
+        if self.is_calibrated:
+            expected = self._ratio(count)
+            if weight >= 1:
+                ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
+        else:
+            expected = ratio
+        # Something else may have made a pass slow, but never fast: fast ones are believed sooner.
+        weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
+        self._weights[count] = weight
+        self._ratios[count] = expected + (ratio - expected) / weight
+        self._table = ()
+
+    def __call__(self, count: int) -> float:
+        """The expected time of a pass over `count` (1 or more)."""
+        return self.table(count)[count - 1]
+
+    def table(self, most: int) -> tuple[float, ...]:
+        """The expected times of 1, 2, ..., `most`."""
+        table = self._table
+        if len(table) < most:
+            prior = self._prior_table
+            if len(prior) < most:
+                prior = np.array([self._prior.verify(n) for n in range(1, most + 1)])
+                self._prior_table = prior
+            ratios = self._ratios_of(np.arange(1, len(prior) + 1))
+            self._table = table = tuple((prior * ratios).tolist())
+        return table[:most]
+
+    def _ratio(self, count: int) -> float:
+        """The ratio of a count: observed, or interpolated between the nearest ones observed."""
+        seen = self._ratios.get(count)
+        return self._ratios_of([count]).item() if seen is None else seen
+
+    def _ratios_of(self, counts: Sequence[int] | NDArray[np.int_]) -> NDArray[np.float64]:
+        if not self._ratios:
+            return np.ones(len(counts))
+        known = sorted(self._ratios)
+        return np.interp(counts, known, [self._ratios[count] for count in known])
 
 
 class LearnedCosts:

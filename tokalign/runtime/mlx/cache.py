@@ -8,11 +8,12 @@ Read next: `session.py`, which runs passes with it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
     can_trim_prompt_cache,
@@ -20,7 +21,9 @@ from mlx_lm.models.cache import (
     trim_prompt_cache,
 )
 
-from tokalign.errors import CacheError
+from tokalign.arguments import require_integer
+from tokalign.errors import CacheError, IncompatibleError
+from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import Id
 
@@ -35,21 +38,35 @@ _PASSES_PER_CLEANUP = 256
 class CacheOptions:
     """How the key-value cache is filled and stored; mlx-lm's flags and defaults.
 
+    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
+    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
     kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
     `quantized_kv_start` on.
     """
 
     prefill_step_size: int = 2048
+    max_kv_size: int | None = None
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for an argument of a wrong type or out of its range."""
+        require_integer("prefill_step_size", self.prefill_step_size, least=1)
+        if self.max_kv_size is not None:
+            require_integer("max_kv_size", self.max_kv_size, least=8)
+        if self.kv_bits is not None:
+            require_integer("kv_bits", self.kv_bits, least=1, most=8)
+        require_integer("kv_group_size", self.kv_group_size, least=1)
+        require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
 
 
 class ModelCache(Generic[Id]):
     """A model, its cache, and the ids that the cache holds.
 
     model: an mlx-lm model; `model(ids i[1, n], cache=layers)` gives logits f[1, n, vocabulary].
-    layers: a cache to continue, whose content so far stays in front of every context.
+    layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
+    noted it. Otherwise its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
@@ -58,16 +75,31 @@ class ModelCache(Generic[Id]):
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
     ) -> None:
         self.model, self._options = model, options
-        self.layers: list[Any] = make_prompt_cache(model) if layers is None else layers
-        self._held: list[Id] = []
+        self.layers: list[Any] = self._new_layers() if layers is None else layers
+        self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._passes = 0
         self.context_length = _context_length(model)
+        self.vocabulary_size = vocabulary_size(model)
+        self.on_prefill: Callable[[int], None] = lambda _: None
+        self._embeddings: tuple[int, Array] | None = None
         if rewinds:
             self._require_trimmable()
-            # A rotating cache forgets once it is full, and from then on cannot be rewound.
-            sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
-            self.context_length = min([self.context_length, *sizes])
+
+    @property
+    def rewindable(self) -> int:
+        """How many positions may be cached if some are to be taken back.
+
+        A rotating cache forgets once it is full, and from then on cannot be rewound.
+        """
+        sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
+        return min([UNBOUNDED, *map(int, sizes)])
+
+    @property
+    def held(self) -> list[Id]:
+        """The ids in the cache, as far as they are known."""
+        self._read_unread()
+        return self._held
 
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
@@ -77,18 +109,42 @@ class ModelCache(Generic[Id]):
         """
         self._read_unread()
         kept = min(common_prefix(ids, self._held), len(ids) - last)
+        if kept < len(self._held) and not can_trim_prompt_cache(self.layers):
+            self.layers[:] = self._new_layers()  # what is forgotten cannot be rewound: begin anew
+            self._held, kept = [], 0
         self.trim(len(self._held) - kept)
         self._held = ids[:kept]
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
         return kept
 
-    def forward(self, tokens: Array) -> Array:
+    def tokens(self, ids: list[Id]) -> Array:
+        """These ids as u32[n] for a pass.
+
+        Raises: IncompatibleError for an id that the model does not have. The device would read
+        beyond its embeddings without a check.
+        """
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
+            wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
+            raise IncompatibleError(
+                f"the id {wrong} is none of the model's, which has {self.vocabulary_size}; check "
+                "that model, tokenizer and tables belong together (tokalign verify FILE)"
+            )
+        return mx.array(ids, dtype=mx.uint32)
+
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._embeddings = begin, embeddings
+
+    def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
 
+        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
+        the first id in the context, where embeddings may have been given for some of them.
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
-        logits = self.model(tokens[None], cache=self.layers)[0]
+        model = self.model if model is None else model
+        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
@@ -117,6 +173,7 @@ class ModelCache(Generic[Id]):
         self.trim(len(self._held) - kept)
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        remember(self.layers, ids)
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -128,10 +185,30 @@ class ModelCache(Generic[Id]):
         """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            self.forward(mx.array(ids[at : min(at + step, end)], dtype=mx.uint32))
+            tokens = self.tokens(ids[at : min(at + step, end)])
+            self.forward(tokens, begin=at)
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
+            self.on_prefill(tokens.shape[0])
         return end
+
+    def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
+        """The argument that a model takes embeddings by; nothing where none were given."""
+        if self._embeddings is None:
+            return {}
+        first, given = self._embeddings
+        if not first <= begin < first + len(given):
+            return {}
+        own = given[begin - first : begin - first + tokens.shape[0]]
+        rest = tokens[own.shape[0] :]
+        if rest.shape[0]:
+            own = mx.concatenate([own, embedding_of(self.model)(rest).astype(own.dtype)])
+        return {"input_embeddings": own[None]}
+
+    def _new_layers(self) -> list[Any]:
+        return cast(
+            "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
+        )
 
     def _require_trimmable(self) -> None:
         if not can_trim_prompt_cache(self.layers):
@@ -159,6 +236,25 @@ class ModelCache(Generic[Id]):
             ) from error
 
 
+_REMEMBERED = "tokalign_ids"
+
+
+def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
+    """Note on a cache which ids it holds, so that it can be continued by its content.
+
+    The note goes wherever the cache goes: mlx-lm copies its caches and trims the copies.
+    """
+    if layers:
+        setattr(layers[0], _REMEMBERED, tuple(ids))
+
+
+def remembered(layers: Sequence[Any]) -> list[Any] | None:
+    """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
+    ids = getattr(layers[0], _REMEMBERED, None) if layers else None
+    held = getattr(layers[0], "offset", None) if layers else None
+    return None if ids is None or held is None or held > len(ids) else list(ids[:held])
+
+
 def common_prefix(left: list[Id], right: list[Id]) -> int:
     """How many leading ids agree. Cost: a bisection over slices, about 1 µs per 1,000 ids."""
     shorter = min(len(left), len(right))
@@ -167,9 +263,26 @@ def common_prefix(left: list[Id], right: list[Id]) -> int:
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
 
 
+def vocabulary_size(model: Any) -> int:
+    """How many ids a model's embeddings have; padded models have more than their tokenizer."""
+    known = _argument(model, "vocab_size")
+    if known is not None:
+        return known
+    return int(embedding_of(model).weight.shape[0])
+
+
+def embedding_of(model: Any) -> Any:
+    """The largest embedding of a model, which is that of its ids."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
+    return max(tables, key=lambda table: table.weight.shape[0])
+
+
 def _context_length(model: Any) -> int:
-    arguments = model.args
-    nested = getattr(arguments, "text_config", None) or {}
-    length = getattr(arguments, "max_position_embeddings", None)
-    length = length or nested.get("max_position_embeddings")
-    return int(length) if length else 1 << 30
+    return _argument(model, "max_position_embeddings") or UNBOUNDED
+
+
+def _argument(model: Any, name: str) -> int | None:
+    """A number in a model's arguments, which models of several parts nest."""
+    nested = getattr(model.args, "text_config", None) or {}
+    value = getattr(model.args, name, None) or nested.get(name)
+    return int(value) if value else None

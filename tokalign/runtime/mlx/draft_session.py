@@ -41,7 +41,7 @@ class DraftModelSession(ModelSession[DraftId]):
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
     ) -> Pending[GreedyDraft]:
         """See `interfaces.DraftSession`."""
-        if len(ids) + steps > self.context_length:
+        if len(ids) + steps > self._drafted_length:
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
         row = self.logits(ids)
@@ -67,7 +67,7 @@ class DraftModelSession(ModelSession[DraftId]):
         shared: Intersection | None = None,
     ) -> Pending[DrawnDraft]:
         """See `interfaces.DraftSession`."""
-        if len(ids) + steps > self.context_length:
+        if len(ids) + steps > self._drafted_length:
             return UnderWay(self.busy, lambda: DrawnDraft([], []))
         onto = None if shared is None else self._project(shared)
         drawn, distributions = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
@@ -76,12 +76,16 @@ class DraftModelSession(ModelSession[DraftId]):
     @timed
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
         """See `interfaces.DraftSession`."""
-        if len(ids) >= self.context_length:
+        if len(ids) >= self._drafted_length:
             return _NoShortlists(self.busy)
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
         return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+
+    @property
+    def _drafted_length(self) -> int:
+        return min(self.context_length, self.rewindable)
 
     def _project(self, shared: Intersection) -> ToTargetIds:
         """The tables on the device. A request asks for the same ones in every round."""

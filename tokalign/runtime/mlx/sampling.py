@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from numpy.typing import NDArray
 
+from tokalign.arguments import require_callable, require_integer, require_number, shown
+from tokalign.errors import UsageError
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.rejection import judge
@@ -50,6 +52,20 @@ class Sampling:
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
     acceptance: Acceptance = "match"
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for an argument of a wrong type or out of its range."""
+        require_number("temperature", self.temperature, least=0)
+        require_number("top_p", self.top_p, least=0, most=1)
+        require_integer("top_k", self.top_k, least=0)
+        require_number("min_p", self.min_p, least=0, most=1)
+        require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
+        for processor in self.processors:
+            require_callable("every logits processor", processor)
+        if self.acceptance not in get_args(Acceptance):
+            raise UsageError(
+                f"acceptance has to be match or residual, not {shown(self.acceptance)}"
+            )
 
     @property
     def needs_history(self) -> bool:

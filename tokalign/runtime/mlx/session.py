@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
 
-from tokalign.errors import ContextLengthError
+from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
 from tokalign.runtime.proposal import Array
@@ -66,6 +66,21 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
+    def rewindable(self) -> int:
+        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        return self._cache.rewindable
+
+    @property
+    def layers(self) -> list[Any]:
+        """The cache, one object per layer, as mlx-lm's functions take it."""
+        return self._cache.layers
+
+    @property
+    def held(self) -> Sequence[Id]:
+        """The ids that the cache holds: what they share with a context is not computed again."""
+        return self._cache.held
+
+    @property
     def seconds(self) -> float:
         """See `interfaces.Session`."""
         return self.busy.seconds
@@ -79,7 +94,7 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(mx.array(ids[kept:], dtype=mx.uint32))[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -103,6 +118,14 @@ class ModelSession(Generic[Id]):
         """See `interfaces.Session`."""
         return cast("list[Id]", array.tolist())
 
+    def watch_prefill(self, callback: Callable[[int], None]) -> None:
+        """Call this with the number of ids that each step of filling in a long prompt has read."""
+        self._cache.on_prefill = callback
+
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._cache.embed(begin, embeddings)
+
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         self._cache.settle(ids)
@@ -111,3 +134,12 @@ class ModelSession(Generic[Id]):
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""
         if prompt_tokens >= self.context_length:
             raise ContextLengthError(prompt_tokens, self.context_length)
+
+    def require_ids(self, name: str, ids: Sequence[Id]) -> None:
+        """Raises: UsageError for an id that the model does not have. name: of the argument."""
+        size = self._cache.vocabulary_size
+        if ids and not 0 <= min(ids) <= max(ids) < size:
+            place = next(i for i, token in enumerate(ids) if not 0 <= token < size)
+            raise UsageError(
+                f"{name}[{place}] is {ids[place]}, but the model's ids are from 0 to {size - 1}"
+            )

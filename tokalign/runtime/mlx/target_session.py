@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import mlx.core as mx
-
 from tokalign.runtime.mlx.session import ModelSession, timed
-from tokalign.runtime.mlx.tree_attention import Place, can_branch, find_ropes, tree_rows
+from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -20,7 +18,7 @@ class TargetModelSession(ModelSession[TargetId]):
     @property
     def can_branch(self) -> bool:
         """See `interfaces.TargetSession`."""
-        return can_branch(self._ropes, self._cache.layers)
+        return can_branch(self._cache.model, self._cache.layers)
 
     @timed
     def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
@@ -29,8 +27,8 @@ class TargetModelSession(ModelSession[TargetId]):
         context = list(ids)
         kept = cache.catch_up(context, 1)
         tokens = [*context[kept:], *tree.ids]
-        with tree_rows(self._ropes, cache.layers, len(tokens), tree):
-            logits = cache.forward(mx.array(tokens, dtype=mx.uint32))[-1 - len(tree) :]
+        with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
+            logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-1 - len(tree) :]
         cache.trim(len(tree) - len(chain))
         cache.holds([*context, *chain])
         self.passes += 1
@@ -38,5 +36,5 @@ class TargetModelSession(ModelSession[TargetId]):
         return logits
 
     @cached_property
-    def _ropes(self) -> list[Place]:
-        return find_ropes(self._cache.model)
+    def _tree_model(self) -> TreeModel:
+        return TreeModel(self._cache.model)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import mlx.core as mx
@@ -33,6 +34,7 @@ def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[s
         ) from error
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
+    mx.eval(model.state)  # what is still lazy can be computed in this thread only
     return model, config
 
 
@@ -76,8 +78,31 @@ def peak_memory() -> float:
     return float(mx.get_peak_memory()) / 1e9
 
 
-@contextmanager
-def wired(model: Any) -> Iterator[None]:
-    """Keep the model's weights resident while decoding (macOS; elsewhere nothing happens)."""
-    with wired_limit(model):
-        yield
+class Wiring:
+    """Keeps weights resident while anything decodes (macOS; elsewhere nothing happens).
+
+    Generations overlap and end in any order, so the first one sets the limit of the process, and
+    the last one sets it back.
+    """
+
+    def __init__(self) -> None:
+        # Reentrant, because a generation may also be ended by the garbage collector.
+        self._lock, self._users, self._limit = RLock(), 0, ExitStack()
+
+    @contextmanager
+    def __call__(self, model: Any) -> Iterator[None]:
+        """Keep the weights of `model` resident for the length of the `with` block."""
+        with self._lock:
+            if not self._users:
+                self._limit.enter_context(wired_limit(model))
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._limit.close()
+
+
+wired = Wiring()

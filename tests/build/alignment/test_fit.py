@@ -9,7 +9,7 @@ import pytest
 from counted import small_tokenizer
 from polish import SENTENCES
 
-from tokalign.build.alignment.boundary_rates import measure_boundaries
+from tokalign.build.alignment.fit import measure_boundaries
 from tokalign.tables.absorption import Absorption
 from tokalign.tokenizer.tokenizer import Tokenizer
 

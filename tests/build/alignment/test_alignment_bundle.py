@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokalign.build.alignment.intersect import intersect
+from tokalign.build.alignment.alignment_bundle import intersect
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer

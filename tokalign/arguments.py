@@ -1,0 +1,59 @@
+"""Checks of what a caller passes in. Every error names the argument, what it may be and what it is.
+
+numpy's numbers count as numbers; truth values and texts do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf, isfinite
+from numbers import Integral, Real
+from typing import Any
+
+from tokalign.errors import UsageError
+
+_LONGEST_VALUE = 60
+
+
+def require_integer(name: str, value: Any, *, least: int, most: int | None = None) -> None:
+    """Raises: UsageError for what is no integer from `least` to `most`."""
+    upper = inf if most is None else most
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or not least <= int(value) <= upper:
+        raise UsageError(f"{name} has to be an integer {_range(least, upper)}, not {shown(value)}")
+
+
+def require_number(name: str, value: Any, *, least: float, most: float = inf) -> None:
+    """Raises: UsageError for what is no finite number from `least` to `most`."""
+    is_number = not isinstance(value, bool) and isinstance(value, Real) and isfinite(value)
+    if not is_number or not least <= value <= most:
+        raise UsageError(f"{name} has to be a number {_range(least, most)}, not {shown(value)}")
+
+
+def require_text(name: str, value: object) -> None:
+    """Raises: UsageError for what is no text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} has to be a text, not {shown(value)}")
+
+
+def require_texts(name: str, value: object) -> None:
+    """Raises: UsageError for what is no sequence of texts; a single text is none."""
+    fits = isinstance(value, Iterable) and not isinstance(value, str)
+    if not fits or not all(isinstance(item, str) for item in value):  # type: ignore[attr-defined]
+        raise UsageError(f"{name} has to be a sequence of texts, not {shown(value)}")
+
+
+def require_callable(name: str, value: object) -> None:
+    """Raises: UsageError for what cannot be called."""
+    if not callable(value):
+        raise UsageError(f"{name} has to be a function, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: short, and on one line."""
+    text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def _range(least: float, most: float) -> str:
+    return f"of at least {least}" if most == inf else f"from {least} to {most}"

@@ -1,0 +1,82 @@
+"""Drafting by looking up, without a model: in a static table, or in the prompt and the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.proposal import Proposal
+from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT_LOOKUP = "prompt-lookup"
+
+
+class DictionaryDrafter:
+    """Proposes what usually follows the longest suffix of the context that a table knows.
+
+    It is both a drafter and a source of a hybrid (`hybrid.Source`).
+    max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
+    None for the table's own.
+    """
+
+    def __init__(
+        self, table: Dictionary, *, max_tokens: int = 8, p_min: float | None = None
+    ) -> None:
+        self._table = table
+        self._max_tokens = max_tokens
+        self._p_min = p_min
+        self._tail: list[TargetId] = []
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        return Proposal(tree=self._look_up(context.ids, min(limit, self._max_tokens)))
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """See `hybrid.Source`."""
+        self._tail = list(ids[-MAX_CONTEXT:])
+
+    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+        """See `hybrid.Source`."""
+        chain = self._look_up([*self._tail, *ahead], limit)
+        return [chain] if chain else []
+
+    def _look_up(self, ids: Sequence[TargetId], limit: int) -> TokenTree:
+        return self._table.follow(ids[-MAX_CONTEXT:], limit, p_min=self._p_min)
+
+
+class PromptLookupDrafter:
+    """Proposes what followed the first earlier occurrence of the context's last n-gram (PLD).
+
+    As published, it takes the longest n-gram that occurs earlier, of 3 ids down to 1, and copies up
+    to 10 ids. N-grams are indexed as the context grows, so the cost of a round does not depend on
+    the length of the context.
+    Source: github.com/apoorvumang/prompt-lookup-decoding, and Transformers'
+    PromptLookupCandidateGenerator.
+    """
+
+    def __init__(self, *, max_tokens: int = 10) -> None:
+        self._sizes = (3, 2, 1)
+        self._max_tokens = max_tokens
+        self._first_end: dict[tuple[TargetId, ...], int] = {}
+        self._indexed = 0
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        ids = context.ids
+        self._index(ids)
+        for size in self._sizes:
+            end = self._first_end.get(tuple(ids[-size:])) if size <= len(ids) else None
+            if end is not None:
+                copied = ids[end : end + min(self._max_tokens, limit)]
+                return Proposal(tree=TokenTree.chain(copied, PROMPT_LOOKUP))
+        return Proposal()
+
+    def _index(self, ids: Sequence[TargetId]) -> None:
+        """Remember where each n-gram first ends, except for the one at the end of the context."""
+        for end in range(max(self._indexed, 1), len(ids)):
+            for size in self._sizes:
+                if size <= end:
+                    self._first_end.setdefault(tuple(ids[end - size : end]), end)
+        self._indexed = len(ids)

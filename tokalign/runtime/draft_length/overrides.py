@@ -1,0 +1,134 @@
+"""Rounds that do not do what is expected to pay best.
+
+Drafting rests after losses (`DraftBudget`), and plain decoding is timed (`PlainTiming`), because
+what drafting brings is measured against it. Drafts that are not expected to pay are made now and
+then (`ModelTrials`, `LongDrafts`): only drafts tell what drafts cost and bring.
+"""
+
+from __future__ import annotations
+
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts
+
+SLACK, SLACK_SHARE = 8.0, 0.03
+"""The most that drafting may lose: passes, or a share of the request's tokens if that is less."""
+
+CREDIT = 64.0
+"""Passes that drafting has gained count up to this many against later losses."""
+
+SHARE = 0.004
+"""The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
+
+_HICCUP = 2.0
+"""A round counts as at most this many times what was expected: other programs may delay it."""
+
+_TIMED_ROUNDS = 3
+"""Consecutive plain rounds that timing takes; only those that begin and end ahead are timed."""
+
+_REFRESH = 256
+"""The most rounds without a timed plain one."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 16, 1024
+
+
+class DraftBudget:
+    """What drafting has lost so far, in plain passes, whatever was expected. Requests share it.
+
+    Every round is compared with plain decoding of the same tokens. Once drafting has lost more than
+    it may, it rests until plain rounds have paid the loss back.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._lost, self._slack = 0.0, SLACK
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether drafting has lost so much that it has to rest."""
+        return self._lost > self._slack
+
+    def begin(self, tokens: int) -> None:
+        """A request for at most `tokens` tokens begins. A short one may lose little."""
+        self._slack = min(SLACK, SLACK_SHARE * tokens)
+
+    def account(self, seconds: float, tokens: int, *, expected: float, plain: float) -> None:
+        """A round took `seconds`, where `expected` were, and emitted `tokens` tokens.
+
+        plain: time per token of plain decoding.
+        """
+        self.rounds += 1
+        passes = min(seconds, _HICCUP * expected) / plain - tokens * (1 + SHARE)
+        self._lost = max(-CREDIT, self._lost + passes)
+
+
+class PlainTiming:
+    """Counts the plain rounds that one request still has to spend on timing."""
+
+    def __init__(self, costs: LearnedCosts) -> None:
+        self._costs = costs
+        self.rounds_due = 0 if costs.plain_rounds else _TIMED_ROUNDS
+        self._since_timed = 0
+
+    def refresh(self) -> None:
+        """Demand plain rounds if the last timed one is too long ago.
+
+        The fewer plain rounds have been timed, the sooner more are due, so that a mistake does not
+        last.
+        """
+        after = min(_REFRESH, _REFRESH // 8 * max(1, self._costs.plain_rounds))
+        if self._since_timed >= after:
+            self.rounds_due = _TIMED_ROUNDS
+
+    def count_plain(self) -> None:
+        """A plain round begins."""
+        self.rounds_due = max(0, self.rounds_due - 1)
+
+    def count_round(self, *, timed: bool) -> None:
+        """A round is over. timed: whether it timed plain decoding."""
+        self._since_timed = 0 if timed else self._since_timed + 1
+
+
+class ModelTrials:
+    """When a draft model that does not pay is tried again: after 16 rounds, then 32, ..., 1024."""
+
+    def __init__(self) -> None:
+        self._wait, self._rounds_left = _FIRST_WAIT, 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the model has waited long enough."""
+        return self._rounds_left <= 0
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has waited so long that even a hopeless model is tried.
+
+        The costs that make it hopeless may be mistaken.
+        """
+        return self._rounds_left <= -_LONGEST_WAIT
+
+    def count_round(self) -> None:
+        """A round begins."""
+        self._rounds_left -= 1
+
+    def tried(self, *, pays: bool) -> None:
+        """The model drafts. If it is not expected to pay, the next trial waits twice as long."""
+        self._rounds_left = 0 if pays else self._wait
+        self._wait = _FIRST_WAIT if pays else min(2 * self._wait, _LONGEST_WAIT)
+
+
+class LongDrafts:
+    """Which drafts are made longer than expected to be best: the 8th, 16th, 32nd, ..."""
+
+    def __init__(self) -> None:
+        self._drafts, self._next = 0, 8
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next draft is to be a longer one."""
+        return self._drafts + 1 >= self._next
+
+    def count_draft(self) -> None:
+        """A draft is made."""
+        self._drafts += 1
+        if self._drafts >= self._next:
+            self._next = self._drafts + min(self._drafts, _LONGEST_WAIT)

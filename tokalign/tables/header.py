@@ -1,0 +1,158 @@
+"""The schema of a bundle's header. Whatever a file says, only a header of this shape is used.
+
+Files come from strangers, and a checksum only says that a file arrived as it was made. So types,
+sizes and names are checked here, before anything is read with them. `bundle.py` reads the bytes,
+and the tables check their own sections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections")
+ALIGNMENT = 64
+"""Sections start at multiples of this: a cache line, and more than any array needs."""
+
+_ROLES = {"dictionary": {"target"}, "alignment": {"draft", "target"}}
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[\x21-\x7e]{1,64}")
+_STAMP: dict[str, Any] = {
+    "name": str,
+    "weight": (int, float),
+    "bytes": int,
+    "sha256": str,
+    "text_bytes": int,
+    "lines": int,
+    "skipped": int,
+}
+_LONGEST_TEXT, _DEEPEST = 4096, 4
+
+
+class HeaderError(ValueError):
+    """A header that breaks the schema; the message says where."""
+
+
+def parse_header(data: memoryview) -> dict[str, Any]:
+    """The header in these bytes, with every rule of the schema checked.
+
+    Raises: HeaderError.
+    """
+    try:
+        header: Any = msgpack.unpackb(data, object_pairs_hook=_without_duplicates)
+    except HeaderError:
+        raise
+    except ValueError as error:  # msgpack's errors and broken UTF-8
+        raise HeaderError("it is not msgpack") from error
+    _require(isinstance(header, dict) and set(header) == set(KEYS), f"its keys are not {KEYS}")
+    kind = header["kind"]
+    _require(isinstance(kind, str) and _NAME.fullmatch(kind), "its kind is no short name")
+    _check_fingerprints(header["fingerprints"], kind)
+    _check_corpus(header["corpus"])
+    for name in ("parameters", "statistics"):
+        _require(isinstance(header[name], dict), f"{name} is no map")
+        _check_plain(header[name], name)
+    _check_directory(header["sections"])
+    return dict(header)
+
+
+def place_sections(sizes: Mapping[str, int]) -> tuple[dict[str, list[int]], int]:
+    """Offset and size of each section, and where the last one ends.
+
+    The sections lie in the order of their names, each at the next multiple of ALIGNMENT.
+    """
+    directory, end = {}, 0
+    for name in sorted(sizes):
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        directory[name] = [start, sizes[name]]
+        end = start + sizes[name]
+    return directory, end
+
+
+def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    _require(len(found) == len(pairs), "a key is there twice")
+    return found
+
+
+def _check_fingerprints(found: Any, kind: str) -> None:
+    _require(isinstance(found, dict), "fingerprints is no map")
+    roles = _ROLES.get(kind, set(found))
+    _require(set(found) == roles, f"the fingerprints are not those of {', '.join(sorted(roles))}")
+    for value in found.values():
+        is_one = isinstance(value, str) and _FINGERPRINT.fullmatch(value)
+        _require(is_one, "a fingerprint is no SHA-256 in hexadecimal digits")
+
+
+def _check_corpus(corpus: Any) -> None:
+    _require(isinstance(corpus, dict) and set(corpus) <= {"files"}, "corpus is no stamp")
+    files = corpus.get("files", [])
+    _require(isinstance(files, list), "the files of the corpus are no list")
+    for file in files:
+        _require(isinstance(file, dict), "a corpus file is no map")
+        for key in file.keys() & _STAMP.keys():
+            fits = isinstance(file[key], _STAMP[key]) and not isinstance(file[key], bool)
+            _require(fits, f"the {key} of a corpus file is of a wrong type")
+        _check_plain(file, "a corpus file")
+
+
+def _check_directory(sections: Any) -> None:
+    _require(isinstance(sections, dict), "sections is no map")
+    for name, place in sections.items():
+        is_name = isinstance(name, str) and _NAME.fullmatch(name)
+        _require(is_name, "a section has no short name")
+        is_place = isinstance(place, list) and len(place) == 2 and all(map(_is_size, place))
+        _require(is_place, f"section {name} has no offset and size")
+    expected, _ = place_sections({name: size for name, (_, size) in sections.items()})
+    _require(sections == expected, "the sections do not follow each other in order of their names")
+
+
+def _check_plain(value: Any, where: str, depth: int = 0) -> None:
+    """Only what JSON has too, finite and not deeply nested."""
+    _require(depth <= _DEEPEST, f"{where} is nested too deeply")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require(isinstance(key, str), f"a key of {where} is no text")
+            _check_plain(key, where, depth + 1)
+            _check_plain(item, where, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item, where, depth + 1)
+    elif isinstance(value, str):
+        _require(len(value) <= _LONGEST_TEXT, f"{where} has a very long text")
+    elif isinstance(value, float):
+        _require(isfinite(value), f"{where} has a number that is not finite")
+    else:
+        _require(value is None or isinstance(value, bool | int), f"{where} has a value of no kind")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _require(holds: object, otherwise: str) -> None:
+    if not holds:
+        raise HeaderError(otherwise)
+
+
+def read_parameter(
+    parameters: Mapping[str, Any],
+    name: str,
+    kind: Callable[[Any], Any],
+    *,
+    least: float,
+    most: float,
+) -> Any:
+    """A number of the header: `kind` is int or float.
+
+    Raises: HeaderError if it is missing, of another type, or not from `least` to `most`.
+    """
+    value: Any = parameters.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    _require(is_number and kind(value) == value, f"{name} is missing or no {kind.__name__}")
+    _require(least <= value <= most, f"{name} is {value}, not from {least} to {most}")
+    return kind(value)
