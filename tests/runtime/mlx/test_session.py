@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
 
-from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.errors import CacheError, ContextLengthError, MissingAssetError, UsageError
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
@@ -169,15 +169,33 @@ def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
 
 
 def test_a_rotating_cache_is_used_only_until_it_is_full() -> None:
-    """Once it is full it cannot be rewound: the context ends before that."""
+    """Once it is full it cannot be rewound: the context ends before that, or it is filled again."""
     model = random_model(sliding_window=24)
     session = ModelSession(model)
     assert session.context_length == 23
     mx.eval(session.logits(list(range(1, 24))))
     mx.eval(session.logits(list(range(1, 22))))
     session.logits(list(range(1, 31)))
+    again = session.logits(list(range(1, 22)))
+    assert session.computed == 23 + 1 + 9 + 21
+    assert mx.allclose(again, ModelSession(model).logits(list(range(1, 22))), atol=1e-4)
+
+
+def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
+    model = random_model()
+    given = [RotatingKVCache(16) for _ in model.layers]
+    model(mx.array([[7, 8]]), cache=given)  # a prompt that the session does not know
+    session = ModelSession(model, CacheOptions(max_kv_size=16), cache=given)
+    mx.eval(session.logits(list(range(1, 31))))
     with pytest.raises(CacheError):
         session.logits(list(range(1, 22)))
+
+
+def test_a_cache_of_bounded_size_leaves_the_context_unbounded() -> None:
+    session = ModelSession(random_model(), CacheOptions(max_kv_size=24))
+    assert (session.rewindable_length, session.context_length) == (23, 256)
+    with pytest.raises(UsageError, match="exclude each other"):
+        CacheOptions(max_kv_size=24, kv_bits=8)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

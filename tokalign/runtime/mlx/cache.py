@@ -16,19 +16,25 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
+    KVCache,
+    RotatingKVCache,
     can_trim_prompt_cache,
     make_prompt_cache,
     trim_prompt_cache,
 )
 
 from tokalign.arguments import require_integer
-from tokalign.errors import CacheError, IncompatibleError
+from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import Id
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
+
+_ALWAYS_KEPT = 4
+_LEAST_ROTATING = 2 * _ALWAYS_KEPT
+"""A rotating cache always keeps the first four positions, as in mlx-lm."""
 
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
@@ -40,9 +46,11 @@ class CacheOptions:
 
     kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
     `quantized_kv_start` on.
+    max_kv_size: positions that the cache of a layer keeps, in a rotating cache; None keeps all.
     """
 
     prefill_step_size: int = 2048
+    max_kv_size: int | None = None
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
@@ -54,6 +62,13 @@ class CacheOptions:
             require_integer("kv_bits", self.kv_bits, least=1, most=8)
         require_integer("kv_group_size", self.kv_group_size, least=1)
         require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
+        if self.max_kv_size is not None:
+            require_integer("max_kv_size", self.max_kv_size, least=_LEAST_ROTATING)
+            if self.kv_bits is not None:
+                raise UsageError(
+                    "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
+                    "cannot be quantized; leave one of them out"
+                )
 
 
 class ModelCache(Generic[Id]):
@@ -63,6 +78,7 @@ class ModelCache(Generic[Id]):
     layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
     noted it. Otherwise its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    computed: ids that went through the model so far, whatever for.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -70,17 +86,27 @@ class ModelCache(Generic[Id]):
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
     ) -> None:
         self.model, self._options = model, options
-        self.layers: list[Any] = make_prompt_cache(model) if layers is None else layers
+        self._known = layers is None or remembered(layers) is not None
+        self.layers: list[Any] = self._empty_layers() if layers is None else layers
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._passes = 0
+        self.computed = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         if rewinds:
             self._require_trimmable()
-            # A rotating cache forgets once it is full, and from then on cannot be rewound.
-            sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
-            self.context_length = min([self.context_length, *sizes])
+            if options.max_kv_size is None:
+                self.context_length = min(self.context_length, self.rewindable_length)
+
+    @property
+    def rewindable_length(self) -> int:
+        """Up to how many ids the cache can be rewound.
+
+        A rotating cache forgets once it is full, and from then on cannot be rewound.
+        """
+        sizes = [int(c.max_size) - 1 for c in self.layers if getattr(c, "max_size", None)]
+        return min([UNBOUNDED, *sizes])
 
     @property
     def held(self) -> list[Id]:
@@ -95,8 +121,7 @@ class ModelCache(Generic[Id]):
         their logits are still to be computed.
         """
         self._read_unread()
-        kept = min(common_prefix(ids, self._held), len(ids) - last)
-        self.trim(len(self._held) - kept)
+        kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
@@ -122,6 +147,7 @@ class ModelCache(Generic[Id]):
         model: another one with the same weights and layers (a `TreeModel`'s).
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
+        self.computed += tokens.size
         logits = (self.model if model is None else model)(tokens[None], cache=self.layers)[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
@@ -147,11 +173,33 @@ class ModelCache(Generic[Id]):
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         self._read_unread()
         ids = list(ids)
-        kept = common_prefix(ids, self._held)
-        self.trim(len(self._held) - kept)
+        kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
         remember(self.layers, ids)
+
+    def _rewind(self, kept: int) -> int:
+        """Drop all but the first `kept` ids, or all of them from a cache that cannot be trimmed.
+
+        Returns: how many the cache holds then. Raises: CacheError if it also has ids that are not
+        known, and so cannot be filled again.
+        """
+        if kept < len(self._held) and self._known and not can_trim_prompt_cache(self.layers):
+            self.layers[:] = self._empty_layers()
+            return 0
+        self.trim(len(self._held) - kept)
+        return kept
+
+    def _empty_layers(self) -> list[Any]:
+        """A new cache. mlx-lm asks no model that makes its own cache for a rotating one."""
+        layers: list[Any] = make_prompt_cache(self.model)
+        most = self._options.max_kv_size
+        if most is None:
+            return layers
+        return [
+            RotatingKVCache(max_size=most, keep=_ALWAYS_KEPT) if type(one) is KVCache else one
+            for one in layers
+        ]
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""

@@ -66,6 +66,16 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
+    def rewindable_length(self) -> int:
+        """Up to how many ids the cache can be rewound, so that guesses can be verified."""
+        return self._cache.rewindable_length
+
+    @property
+    def computed(self) -> int:
+        """Ids that went through the model so far: prompts, proposals and output."""
+        return self._cache.computed
+
+    @property
     def layers(self) -> list[Any]:
         """The cache, one object per layer, as mlx-lm's functions take it."""
         return self._cache.layers
