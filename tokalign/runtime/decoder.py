@@ -179,7 +179,7 @@ class Decoder:
         """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        # Drafting ends when the target's cache is full, so the draft's never need rotate.
+        # Drafting ends when the target's cache is full, so the draft's need not rotate.
         options = replace(self.cache, max_kv_size=None)
         return DraftModelSession(self.draft.model, options, cache=layers)
 
@@ -212,7 +212,7 @@ class Decoder:
         limits = replace(
             limits,
             context_length=context_length,
-            rewindable_length=target.rewindable_length,
+            drafted_length=target.rewindable,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)

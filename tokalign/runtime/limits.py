@@ -18,8 +18,8 @@ class Limits:
     """Bounds of one generation.
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
-    rewindable_length: how many ids a cache may hold if guesses are to be taken back.
     stop_ids: the first of them in the output is emitted and ends it.
+    drafted_length: nothing is proposed beyond so many ids of the context.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
@@ -27,8 +27,8 @@ class Limits:
 
     max_tokens: int | None
     context_length: int = UNBOUNDED
-    rewindable_length: int = UNBOUNDED
     stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
+    drafted_length: int = UNBOUNDED
     drafts_last_id: bool = False
     text: TextStream | None = None
 
@@ -38,12 +38,6 @@ class Limits:
         if self.max_tokens is not None:
             room = min(room, self.max_tokens - context.emitted_count)
         return room
-
-    def proposable(self, context: Context) -> int:
-        """How many ids may be proposed next."""
-        # The target adds one id of its own, so the last one need not be proposed.
-        room = self.room(context) - (0 if self.drafts_last_id else 1)
-        return max(0, min(room, self.rewindable_length - len(context.ids)))
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm import cache_prompt
-from mlx_lm.models.cache import load_prompt_cache
+from mlx_lm.models.cache import RotatingKVCache, load_prompt_cache
 from random_models import random_model, write_model
 
 from tokalign.errors import (
@@ -35,35 +35,47 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
     return LanguageModel.from_folder(folder)
 
 
-def written(path: Path, model: LanguageModel[Any], options: CacheOptions | None = None) -> Path:
-    session: ModelSession[Any] = ModelSession(model.model, options)
+def filled(
+    model: LanguageModel[Any], options: CacheOptions | None = None, rotating: int | None = None
+) -> ModelSession[Any]:
+    """A session that holds IDS, in rotating caches of a size if one is given."""
+    own = None
+    if rotating:
+        own = [RotatingKVCache(max_size=rotating, keep=4) for _ in model.model.layers]
+    session: ModelSession[Any] = ModelSession(model.model, options, cache=own)
     session.settle(IDS)
+    return session
+
+
+def written(
+    path: Path, model: LanguageModel[Any], session: ModelSession[Any] | None = None
+) -> Path:
+    session = session or filled(model)
     write_prompt_cache(path, session.layers, IDS, model)
     return path
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "rotating"),
     [
-        CacheOptions(),
-        CacheOptions(max_kv_size=8),
-        CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0),
+        (CacheOptions(), None),
+        (CacheOptions(), 8),
+        (CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=0), None),
     ],
 )
 def test_what_was_written_is_read(
-    model: LanguageModel[Any], tmp_path: Path, options: CacheOptions
+    model: LanguageModel[Any], tmp_path: Path, options: CacheOptions, rotating: int | None
 ) -> None:
     model = replace(model, model=random_model(vocabulary=340, heads=1))
-    found = read_prompt_cache(written(tmp_path / "a.safetensors", model, options), model)
+    path = written(tmp_path / "a.safetensors", model, filled(model, options, rotating))
+    found = read_prompt_cache(path, model)
     assert (found.ids, found.length) == (tuple(IDS), len(IDS))
-    assert found.max_kv_size == options.max_kv_size
+    assert found.max_kv_size == rotating
     assert found.kv_bits == (options.kv_bits and (8, 32))
     session: ModelSession[Any] = ModelSession(model.model, options, cache=found.layers)
     logits = session.logits([*IDS, 9])
     assert session.computed == 1
-    whole: ModelSession[Any] = ModelSession(model.model, options)
-    whole.settle(IDS)
-    assert mx.array_equal(logits, whole.logits([*IDS, 9]))
+    assert mx.array_equal(logits, filled(model, options, rotating).logits([*IDS, 9]))
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
 
 

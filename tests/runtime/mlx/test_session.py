@@ -13,12 +13,21 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, Rotating
 from random_models import VOCABULARY, random_model
 
 from tokalign.errors import CacheError, ContextLengthError, MissingAssetError, UsageError
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.lookup import PromptLookupDrafter
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tokenizer.vocabulary import TargetId
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 
@@ -168,32 +177,55 @@ def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
     ModelSession(Recurrent(), rewinds=False)
 
 
-def test_a_rotating_cache_is_used_only_until_it_is_full() -> None:
-    """Once it is full it cannot be rewound: the context ends before that, or it is filled again."""
+def test_a_rotating_cache_is_rewound_until_it_is_full_and_then_read_anew() -> None:
     model = random_model(sliding_window=24)
     session = ModelSession(model)
-    assert session.context_length == 23
-    mx.eval(session.logits(list(range(1, 24))))
-    mx.eval(session.logits(list(range(1, 22))))
-    session.logits(list(range(1, 31)))
-    again = session.logits(list(range(1, 22)))
-    assert session.computed == 23 + 1 + 9 + 21
-    assert mx.allclose(again, ModelSession(model).logits(list(range(1, 22))), atol=1e-4)
+    assert (session.context_length, session.rewindable) == (256, 23)
+    for length in (23, 21, 30, 31, 22, 40):
+        ids = [1 + i % 90 for i in range(length)]
+        alone = np.array(ModelSession(model, rewinds=False).logits(ids))
+        np.testing.assert_allclose(np.array(session.logits(ids)), alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [24, None])
+def test_a_rotating_cache_is_drafted_for_only_until_it_is_full(window: int | None) -> None:
+    """Longer outputs are plain decoding's, whether the model or the caller bounds the cache."""
+    model = random_model(vocabulary=6, sliding_window=window)
+    prompt = [TargetId(i) for i in (1, 2, 3)]
+    outputs, reached = [], []
+    for drafter in (NoDrafter(), PromptLookupDrafter(max_tokens=4)):
+        own = None if window else [RotatingKVCache(max_size=24, keep=4) for _ in model.layers]
+        session = TargetModelSession(model, cache=own)
+        context = Context(prompt)
+        limits = Limits(max_tokens=60, drafted_length=session.rewindable)
+        events = list(decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits))
+        rounds = [event for event in events if isinstance(event, Round)]
+        outputs.append(list(context.emitted))
+        reached.append([len(one.tree) > 0 for one in rounds])
+    assert outputs[0] == outputs[1]
+    assert any(reached[1])
+    assert not any(reached[1][-30:])
 
 
 def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
     model = random_model()
     given = [RotatingKVCache(16) for _ in model.layers]
     model(mx.array([[7, 8]]), cache=given)  # a prompt that the session does not know
-    session = ModelSession(model, CacheOptions(max_kv_size=16), cache=given)
+    session = ModelSession(model, cache=given)
     mx.eval(session.logits(list(range(1, 31))))
     with pytest.raises(CacheError):
         session.logits(list(range(1, 22)))
 
 
-def test_a_cache_of_bounded_size_leaves_the_context_unbounded() -> None:
-    session = ModelSession(random_model(), CacheOptions(max_kv_size=24))
-    assert (session.rewindable_length, session.context_length) == (23, 256)
+def test_the_ids_that_a_model_computes_are_counted() -> None:
+    session = ModelSession(random_model())
+    mx.eval(session.logits(list(range(1, 50))))
+    assert session.computed == 49
+    mx.eval(session.logits([*range(1, 40), 3, 4, 5]))
+    assert session.computed == 49 + 3
+
+
+def test_a_cache_of_bounded_size_is_not_quantized() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         CacheOptions(max_kv_size=24, kv_bits=8)
 

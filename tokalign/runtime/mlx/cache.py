@@ -8,7 +8,7 @@ Read next: `session.py`, which runs passes with it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -16,8 +16,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
-    KVCache,
-    RotatingKVCache,
     can_trim_prompt_cache,
     make_prompt_cache,
     trim_prompt_cache,
@@ -32,10 +30,6 @@ from tokalign.tokenizer.vocabulary import Id
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
 
-_ALWAYS_KEPT = 4
-_LEAST_ROTATING = 2 * _ALWAYS_KEPT
-"""A rotating cache always keeps the first four positions, as in mlx-lm."""
-
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
 
@@ -44,9 +38,10 @@ _PASSES_PER_CLEANUP = 256
 class CacheOptions:
     """How the key-value cache is filled and stored; mlx-lm's flags and defaults.
 
+    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
+    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
     kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
     `quantized_kv_start` on.
-    max_kv_size: positions that the cache of a layer keeps, in a rotating cache; None keeps all.
     """
 
     prefill_step_size: int = 2048
@@ -58,17 +53,17 @@ class CacheOptions:
     def __post_init__(self) -> None:
         """Raises: UsageError for an argument of a wrong type or out of its range."""
         require_integer("prefill_step_size", self.prefill_step_size, least=1)
-        if self.kv_bits is not None:
-            require_integer("kv_bits", self.kv_bits, least=1, most=8)
-        require_integer("kv_group_size", self.kv_group_size, least=1)
-        require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
         if self.max_kv_size is not None:
-            require_integer("max_kv_size", self.max_kv_size, least=_LEAST_ROTATING)
+            require_integer("max_kv_size", self.max_kv_size, least=8)
             if self.kv_bits is not None:
                 raise UsageError(
                     "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
                     "cannot be quantized; leave one of them out"
                 )
+        if self.kv_bits is not None:
+            require_integer("kv_bits", self.kv_bits, least=1, most=8)
+        require_integer("kv_group_size", self.kv_group_size, least=1)
+        require_integer("quantized_kv_start", self.quantized_kv_start, least=0)
 
 
 class ModelCache(Generic[Id]):
@@ -86,27 +81,27 @@ class ModelCache(Generic[Id]):
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
     ) -> None:
         self.model, self._options = model, options
-        self._known = layers is None or remembered(layers) is not None
-        self.layers: list[Any] = self._empty_layers() if layers is None else layers
+        self.layers: list[Any] = self._new_layers() if layers is None else layers
+        self._hidden = layers is not None and _holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._passes = 0
         self.computed = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
+        self.on_prefill: Callable[[int], None] = lambda _: None
+        self._embeddings: tuple[int, Array] | None = None
         if rewinds:
             self._require_trimmable()
-            if options.max_kv_size is None:
-                self.context_length = min(self.context_length, self.rewindable_length)
 
     @property
-    def rewindable_length(self) -> int:
-        """Up to how many ids the cache can be rewound.
+    def rewindable(self) -> int:
+        """How many positions may be cached if some are to be taken back.
 
         A rotating cache forgets once it is full, and from then on cannot be rewound.
         """
-        sizes = [int(c.max_size) - 1 for c in self.layers if getattr(c, "max_size", None)]
-        return min([UNBOUNDED, *sizes])
+        sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
+        return min([UNBOUNDED, *map(int, sizes)])
 
     @property
     def held(self) -> list[Id]:
@@ -141,14 +136,20 @@ class ModelCache(Generic[Id]):
             )
         return mx.array(ids, dtype=mx.uint32)
 
-    def forward(self, tokens: Array, model: Any = None) -> Array:
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._embeddings = begin, embeddings
+
+    def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
 
-        model: another one with the same weights and layers (a `TreeModel`'s).
+        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
+        the first id in the context, where embeddings may have been given for some of them.
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
         self.computed += tokens.size
-        logits = (self.model if model is None else model)(tokens[None], cache=self.layers)[0]
+        model = self.model if model is None else model
+        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
@@ -184,22 +185,11 @@ class ModelCache(Generic[Id]):
         Returns: how many the cache holds then. Raises: CacheError if it also has ids that are not
         known, and so cannot be filled again.
         """
-        if kept < len(self._held) and self._known and not can_trim_prompt_cache(self.layers):
-            self.layers[:] = self._empty_layers()
+        if kept < len(self._held) and not self._hidden and not can_trim_prompt_cache(self.layers):
+            self.layers[:] = self._new_layers()
             return 0
         self.trim(len(self._held) - kept)
         return kept
-
-    def _empty_layers(self) -> list[Any]:
-        """A new cache. mlx-lm asks no model that makes its own cache for a rotating one."""
-        layers: list[Any] = make_prompt_cache(self.model)
-        most = self._options.max_kv_size
-        if most is None:
-            return layers
-        return [
-            RotatingKVCache(max_size=most, keep=_ALWAYS_KEPT) if type(one) is KVCache else one
-            for one in layers
-        ]
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -211,10 +201,30 @@ class ModelCache(Generic[Id]):
         """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            self.forward(self.tokens(ids[at : min(at + step, end)]))
+            tokens = self.tokens(ids[at : min(at + step, end)])
+            self.forward(tokens, begin=at)
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
+            self.on_prefill(tokens.shape[0])
         return end
+
+    def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
+        """The argument that a model takes embeddings by; nothing where none were given."""
+        if self._embeddings is None:
+            return {}
+        first, given = self._embeddings
+        if not first <= begin < first + len(given):
+            return {}
+        own = given[begin - first : begin - first + tokens.shape[0]]
+        rest = tokens[own.shape[0] :]
+        if rest.shape[0]:
+            own = mx.concatenate([own, embedding_of(self.model)(rest).astype(own.dtype)])
+        return {"input_embeddings": own[None]}
+
+    def _new_layers(self) -> list[Any]:
+        return cast(
+            "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
+        )
 
     def _require_trimmable(self) -> None:
         if not can_trim_prompt_cache(self.layers):
@@ -261,6 +271,11 @@ def remembered(layers: Sequence[Any]) -> list[Any] | None:
     return None if ids is None or held is None or held > len(ids) else list(ids[:held])
 
 
+def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
+    """Whether a cache that was given holds something, and nobody noted what."""
+    return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
+
+
 def common_prefix(left: list[Id], right: list[Id]) -> int:
     """How many leading ids agree. Cost: a bisection over slices, about 1 µs per 1,000 ids."""
     shorter = min(len(left), len(right))
@@ -274,8 +289,13 @@ def vocabulary_size(model: Any) -> int:
     known = _argument(model, "vocab_size")
     if known is not None:
         return known
+    return int(embedding_of(model).weight.shape[0])
+
+
+def embedding_of(model: Any) -> Any:
+    """The largest embedding of a model, which is that of its ids."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
-    return max((table.weight.shape[0] for table in tables), default=UNBOUNDED)
+    return max(tables, key=lambda table: table.weight.shape[0])
 
 
 def _context_length(model: Any) -> int:

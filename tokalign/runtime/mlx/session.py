@@ -66,9 +66,9 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
-    def rewindable_length(self) -> int:
-        """Up to how many ids the cache can be rewound, so that guesses can be verified."""
-        return self._cache.rewindable_length
+    def rewindable(self) -> int:
+        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        return self._cache.rewindable
 
     @property
     def computed(self) -> int:
@@ -99,7 +99,7 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(self._cache.tokens(ids[kept:]))[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -122,6 +122,14 @@ class ModelSession(Generic[Id]):
     def read(self, array: Array) -> list[Id]:
         """See `interfaces.Session`."""
         return cast("list[Id]", array.tolist())
+
+    def watch_prefill(self, callback: Callable[[int], None]) -> None:
+        """Call this with the number of ids that each step of filling in a long prompt has read."""
+        self._cache.on_prefill = callback
+
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._cache.embed(begin, embeddings)
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""

@@ -28,7 +28,7 @@ class TargetModelSession(ModelSession[TargetId]):
         kept = cache.catch_up(context, 1)
         tokens = [*context[kept:], *tree.ids]
         with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
-            logits = cache.forward(cache.tokens(tokens), model)[-1 - len(tree) :]
+            logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-1 - len(tree) :]
         cache.trim(len(tree) - len(chain))
         cache.holds([*context, *chain])
         self.passes += 1
