@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
 
-from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.errors import CacheError, ContextLengthError, MissingAssetError, UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
@@ -205,6 +205,29 @@ def test_a_rotating_cache_is_drafted_for_only_until_it_is_full(window: int | Non
     assert outputs[0] == outputs[1]
     assert any(reached[1])
     assert not any(reached[1][-30:])
+
+
+def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
+    model = random_model()
+    given = [RotatingKVCache(16) for _ in model.layers]
+    model(mx.array([[7, 8]]), cache=given)  # a prompt that the session does not know
+    session = ModelSession(model, cache=given)
+    mx.eval(session.logits(list(range(1, 31))))
+    with pytest.raises(CacheError):
+        session.logits(list(range(1, 22)))
+
+
+def test_the_ids_that_a_model_computes_are_counted() -> None:
+    session = ModelSession(random_model())
+    mx.eval(session.logits(list(range(1, 50))))
+    assert session.computed == 49
+    mx.eval(session.logits([*range(1, 40), 3, 4, 5]))
+    assert session.computed == 49 + 3
+
+
+def test_a_cache_of_bounded_size_is_not_quantized() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        CacheOptions(max_kv_size=24, kv_bits=8)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

@@ -22,7 +22,7 @@ from mlx_lm.models.cache import (
 )
 
 from tokalign.arguments import require_integer
-from tokalign.errors import CacheError, IncompatibleError
+from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
@@ -57,6 +57,11 @@ class CacheOptions:
         require_integer("prefill_step_size", self.prefill_step_size, least=1)
         if self.max_kv_size is not None:
             require_integer("max_kv_size", self.max_kv_size, least=8)
+            if self.kv_bits is not None:
+                raise UsageError(
+                    "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
+                    "cannot be quantized; leave one of them out"
+                )
         if self.kv_bits is not None:
             require_integer("kv_bits", self.kv_bits, least=1, most=8)
         require_integer("kv_group_size", self.kv_group_size, least=1)
@@ -70,6 +75,7 @@ class ModelCache(Generic[Id]):
     layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
     noted it. Otherwise its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    computed: ids that went through the model so far, whatever for.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -78,10 +84,12 @@ class ModelCache(Generic[Id]):
     ) -> None:
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
+        self._hidden = layers is not None and _holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
+        self.computed = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
@@ -113,11 +121,7 @@ class ModelCache(Generic[Id]):
         """
         self._settle_branches(ids)
         self._read_unread()
-        kept = min(common_prefix(ids, self._held), len(ids) - last)
-        if kept < len(self._held) and not can_trim_prompt_cache(self.layers):
-            self.layers[:] = self._new_layers()  # what is forgotten cannot be rewound: begin anew
-            self._held, kept = [], 0
-        self.trim(len(self._held) - kept)
+        kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
@@ -148,6 +152,7 @@ class ModelCache(Generic[Id]):
         the first id in the context, where embeddings may have been given for some of them.
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
+        self.computed += tokens.size
         model = self.model if model is None else model
         logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         self._quantize()
@@ -183,8 +188,7 @@ class ModelCache(Generic[Id]):
         ids = list(ids)
         self._settle_branches(ids)
         self._read_unread()
-        kept = common_prefix(ids, self._held)
-        self.trim(len(self._held) - kept)
+        kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
         remember(self.layers, ids)
@@ -201,6 +205,18 @@ class ModelCache(Generic[Id]):
         keep_rows(self.layers, begin, path)
         self.trim(len(tree) - len(path))
         self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
+
+    def _rewind(self, kept: int) -> int:
+        """Drop all but the first `kept` ids, or all of them from a cache that cannot be trimmed.
+
+        Returns: how many the cache holds then. Raises: CacheError if it also has ids that are not
+        known, and so cannot be filled again.
+        """
+        if kept < len(self._held) and not self._hidden and not can_trim_prompt_cache(self.layers):
+            self.layers[:] = self._new_layers()
+            return 0
+        self.trim(len(self._held) - kept)
+        return kept
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -280,6 +296,11 @@ def remembered(layers: Sequence[Any]) -> list[Any] | None:
     ids = getattr(layers[0], _REMEMBERED, None) if layers else None
     held = getattr(layers[0], "offset", None) if layers else None
     return None if ids is None or held is None or held > len(ids) else list(ids[:held])
+
+
+def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
+    """Whether a cache that was given holds something, and nobody noted what."""
+    return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
 
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:

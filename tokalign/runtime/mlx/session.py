@@ -71,6 +71,11 @@ class ModelSession(Generic[Id]):
         return self._cache.rewindable
 
     @property
+    def computed(self) -> int:
+        """Ids that went through the model so far: prompts, proposals and output."""
+        return self._cache.computed
+
+    @property
     def layers(self) -> list[Any]:
         """The cache, one object per layer, as mlx-lm's functions take it."""
         return self._cache.layers
