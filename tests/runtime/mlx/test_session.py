@@ -171,6 +171,19 @@ class Recurrent:
         return [ArraysCache(size=2)]
 
 
+def test_a_session_goes_on_with_another_cache() -> None:
+    """It computes only what the adopted cache lacks, and the logits are those of a fresh one."""
+    ids = list(range(40))
+    other = ModelSession(random_model())
+    other.settle(ids)
+    session = ModelSession(random_model())
+    session.read(mx.argmax(session.feed(mx.argmax(session.logits([7, 8, 9]), axis=-1)), axis=-1))
+    session.adopt(other.layers, ids)
+    rows = session.rows
+    assert mx.allclose(session.logits([*ids, 5]), fresh([*ids, 5], 1), atol=1e-4)
+    assert session.rows == rows + 1
+
+
 def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
     with pytest.raises(CacheError, match=r"ArraysCache.*--method plain"):
         ModelSession(Recurrent())

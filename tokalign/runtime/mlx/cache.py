@@ -218,6 +218,13 @@ class ModelCache(Generic[Id]):
         self.trim(len(self._held) - kept)
         return kept
 
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._unread.clear()
+        self._branches = None
+        self.layers[:] = layers
+        self._held = list(ids)
+
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
         if self._unread:
