@@ -55,5 +55,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
+def shown_path(path: object) -> str:
+    """A path as an error message or a note shows it: on one line, whatever its name holds."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
 def _range(least: float, most: float) -> str:
     return f"of at least {least}" if most == inf else f"from {least} to {most}"

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -29,6 +30,8 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
 """The ids of a second tokenizer."""
+
+_REMEDY = "rebuild the table with: tokalign build"
 
 NO_TOKEN = -1
 """In an array of ids: there is none."""
@@ -143,9 +146,7 @@ class HealingTrie:
         order = read_array(sections, "healing.order", "<u4")
         check_ids(order, vocabulary_size, "healing.order")
         if np.bincount(order, minlength=1).max() > 1:
-            raise BundleError(
-                "the section healing.order has an id twice; rebuild the table with: tokalign build"
-            )
+            raise BundleError(f"the section healing.order has an id twice; {_REMEDY}")
         return cls(order, tokens)
 
 
@@ -201,6 +202,11 @@ class MergeSites:
 
         vocabulary_size: of the target. Raises: BundleError if a section is missing or wrong.
         """
+        # Lengths of 0 would let a small file ask for any amount of memory.
+        row_lengths = read_array(sections, "merge_sites.row_lengths", "<u4")
+        site_lengths = read_array(sections, "merge_sites.site_lengths", "u1")
+        if len(row_lengths) > vocabulary_size + 1 or not site_lengths.all():
+            raise BundleError(f"there are empty merge sites, or too many rows of them; {_REMEDY}")
         data = bytes(read_array(sections, "merge_sites.bytes", "u1"))
         parts = read_parts(sections, "merge_sites.site_lengths", "u1", of=len(data))
         sites = [data[begin:end] for begin, end in parts]
@@ -209,10 +215,8 @@ class MergeSites:
         rows = read_array(sections, "merge_sites.rows", "<u4")
         check_length(rows, vocabulary_size, "merge_sites.rows")
         check_ids(rows, len(by_row), "merge_sites.rows")
-        if b"" in sites or any(sorted(row) != row for row in by_row):
-            raise BundleError(
-                "merge sites are empty or not sorted; rebuild the table with: tokalign build"
-            )
+        if any(by_row[:1]) or any(a >= b for row in by_row for a, b in pairwise(row)):
+            raise BundleError(f"merge sites are not sorted, or row 0 has some; {_REMEDY}")
         return cls(rows, by_row)
 
 
