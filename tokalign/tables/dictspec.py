@@ -87,7 +87,12 @@ class DictSpecTable:
         Only the last 8 ids count. Cost: about 2 µs, whatever the number of entries.
         """
         tail = suffix[-MAX_CONTEXT:][::-1]
-        found = self._trie.prefixes(self._packers[len(tail)](*tail))
+        try:
+            key = self._packers[len(tail)](*tail)
+        except struct.error:  # an id that only a padded model has ends what can be stored
+            known = next(n for n, token in enumerate(tail) if token >> 8 * self._width)
+            key = self._packers[known](*tail[:known])
+        found = self._trie.prefixes(key)
         return self._read(found[-1]) if found else None
 
     def follow(
