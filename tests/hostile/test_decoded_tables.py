@@ -21,6 +21,7 @@ from random_models import random_model
 from small_tokenizers import write_tokenizer
 
 import tokalign
+from tokalign.errors import BundleError
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.opening import verify_table
@@ -129,10 +130,13 @@ def aligned(draft: Tokenizer[Any], target: Tokenizer[Any], name: str) -> Bundle:
             random.shuffle(to_draft)
         case "permuted-one-way":
             random.shuffle(to_draft)
-        case "all-to-the-last":
-            to_target[:], to_draft[:] = len(to_draft) - 1, len(to_target) - 1
-        case "all-to-the-end-of-text":
-            to_target[:], to_draft[:] = 0, 0
+        case "all-to-one":
+            to_target[:], to_draft[:] = 7, 7
+        case "eight-to-one":
+            to_target[:], to_draft[:] = np.arange(len(to_target)) // 8, len(to_target) - 1
+        case "eight-to-the-end-of-text":
+            to_target[:], to_draft[:] = -1, 0
+            to_target[-8:] = 0
         case "nothing-in-common":
             to_target[:], to_draft[:] = -1, -1
         case "one-in-common":
@@ -160,7 +164,7 @@ def aligned(draft: Tokenizer[Any], target: Tokenizer[Any], name: str) -> Bundle:
 
 ALIGNMENTS = (
     *("no-sites", "all-bytes-absorbed", "random-sites", "permuted", "permuted-one-way"),
-    *("all-to-the-last", "all-to-the-end-of-text", "nothing-in-common", "one-in-common"),
+    *("eight-to-one", "eight-to-the-end-of-text", "nothing-in-common", "one-in-common"),
     *("random-pairs", "healing-shuffled", "healing-backwards", "healing-empty"),
     *("healing-of-one", "healing-with-specials"),
 )
@@ -236,6 +240,14 @@ def test_nonsense_changes_no_output(
     verify_table(path)
     for prompt, expected in plain(sampling):
         assert emitted(pair, prompt, sampling=SAMPLINGS[sampling], **how) == expected
+
+
+def test_an_alignment_that_would_take_long_is_refused(pair: dict[str, Any], tmp_path: Path) -> None:
+    """Probabilities of draft ids that stand for one target id are added up step by step."""
+    path = tmp_path / "pair.alignment.tok"
+    write_bundle(path, aligned(pair["draft_tokenizer"], pair["tokenizer"], "all-to-one"))
+    with pytest.raises(BundleError, match="more than 8 draft ids.*tokalign build"):
+        verify_table(path)
 
 
 @pytest.mark.parametrize("method", ["exact", "intersection", "hybrid"])

@@ -37,6 +37,13 @@ NO_TOKEN = -1
 """In an array of ids: there is none."""
 
 
+MOST_DOUBLES = 8
+"""The most draft ids with the same bytes. There are two where a byte is a literal and a fallback.
+
+Adding up their probabilities takes a step for each.
+"""
+
+
 @dataclass(frozen=True)
 class Intersection:
     """Tokens of two vocabularies that stand for the same bytes.
@@ -76,12 +83,18 @@ class Intersection:
     def from_sections(cls, sections: Sections) -> Intersection:
         """The table in these sections, in place.
 
-        Raises: BundleError if one is missing, or has an id outside the other vocabulary.
+        Raises: BundleError if one is missing, has an id outside the other vocabulary, or more than
+        MOST_DOUBLES draft ids for one target id.
         """
         to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
         found = cls(read_array(sections, to_target, "<i4"), read_array(sections, to_draft, "<i4"))
         check_ids(found.draft_to_target, len(found.target_to_draft), to_target, least=NO_TOKEN)
         check_ids(found.target_to_draft, len(found.draft_to_target), to_draft, least=NO_TOKEN)
+        if np.bincount(found.draft_to_target + 1)[1:].max(initial=0) > MOST_DOUBLES:
+            raise BundleError(
+                f"more than {MOST_DOUBLES} draft ids stand for one target id in the section "
+                f"{to_target}; {_REMEDY}"
+            )
         return found
 
 
