@@ -19,7 +19,13 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
-from tokalign.arguments import require_callable, require_integer, shown
+from tokalign.arguments import (
+    require_callable,
+    require_callables,
+    require_integer,
+    require_text,
+    shown,
+)
 from tokalign.assemble import DraftingOptions, assemble, no_note, pair_tables
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import encode_prompt
@@ -101,7 +107,7 @@ def stream_generate(
     alignment: FilePath | None = None,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
-    logits_processors: Sequence[LogitsProcessor] = (),
+    logits_processors: Sequence[LogitsProcessor] | None = (),
     stop: str | Sequence[str] = (),
     cache_options: CacheOptions | None = None,
     session: str | None = None,
@@ -150,10 +156,9 @@ def stream_generate(
     ):
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
-    if sampler is not None:
-        require_callable("sampler", sampler)
     require_callable("note", note)
-    target: LanguageModel[TargetId] = _language_model(model, tokenizer)
+    chooser = _sampler(sampling, sampler, logits_processors)
+    target: LanguageModel[TargetId] = _language_model(model, tokenizer, "tokenizer")
     draft = None
     if draft_model is not None:
         _check_model("draft_model", draft_model)
@@ -163,7 +168,7 @@ def stream_generate(
                 "draft_tokenizer is missing; pass the draft model's tokenizer, or "
                 "draft_tokenizer=tokenizer if the two models share one"
             )
-        draft = _language_model(draft_model, draft_tokenizer)
+        draft = _language_model(draft_model, draft_tokenizer, "draft_tokenizer")
     store = None if session is None else session_store(session, target.tokenizer.fingerprint)
     decoder = assemble(
         target,
@@ -178,7 +183,7 @@ def stream_generate(
             language=language,
             alignment=alignment,
         ),
-        sampler=_sampler(sampling, sampler, logits_processors),
+        sampler=chooser,
         cache=cache_options,
         outputs=None if store is None else store.text,
         note=note,
@@ -270,8 +275,13 @@ def speculative_generate_step(
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
     check_draft_tokens(num_draft_tokens)
+    if translation is not None:
+        require_text("translation", translation)
+    check_translation(translation)
     if prompt_cache is not None and tokenizer is not None:
         raise UsageError("prompt_cache is for models that share their ids; leave it out")
+    if prompt_cache is not None:
+        _check_cache(prompt_cache, len(model.layers) + len(draft_model.layers))
     options = CacheOptions(
         prefill_step_size=prefill_step_size,
         kv_bits=kv_bits,
@@ -285,9 +295,11 @@ def speculative_generate_step(
     target_session = TargetModelSession(model, options, cache=caches[0])
     draft_session = DraftModelSession(draft_model, options, cache=caches[1])
     ids = cast("list[TargetId]", _ids("prompt", prompt))
+    if not ids:
+        raise UsageError("prompt is empty; pass at least one id")
     target_session.require_ids("prompt", ids)
     context = Context(ids)
-    chooser = _sampler(None, sampler, logits_processors or ())
+    chooser = _sampler(None, sampler, logits_processors)
     drafter = NeuralDrafter(
         draft_session,
         _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.draft_sampler),
@@ -317,8 +329,8 @@ def speculative_generate_step(
 # -- mlx-lm's objects as tokalign's ----------------------------------------------------------------
 
 
-def _language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
-    ours, folder = as_tokenizer(tokenizer), _folder_of(tokenizer)
+def _language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
+    ours, folder = as_tokenizer(tokenizer, name), _folder_of(tokenizer)
     ends = frozenset(getattr(tokenizer, "eos_token_ids", ()))
     config = {} if folder is None else read_config(folder)
     return LanguageModel(
@@ -326,9 +338,10 @@ def _language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
     )
 
 
-def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer[Any]:
+def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:
     """The tokalign tokenizer that an object is, wraps or names.
 
+    argument: its name, for the message.
     Raises: UsageError if it does not say which tokenizer it is; as `resolve_tokenizer`.
     """
     if isinstance(tokenizer, Tokenizer):
@@ -336,7 +349,7 @@ def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer[Any]:
     name = _name_of(tokenizer)
     if name is None:
         raise UsageError(
-            f"cannot tell which tokenizer a {type(tokenizer).__name__} is; "
+            f"{argument}: cannot tell which tokenizer a {type(tokenizer).__name__} is; "
             "pass a path to the model's folder, or a tokalign Tokenizer"
         )
     return _resolve(name)
@@ -362,6 +375,7 @@ def _resolve(name: str) -> Tokenizer[Any]:
 
 def _encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
     if isinstance(prompt, str):
+        require_text(name, prompt)
         return encode_prompt(model.tokenizer, prompt)
     return cast("list[Id]", _ids(name, prompt))
 
@@ -384,12 +398,26 @@ def _check_model(name: str, model: Any) -> None:
         raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
 
 
+def _check_cache(cache: Any, layers: int) -> None:
+    """Raises: UsageError for what is no prompt cache of two models with so many layers together."""
+    is_cache = isinstance(cache, list) and all(hasattr(c, "is_trimmable") for c in cache)
+    if not is_cache or len(cache) != layers:
+        raise UsageError(
+            f"prompt_cache has to be a list of {layers} caches, the model's and then the draft "
+            "model's, as make_prompt_cache of mlx-lm returns them"
+        )
+
+
 def _sampler(
     sampling: Sampling | None,
     sampler: Callable[[Array], Array] | None,
-    processors: Sequence[LogitsProcessor],
+    processors: Sequence[LogitsProcessor] | None,
 ) -> Sampler:
+    """How ids are chosen. Raises: UsageError."""
+    processors = () if processors is None else processors
+    require_callables("logits_processors", processors)
     if sampler is not None:
+        require_callable("sampler", sampler)
         return CallableSampler(sampler, processors)
     sampling = sampling or Sampling()
     return replace(sampling, processors=(*sampling.processors, *processors))
@@ -407,8 +435,8 @@ def _pass_ids(
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
         return SharedIds(sampler)
-    check_translation(translation)
-    target, draft = as_tokenizer(tokenizer), as_tokenizer(draft_tokenizer)
+    target = as_tokenizer(tokenizer, "tokenizer")
+    draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")
     return make_translation(
         choose_translation(translation, target, draft),
         Pair(target, draft),

@@ -20,7 +20,7 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from numpy.typing import NDArray
 
-from tokalign.arguments import require_callable, require_integer, require_number, shown
+from tokalign.arguments import require_callables, require_integer, require_number, shown
 from tokalign.errors import UsageError
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
@@ -60,8 +60,7 @@ class Sampling:
         require_integer("top_k", self.top_k, least=0)
         require_number("min_p", self.min_p, least=0, most=1)
         require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
-        for processor in self.processors:
-            require_callable("every logits processor", processor)
+        require_callables("processors", self.processors)
         if self.acceptance not in get_args(Acceptance):
             raise UsageError(
                 f"acceptance has to be match or residual, not {shown(self.acceptance)}"
