@@ -246,7 +246,7 @@ def test_an_alignment_that_would_take_long_is_refused(pair: dict[str, Any], tmp_
     """Probabilities of draft ids that stand for one target id are added up step by step."""
     path = tmp_path / "pair.alignment.tok"
     write_bundle(path, aligned(pair["draft_tokenizer"], pair["tokenizer"], "all-to-one"))
-    with pytest.raises(BundleError, match="more than 8 draft ids.*tokalign build"):
+    with pytest.raises(BundleError, match=r"more than 8 draft ids.*tokalign build"):
         verify_table(path)
 
 
