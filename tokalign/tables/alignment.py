@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -228,7 +227,7 @@ class MergeSites:
         rows = read_array(sections, "merge_sites.rows", "<u4")
         check_length(rows, vocabulary_size, "merge_sites.rows")
         check_ids(rows, len(by_row), "merge_sites.rows")
-        if any(by_row[:1]) or any(a >= b for row in by_row for a, b in pairwise(row)):
+        if any(by_row[:1]) or any(sorted(set(row)) != row for row in by_row):
             raise BundleError(f"merge sites are not sorted, or row 0 has some; {_REMEDY}")
         return cls(rows, by_row)
 

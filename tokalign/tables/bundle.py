@@ -107,10 +107,7 @@ def decode_bundle(
     """
     view = memoryview(data).toreadonly()
     header, start = _read_header(view, name)
-    sections = _cut_sections(view, header["sections"], start, name)
-    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
-        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
-    return Bundle(**{**header, "sections": sections})
+    return _read_sections(view, header, start, name, verify=verify)
 
 
 def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
@@ -129,10 +126,13 @@ def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 raise irregular
             size = status.st_size
-            view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
-            # The header alone shows most faults. Only then is it worth reading gigabytes.
-            bundle = decode_bundle(memoryview(view), name=name, verify=False)
-            return decode_bundle(file.read(size), name=name) if verify else bundle
+            view = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b"")
+            header, start = _read_header(view, name)
+            bundle = _read_sections(view, header, start, name, verify=False)
+            if verify:  # not before the header shows that a whole table may be there
+                copy = memoryview(file.read(size))
+                bundle = _read_sections(copy, header, start, name, verify=True)
+            return bundle
     except IsADirectoryError as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
@@ -213,6 +213,16 @@ def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
     return header, _aligned(end + _DIGEST_SIZE)
+
+
+def _read_sections(
+    view: memoryview, header: Mapping[str, Any], start: int, name: str, *, verify: bool
+) -> Bundle:
+    """The bundle of a checked header whose sections start at `start`. Raises: BundleError."""
+    sections = _cut_sections(view, header["sections"], start, name)
+    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
+        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
+    return Bundle(**{**header, "sections": sections})
 
 
 def _cut_sections(
