@@ -8,6 +8,7 @@ because there are so many.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from random_models import random_model
 from small_tokenizers import write_tokenizer
 
 import tokalign
-from tokalign.errors import BundleError
+from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.opening import verify_table
@@ -257,6 +258,24 @@ def test_a_prompt_of_a_token_or_two_is_enough(
 ) -> None:
     """Also if the draft model could take back all of them: it keeps one to go on from."""
     assert emitted(pair, prompt, **METHODS[method]) == emitted(pair, prompt, method="plain")
+
+
+@pytest.mark.parametrize("translation", ["exact", "intersection"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_draft_tokenizer_with_more_ids_than_its_model_is_no_danger(
+    pair: dict[str, Any], translation: str, sampling: str
+) -> None:
+    """Where the text needs such an id, the pair is refused; nothing is read beyond the logits."""
+    size = len(pair["draft_tokenizer"].vocabulary) - 30
+    short = pair | {"draft_model": random_model(4, vocabulary=size)}
+    how = {"sampling": SAMPLINGS[sampling], "num_draft_tokens": 3, "translation": translation}
+    agreed = 0
+    for prompt in ([5, 9, 70], [11, 12, 13], [40]):
+        expected = emitted(pair, prompt, method="plain", sampling=SAMPLINGS[sampling])
+        with suppress(IncompatibleError):
+            assert emitted(short, prompt, method="draft", **how) == expected
+            agreed += 1
+    assert agreed
 
 
 def test_a_dictionary_of_narrow_ids_is_asked_about_wide_ones(

@@ -93,7 +93,7 @@ class DraftModelSession(ModelSession[DraftId]):
     def _project(self, shared: Intersection) -> ToTargetIds:
         """The tables on the device. A request asks for the same ones in every round."""
         if self._projection is None or self._projection.shared is not shared:
-            self._projection = ToTargetIds(shared)
+            self._projection = ToTargetIds(shared, self._cache.vocabulary_size)
         return self._projection
 
 
@@ -122,6 +122,8 @@ class _Shortlists:
     def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
         """See `interfaces.PendingShortlists`."""
         logprobs = self._logprobs
+        known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
+        allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
         tail = mx.array(list(self._tail), dtype=mx.uint32)
         kept = logprobs[mx.arange(len(self._tail)), tail]
