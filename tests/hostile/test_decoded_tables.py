@@ -214,7 +214,7 @@ def plain(pair: dict[str, Any]) -> Callable[[str], list[tuple[Any, list[int]]]]:
 
 
 def is_fast(number: int) -> bool:
-    return number % 13 == 0
+    return number % 17 == 0
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_an_alignment_that_would_take_long_is_refused(pair: dict[str, Any], tmp_
         verify_table(path)
 
 
-@pytest.mark.parametrize("method", ["exact", "intersection", "hybrid"])
+@pytest.mark.parametrize("method", ["exact", "hybrid"])
 @pytest.mark.parametrize("prompt", ["w", "we", " ", [0], [5, 9]])
 def test_a_prompt_of_a_token_or_two_is_enough(
     pair: dict[str, Any], prompt: Any, method: str
