@@ -12,7 +12,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from tokalign.api import generate
+from tokalign.api import text
 from tokalign.api.objects import remember_tokenizer
 
 _PROGRAMS = ("mlx_lm.generate", "mlx_lm.chat", "mlx_lm.cache_prompt", "mlx_lm.server")
@@ -45,11 +45,11 @@ def patch_mlx_lm(**options: Any) -> None:
     replaces the options.
     """
 
-    @wraps(generate.stream_generate)
+    @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:
-        return generate.stream_generate(*args, **{**options, **given})
+        return text.stream_generate(*args, **{**options, **given})
 
-    @wraps(generate.load)
+    @wraps(text.load)
     def load(*args: Any, **given: Any) -> Any:
         loaded = mlx_lm_load(*args, **given)
         remember_tokenizer(loaded[0], loaded[1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.output import always_quiet_option, json_option, print_json, table
+from tokalign.cli.output import always_quiet_option, echo, json_option, print_json, table
 
 if TYPE_CHECKING:
     from tokalign.tables.bundle import Bundle
@@ -34,7 +34,7 @@ def command(*, file: Path, as_json: bool) -> None:
     if as_json:
         print_json(described)
     else:
-        click.echo(table(_rows(described)))
+        echo(table(_rows(described)))
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
@@ -48,13 +48,12 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _rows(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
     for key, item in value.items():
+        if isinstance(item, list):
+            item = dict(enumerate(item, 1))
         if isinstance(item, Mapping):
             yield from _rows(item, f"{prefix}{key}.")
-        elif isinstance(item, list):
-            for number, element in enumerate(item, 1):
-                yield from _rows(element, f"{prefix}{key}.{number}.")
         else:
             yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item

@@ -135,3 +135,30 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
     verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
     list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
     assert order == ["pass", "pass", "read", "pass", "read", "read"]
+
+
+def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
+    logits = mx.log(mx.array([[0.4, 0.3, 0.2, 0.1]]))
+
+    def allowed(position: int, count: int, probability: float, *exempt: int) -> list[set[int]]:
+        """The ids that are left in `count` rows from `position` on."""
+        sampling = Sampling(
+            temperature=1, xtc_probability=probability, xtc_threshold=0.15, xtc_exempt=exempt
+        )
+        left = sampling.filter(mx.broadcast_to(logits, (count, 4)), position)
+        return [set(np.flatnonzero(np.array(row) > -np.inf)) for row in left]
+
+    assert allowed(5, 1, 1.0) == [{2, 3}]  # of the three above the threshold the least likely stays
+    assert allowed(5, 1, 1.0, 0) == [{0, 2, 3}]
+    theirs = make_sampler(1.0, xtc_probability=1.0, xtc_threshold=0.15)
+    assert {int(theirs(logits).item()) for _ in range(100)} == {2, 3}
+    assert 210 < allowed(0, 900, 0.3).count({2, 3}) < 330  # 270, with a standard deviation of 14
+    assert allowed(40, 20, 0.5) == [allowed(40 + row, 1, 0.5)[0] for row in range(20)]
+
+
+def test_no_drafter_changes_what_xtc_makes_of_the_output() -> None:
+    sampling = Sampling(temperature=0.8, seed=2, xtc_probability=0.5, xtc_threshold=0.01)
+    plain = generate(NoDrafter(), sampling)
+    assert plain != generate(NoDrafter(), Sampling(temperature=0.8, seed=2))
+    for seed in range(4):
+        assert generate(RandomDrafter(seed, plain), sampling) == plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -49,7 +49,8 @@ def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
 class GenerationResponse:
     """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
 
-    text: what can be printed now; the last response has all the rest.
+    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
+    and there are no stop texts, it writes the text.
     logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
     finish_reason: "stop" or "length" in the last response, else None.
     """
@@ -146,14 +147,11 @@ def stream_generate(
     for name, value, kind in (("sampling", sampling, Sampling), ("session", session, str)):
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
-    for name, function in (
-        ("sampler", sampler),
-        ("prompt_progress_callback", prompt_progress_callback),
-    ):
-        if function is not None:
-            require_callable(name, function)
+    if prompt_progress_callback is not None:
+        require_callable("prompt_progress_callback", prompt_progress_callback)
     require_callable("note", note)
-    target: LanguageModel[TargetId] = language_model(model, tokenizer)
+    chooser = make_sampler(sampling, sampler, logits_processors)
+    target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
     draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)
     store = None if session is None else session_store(session, target.tokenizer.fingerprint)
     decoder = assemble(
@@ -169,7 +167,7 @@ def stream_generate(
             language=language,
             alignment=alignment,
         ),
-        sampler=make_sampler(sampling, sampler, logits_processors),
+        sampler=chooser,
         cache=CacheOptions(
             prefill_step_size=prefill_step_size,
             max_kv_size=max_kv_size,
@@ -197,7 +195,11 @@ def stream_generate(
         target_session=context.target,
         draft_session=context.draft,
     )
-    responses = _responses(on_stream(stream, iter(generation)), generation, len(ids))
+    pieces, rest = on_stream(stream, iter(generation)), generation.rest
+    if hasattr(tokenizer, "detokenizer") and not stop:
+        own = _OwnText(tokenizer.detokenizer, target.stop_ids)
+        pieces, rest = map(own.spell, pieces), own.rest
+    responses = _responses(pieces, rest, generation, len(ids))
     if prompt_progress_callback is not None:
         responses = context.with_progress(responses, len(ids), prompt_progress_callback)
     if store is not None:
@@ -250,7 +252,7 @@ def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any
             "draft_tokenizer is missing; pass the draft model's tokenizer, or "
             "draft_tokenizer=tokenizer if the two models share one"
         )
-    return language_model(draft_model, draft_tokenizer)
+    return language_model(draft_model, draft_tokenizer, "draft_tokenizer")
 
 
 class _Contexts:
@@ -327,8 +329,27 @@ def _kept(
         store.add(generation.context.emitted)
 
 
+class _OwnText:
+    """The text of the pieces as mlx-lm's tokenizer writes it: without a space at the beginning."""
+
+    def __init__(self, detokenizer: Any, silent: frozenset[TargetId]) -> None:
+        self._detokenizer, self._silent = detokenizer, silent
+
+    def spell(self, piece: Piece) -> Piece:
+        """The piece with the text that can be printed once its token is known."""
+        if piece.token in self._silent:
+            return replace(piece, text="")
+        self._detokenizer.add_token(piece.token)
+        return replace(piece, text=self._detokenizer.last_segment)
+
+    def rest(self) -> str:
+        """The text that was still held back."""
+        self._detokenizer.finalize()
+        return str(self._detokenizer.last_segment)
+
+
 def _responses(
-    pieces: Iterator[Piece], generation: Generation, prompt_tokens: int
+    pieces: Iterator[Piece], rest: Callable[[], str], generation: Generation, prompt_tokens: int
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text."""
     held: Piece | None = None
@@ -338,7 +359,7 @@ def _responses(
             yield _response(generation, held, number, held.text, None, prompt_tokens)
         held, number = piece, number + 1
     if held is not None:
-        text, reason = held.text + generation.rest(), generation.statistics.finish_reason
+        text, reason = held.text + rest(), generation.statistics.finish_reason
         yield _response(generation, held, number, text, reason, prompt_tokens)
 
 
