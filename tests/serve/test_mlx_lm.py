@@ -35,7 +35,6 @@ USED = {
         "ResponseGenerator",
         "_format_top_logprobs",
         "_make_logits_processors",
-        "_make_sampler",
         "get_system_fingerprint",
         "make_stop_sequences",
     },

@@ -24,7 +24,8 @@ def open_server() -> Iterator[Server]:
 
 @pytest.fixture
 def locked() -> Iterator[Server]:
-    with serving(demo_settings(api_keys=("klucz-a", "klucz-b"))) as running:
+    settings = demo_settings(api_keys=("klucz-a", "klucz-b"), num_draft_tokens=4)
+    with serving(settings) as running:
         yield running
 
 
@@ -138,7 +139,8 @@ def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> No
         assert switched.json["choices"] != own.json["choices"]
         assert complete(server, PROMPT, model="/nowhere").status == 404
         assert complete(server, PROMPT).json["choices"] == own.json["choices"]
-        assert complete(server, PROMPT, draft_model=other).json["choices"] == own.json["choices"]
+        drafted = complete(server, PROMPT, draft_model=other, num_draft_tokens=2)
+        assert drafted.json["choices"] == own.json["choices"]
         assert 'source="draft"' in request(server, "GET", "/metrics").text
 
 

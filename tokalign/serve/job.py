@@ -20,8 +20,7 @@ from mlx_lm.server import (
     _format_top_logprobs,
 )
 
-from tokalign.runtime.interfaces import Sampler
-from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Array
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.tokenizer.vocabulary import TargetId
@@ -126,7 +125,7 @@ class Job:
     answer: Answer
     tokenizer: Any
     stop_ids: frozenset[TargetId]
-    sampler: Sampler
+    sampler: Sampling
     max_tokens: int
     deadline: float
     opening: Held = NOTHING
@@ -161,9 +160,6 @@ class Job:
 
     def batch_sampler(self) -> Callable[[Array], Array]:
         """The sampler from the next id on, as mlx-lm's batches call it."""
-        if isinstance(self.sampler, CallableSampler):
-            return self.sampler.sampler
-        assert isinstance(self.sampler, Sampling)
         if self.sampler.temperature == 0:
             return make_sampler(0.0)  # type: ignore[no-any-return]  # one for all, so one call
         return Positioned(self.sampler, len(self.ids))

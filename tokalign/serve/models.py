@@ -121,7 +121,9 @@ class Models(ModelProvider):  # type: ignore[misc]
         draft: LanguageModel[DraftId] | None = None
         if drafts is not None:
             note(drafts.description)
-            draft = LanguageModel.from_folder(drafts.folder, dtype=dtype)
+            draft = LanguageModel.from_folder(
+                drafts.folder, dtype=dtype, trust_remote_code=settings.trust_remote_code
+            )
         self.decoder = self._assemble(found.folder, draft)
         self.trims = can_trim_prompt_cache(make_prompt_cache(self.model))
         self.speculates = self.decoder.drafting.method != "plain" and self._can_rewind()

@@ -23,16 +23,14 @@ from mlx_lm.server import (
     GenerationArguments,
     ResponseGenerator,
     _make_logits_processors,
-    _make_sampler,
 )
 
 from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.chat import encode_chat
 from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.interfaces import Sampler
 from tokalign.runtime.mlx.cache import vocabulary_size
-from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair
 from tokalign.serve.batch import Batch
@@ -374,18 +372,21 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
                 400, f"logit_bias names the id {wrong[0]}, but ids are from 0 to {size - 1}"
             )
 
-    def _sampler(self, args: GenerationArguments) -> Sampler:
-        processors = tuple(_make_logits_processors(args))
-        sampling = args.sampling
-        if sampling.temperature and sampling.xtc_probability:
-            return CallableSampler(_make_sampler(args, self.model_provider.tokenizer), processors)
+    def _sampler(self, args: GenerationArguments) -> Sampling:
+        sampling, tokenizer = args.sampling, self.model_provider.tokenizer
+        exempt = ()
+        if sampling.xtc_probability:  # as in mlx-lm's server
+            exempt = (*tokenizer.encode("\n"), *tokenizer.eos_token_ids)
         return Sampling(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
+            xtc_probability=sampling.xtc_probability,
+            xtc_threshold=sampling.xtc_threshold,
+            xtc_exempt=exempt,
             seed=randbits(32) if args.seed is None else args.seed,
-            processors=processors,
+            processors=tuple(_make_logits_processors(args)),
         )
 
     def _speculation(self, job: Job) -> Speculation:

@@ -6,12 +6,13 @@ draft model's cache and what was learned about its text wait here meanwhile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix, remember
+from tokalign.runtime.mlx.session import ModelSession
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.serve.job import Job
 from tokalign.serve.metrics import Metrics
@@ -70,21 +71,18 @@ class Speculation:
 
     def leave(self) -> Held:
         """The cache for its next user: it holds a prefix of the job's ids, without the last one."""
-        ids, target = self._job.ids, self._target
-        held = cast("list[TargetId]", list(target.held))
-        kept = ids[: min(common_prefix(ids, held), len(ids) - 1)]
-        try:
-            target.settle(kept)
-        except CacheError:
-            return NOTHING  # a rotating cache that is full and cannot be rewound
-        return Held(list(target.layers), list(kept))
+        kept = self._job.ids[:-1]
+        if self._reading:
+            held = cast("list[TargetId]", list(self._target.held))
+            kept = kept[: common_prefix(kept, held)]
+        return _handed_over(self._target, kept)
 
     def close(self) -> Held:
         """End for good. Returns: the draft model's cache."""
         self._rounds.close()  # type: ignore[attr-defined]
         if self._draft is None:
             return NOTHING
-        return Held(self._draft.layers, list(self._draft.held))
+        return _handed_over(self._draft, list(self._draft.held))
 
     def _reads_on(self) -> bool:
         """Read a part of the prompt if more than one is left, so that others need not wait."""
@@ -96,3 +94,12 @@ class Speculation:
             self._target.settle(job.ids[: read + self._step])
             job.progress(read + self._step, len(job.ids))
         return self._reading
+
+
+def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:
+    """A session's cache, cut to these ids; nothing if it cannot be rewound to them."""
+    try:
+        session.settle(ids)
+    except CacheError:
+        return NOTHING
+    return Held(list(session.layers), list(ids))
