@@ -183,7 +183,8 @@ def in_float32(model: Path, folder: Path) -> Path:
     copy = folder / model.name
     shutil.copytree(model, copy)
     for file in copy.glob("*.safetensors"):
-        weights = {name: w.astype(mx.float32) for name, w in mx.load(str(file)).items()}
+        loaded: Any = mx.load(str(file))
+        weights = {name: weight.astype(mx.float32) for name, weight in loaded.items()}
         mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})
     return copy
 
@@ -196,7 +197,7 @@ def in_float32(model: Path, folder: Path) -> Path:
 @click.option("--max-tokens", "tokens", type=click.IntRange(min=4), default=64)
 @click.option("--block", "block_size", type=click.IntRange(min=1), default=50)
 @click.option("--again", type=click.IntRange(min=0), default=40, help="Asked again, alone.")
-@click.option("--warm-up", type=click.IntRange(min=0), default=50, help="Not measured.")
+@click.option("--warm-up", type=click.IntRange(min=0), default=100, help="Not measured.")
 def main(
     target: Path,
     draft: Path,
@@ -220,8 +221,8 @@ def main(
             warm = tuple(Request.number(100_000 + index, tokens) for index in range(warm_up))
             run_block(server, warm, clients)
             server.seconds, server.tokens = 0.0, 0
-            for collected in (server.latencies, server.firsts, server.outcomes, server.answers):
-                collected.clear()  # type: ignore[attr-defined]
+            server.latencies, server.firsts = [], []
+            server.outcomes, server.answers = Counter(), {}
         before = [server.memory for server in servers]
         asked = tuple(Request.number(index, tokens) for index in range(count))
         blocks = [asked[begin : begin + block_size] for begin in range(0, count, block_size)]
@@ -230,8 +231,8 @@ def main(
                 run_block(server, block, clients)
         after = [server.memory for server in servers]
         rows = [
-            figures(server, *memory, alone_again(server, count, tokens, again))
-            for server, *memory in zip(servers, before, after, strict=True)
+            figures(server, began, ended, alone_again(server, count, tokens, again))
+            for server, began, ended in zip(servers, before, after, strict=True)
         ]
         differ = sum(
             servers[1].answers.get(marker, text) != text
@@ -247,23 +248,18 @@ def alone_again(server: Contender, count: int, tokens: int, again: int) -> int:
     """How many answers differ from what the same request gives alone."""
     requests = [Request.number(index, tokens) for index in range(count)]
     answered = [one for one in requests if one.marker in server.answers]
-    kept = dict(server.answers)
-    outcomes, sums = Counter(server.outcomes), (server.tokens, server.seconds)
     sample = random.Random(0).sample(answered, min(again, len(answered)))
-    latencies, firsts = list(server.latencies), list(server.firsts)
-    different = sum(ask(server, one) != kept[one.marker] for one in sample)
-    server.latencies, server.firsts, server.outcomes = latencies, firsts, outcomes
-    server.tokens, server.seconds = sums
-    return different
+    alone = Contender(server.name, server.port, server.process)
+    return sum(ask(alone, one) != server.answers[one.marker] for one in sample)
 
 
 def figures(server: Contender, before: int, after: int, different: int) -> dict[str, Any]:
     """What is printed for one server."""
     outcomes = dict(server.outcomes)
-    expected = {name: outcomes.pop(name, 0) for name in ("answered", "left")}
     return {
         "server": server.name,
-        **expected,
+        "answered": outcomes.pop("answered", 0),
+        "left": outcomes.pop("left", 0),
         "errors": outcomes or 0,
         "asked again alone, different": different,
         "seconds per answer, quartiles": _quartiles(server.latencies),

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from queue import Queue
 from secrets import randbits
 from threading import Event
@@ -218,7 +219,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
                 self._batch.enter(job, self._leave_speculation(job))
         before = {job: len(job.ids) for job in self._jobs}
         for job, held, kind in self._batch.step():
-            self._contexts.keep_target(models.model_key, job.asked.api_key, held, kind=kind)
+            self._keep(job, held, kind)
         self._contexts.leave_room(self._batch.nbytes)
         for job in list(self._jobs):
             self._count(job, len(job.ids) - before[job], "batch")
@@ -243,7 +244,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         if job not in self._alone:
             return job.take_opening()
         held = self._alone[job].leave()
-        self._contexts.keep_target(self.model_provider.model_key, job.asked.api_key, held)
+        self._keep(job, held)
         return held
 
     def _count(self, job: Job, emitted: int, decoding: str) -> None:
@@ -259,9 +260,9 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         self._jobs.remove(job)
         speculation = self._alone.pop(job, None)
         if self._batch is not None and job in self._batch:
-            self._contexts.keep_target(models, api_key, self._batch.leave(job))
+            self._keep(job, self._batch.leave(job))
         elif speculation is not None:
-            self._contexts.keep_target(models, api_key, speculation.leave())
+            self._keep(job, speculation.leave())
         if speculation is not None:
             self._contexts.keep_draft(models, api_key, speculation.close())
         if self.settings.reuse_outputs:
@@ -394,7 +395,13 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         decoder, prompt = self._decoder(job), self._prompt(job)
         ids = _draft_ids(decoder, prompt)
         held = self._contexts.draft(models.model_key, job.asked.api_key, ids)
-        return Speculation(job, decoder, prompt, held, self.metrics)
+        keep = partial(self._keep, job)
+        return Speculation(job, decoder, prompt, held, metrics=self.metrics, keep=keep)
+
+    def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
+        """Keep a cache of the target for later requests."""
+        models, api_key = self.model_provider.model_key, job.asked.api_key
+        self._contexts.keep_target(models, api_key, held, kind=kind)
 
     def _decoder(self, job: Job) -> Decoder:
         """The decoder with the options of one request."""

@@ -6,7 +6,11 @@ draft model's cache and what was learned about its text wait here meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
+
+from mlx_lm.models.cache import can_trim_prompt_cache
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
@@ -26,16 +30,25 @@ class Speculation:
 
     decoder: with the request's own options; its method is plain where nothing can be rewound.
     prompt: for both models. draft: a cache of the draft model to go on with.
+    keep: is given caches of the target that are worth keeping, and what they end with.
     """
 
     def __init__(
-        self, job: Job, decoder: Decoder, prompt: Prompt, draft: Held, metrics: Metrics
+        self,
+        job: Job,
+        decoder: Decoder,
+        prompt: Prompt,
+        draft: Held,
+        *,
+        metrics: Metrics,
+        keep: Callable[[Held, str], None],
     ) -> None:
-        self._job, self._metrics = job, metrics
+        self._job, self._metrics, self._keep = job, metrics, keep
         self._step = decoder.cache.prefill_step_size
         if draft.layers:
             remember(draft.layers, draft.ids)
         self._target = decoder.open_target()
+        self._trims = can_trim_prompt_cache(self._target.layers)
         self._draft = decoder.open_draft(draft.layers)
         self._generation = Generation(
             decoder,
@@ -85,14 +98,21 @@ class Speculation:
         return _handed_over(self._draft, list(self._draft.held))
 
     def _reads_on(self) -> bool:
-        """Read a part of the prompt if more than one is left, so that others need not wait."""
+        """Read a part of the prompt if more than one is left, so that others need not wait.
+
+        A cache that can only be continued where it ends is also kept at the prompt's marks.
+        """
         if not self._reading:
             return False
         job, read = self._job, len(self._target.held)
-        self._reading = len(job.ids) - read > self._step + 1
+        marks = [] if self._trims else [mark for mark in job.marks if mark > read]
+        self._reading = bool(marks) or len(job.ids) - read > self._step + 1
         if self._reading:
-            self._target.settle(job.ids[: read + self._step])
-            job.progress(read + self._step, len(job.ids))
+            ids = job.ids[: min([read + self._step, *marks])]
+            self._target.settle(ids)
+            job.progress(len(ids), len(job.ids))
+            if len(ids) in marks:
+                self._keep(Held(deepcopy(self._target.layers), list(ids)), job.marks[len(ids)])
         return self._reading
 
 
