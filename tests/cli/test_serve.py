@@ -50,7 +50,7 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
         ([], "--target"),
         (["--allow-model-switching", "--draft", "x"], "--target"),
         ([*TARGET, "--prompt-cache-bytes", "many"], "--prompt-cache-bytes"),
-        ([*TARGET, "--max-body-size", "0"], "--max-body-size"),
+        ([*TARGET, "--max-body-size", "-8M"], "--max-body-size"),
         ([*TARGET, "--chat-template-args", "[1]"], "--chat-template-args"),
         ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
         ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),
@@ -66,7 +66,7 @@ def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("given", "size"), [("500", 500), ("8M", 8_000_000), ("1.5GB", 1_500_000_000), ("2k", 2000)]
+    ("given", "size"), [("500", 500), ("8M", 8 << 20), ("1.5GB", 3 << 29), ("2k", 2048)]
 )
 def test_sizes(given: str, size: int) -> None:
     option = next(p for p in command.params if p.name == "max_body_size")

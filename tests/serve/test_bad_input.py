@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from processes import wait_for
 from served import chat, demo_settings, request, serving
 
 from tokalign.serve.limits import Limits
@@ -178,8 +179,11 @@ def raw(server: Server, data: bytes) -> bytes:
     """What comes back for these bytes."""
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as client:
-        client.sendall(data)
-        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+        try:
+            client.sendall(data)
+            return b"".join(iter(lambda: client.recv(1 << 16), b""))
+        except ConnectionError:
+            return b""
 
 
 @pytest.mark.parametrize(
@@ -202,6 +206,16 @@ def test_what_is_hardly_http(server: Server, head: bytes, status: int) -> None:
         assert first.split()[1] == str(status).encode()
     assert "message" in json.loads(body)["error"]
     assert is_served(server)
+
+
+def test_one_connection_more_than_there_are_places_is_closed() -> None:
+    settings = demo_settings(draft_model=None, limits=Limits(connections=1))
+    with serving(settings) as small:
+        address = urlsplit(small.url)
+        with socket.create_connection((address.hostname, address.port)) as first:
+            first.sendall(b"GET /hea")  # and no end
+            wait_for(lambda: not raw(small, b"GET /health HTTP/1.0\r\n\r\n"))
+        wait_for(lambda: raw(small, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/"))
 
 
 def test_a_field_that_is_null_or_unknown_is_ignored(server: Server) -> None:

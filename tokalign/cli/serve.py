@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from tokalign.cli.build_options import read_size
 from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
@@ -26,22 +27,9 @@ from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_orde
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-
 
 def _read_size(_context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """A number of bytes, such as 8M, 1.5GB or 1000. Raises: UsageError."""
-    if value is None:
-        return None
-    given = value.strip().lower().removesuffix("b")
-    digits = given.rstrip("kmg")
-    try:
-        size = int(float(digits) * _UNITS[given[len(digits) :]])
-    except (KeyError, ValueError, OverflowError):
-        size = 0
-    if size <= 0:
-        raise UsageError(f"{option.opts[0]} {value} is no size; give one such as 500M or 8GB")
-    return size
+    return None if value is None else read_size(value, option.opts[0])
 
 
 def _read_object(_context: click.Context, option: click.Parameter, value: str) -> object:

@@ -12,8 +12,8 @@ from tokalign.runtime.session_store import OutputStore
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
-_MOST_STORES = 32
-"""Output stores kept, about 35 MB each when full; the least recently used goes first."""
+_MOST_STORES, _MOST_IDS = 16, 1 << 15
+"""Output stores kept, and ids in each: about 17 MB. The least recently used store goes first."""
 
 
 class Held(NamedTuple):
@@ -91,7 +91,7 @@ class Contexts:
     def outputs(self, models: Key, api_key: str) -> OutputStore:
         """The answers to an API key so far."""
         key = models, api_key
-        store = self._outputs.pop(key, None) or OutputStore()
+        store = self._outputs.pop(key, None) or OutputStore(most_ids=_MOST_IDS)
         self._outputs[key] = store  # the most recently used comes last
         while len(self._outputs) > _MOST_STORES:
             del self._outputs[next(iter(self._outputs))]

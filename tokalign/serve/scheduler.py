@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from queue import Queue
 from secrets import randbits
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -46,6 +47,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether it has to end."""
+
+_THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
+"""Seconds that a thread takes to end after its last line, and those that are waited at most."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,6 +100,20 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         self._ready.wait()
         if self.failure is not None:
             raise self.failure
+
+    def stop_and_join(self) -> None:
+        """End the loop and wait for its thread, to its very end.
+
+        mlx keeps Python objects in thread-local storage, which is freed after `Thread.join` has
+        returned (before Python 3.13). If the interpreter is being finalized by then, the process
+        aborts.
+        """
+        super().stop_and_join()
+        task = Path(f"/proc/self/task/{self._generation_thread.native_id}")
+        sleep(_THREAD_END)
+        deadline = monotonic() + _LONGEST_THREAD_END
+        while task.exists() and monotonic() < deadline:
+            sleep(_THREAD_END)
 
     def generate(
         self,
