@@ -15,6 +15,7 @@ from tokalign import __version__
 _COMMANDS = {
     "bench": "Measure every way to draft against plain decoding.",
     "build": "Build the tables of a (draft, target) pair and a language.",
+    "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
     "calibrate": "Measure what passes cost on this machine.",
     "check": "Predict from the tokenizers alone how well a pair will work.",
     "decode": "Generate text, faster, with exactly the target's own output.",
@@ -40,7 +41,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = import_module(f"tokalign.cli.{name}").command
+        command = import_module(f"tokalign.cli.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

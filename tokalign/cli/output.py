@@ -1,9 +1,8 @@
-"""What every subcommand shares: data on stdout, progress on stderr, colours only where wanted."""
+"""What every subcommand shares: data on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,13 +48,6 @@ def note(message: str, *, quiet: bool = False) -> None:
     """Print a line on stderr: what an alias stands for, what was left out, a fallback."""
     if not quiet:
         print(message, file=sys.stderr)
-
-
-def colours_wanted() -> bool:
-    """Whether to colour stdout: with FORCE_COLOR or on a terminal, but never with NO_COLOR."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import (
     QuantizedKVCache,
-    RotatingKVCache,
     load_prompt_cache,
     make_prompt_cache,
     save_prompt_cache,
@@ -34,7 +33,7 @@ from tokalign.errors import (
     MissingAssetError,
     UsageError,
 )
-from tokalign.runtime.mlx.cache import remember
+from tokalign.runtime.mlx.cache import CacheOptions, remember
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -63,18 +62,28 @@ class PromptCache:
     length: int
 
     @property
-    def max_kv_size(self) -> int | None:
-        """The size of its rotating caches; None if it has none."""
-        sizes = [layer.max_size for layer in self.layers if isinstance(layer, RotatingKVCache)]
-        return int(min(sizes)) if sizes else None
-
-    @property
     def kv_bits(self) -> tuple[int, int] | None:
         """Bits and group size if it is quantized, else None."""
         for layer in self.layers:
             if isinstance(layer, QuantizedKVCache):
                 return int(layer.bits), int(layer.group_size)
         return None
+
+    def fitting(self, asked: CacheOptions) -> CacheOptions:
+        """The options with which it can be continued: a quantized cache stays quantized.
+
+        Raises: UsageError if it is to be quantized in another way.
+        """
+        if self.kv_bits is None:
+            return asked
+        bits, group_size = self.kv_bits
+        if asked.kv_bits is not None and self.kv_bits != (asked.kv_bits, asked.kv_group_size):
+            raise UsageError(
+                f"the prompt cache is quantized to {bits} bits in groups of {group_size}, and not "
+                f"to {asked.kv_bits} in groups of {asked.kv_group_size}; leave --kv-bits out, or "
+                f"{_REMEDY}"
+            )
+        return replace(asked, kv_bits=bits, kv_group_size=group_size, quantized_kv_start=0)
 
 
 def write_prompt_cache(
