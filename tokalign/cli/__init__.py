@@ -17,6 +17,7 @@ _COMMANDS = {
     "build": "Build the tables of a (draft, target) pair and a language.",
     "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
     "calibrate": "Measure what passes cost on this machine.",
+    "chat": "Talk with a model; every turn computes only what is new.",
     "check": "Predict from the tokenizers alone how well a pair will work.",
     "decode": "Generate text, faster, with exactly the target's own output.",
     "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
