@@ -78,8 +78,10 @@ def test_mlx_is_known_in_one_place() -> None:
 
 
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
-    assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py"}
-    assert importers("tokenizers") == {"tokenizer/tokenizer.py"}
+    check = "tokenizer/self_check.py"
+    assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py", check}
+    assert importers("tokenizers") == {"tokenizer/tokenizer.py", check}
+    assert importers("tiktoken") == {check}
 
 
 def loaded_by(program: str) -> set[str]:

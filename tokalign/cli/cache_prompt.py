@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tokalign.cli.generation_options import CACHE, MODEL, TEMPLATE, LoadingOptions, with_options
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.errors import UsageError
 
@@ -74,4 +74,4 @@ def command(
     if as_json:
         print_json(written)
     else:
-        click.echo(table((name.replace("_", " "), value) for name, value in written.items()))
+        echo(table((name.replace("_", " "), value) for name, value in written.items()))

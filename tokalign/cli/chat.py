@@ -26,6 +26,7 @@ from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
 from tokalign.cli.entries import Entries, history_file, open_entries
 from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
 from tokalign.cli.output import note, progress, quiet_option
+from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, TokalignError, UsageError
 
 if TYPE_CHECKING:
@@ -87,11 +88,11 @@ def command(**given: Any) -> None:
     """
     model = GenerationOptions.take(given)
     options = Options(**given)
-    tell = partial(note, quiet=options.quiet)
+    noted = partial(note, quiet=options.quiet)
     loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
-    decoder = model.load(loaded=loaded, note=tell)
+    decoder = model.load(loaded=loaded, note=noted)
     entries = open_entries(history_file() if options.history else None)
-    tell("/help lists the commands, Ctrl-D leaves")
+    noted("/help lists the commands, Ctrl-D leaves")
     Chat(decoder, model, options).run(entries)
 
 
@@ -183,7 +184,8 @@ class Chat:
                 self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
             case "who":
                 self._color = not self._color
-                self._tell(legend() if self._color else "colours off")
+                if not self._options.quiet:
+                    tell(legend() if self._color else "colours off")
             case "stats":
                 self._tell(self._statistics())
             case _:
@@ -271,7 +273,7 @@ class Chat:
         ended = {"finish_reason": "interrupted"} if interrupted else {}
         if self._options.as_json:
             answer = {**generation.summary(), "text": text, **ended}
-            click.echo(json.dumps(answer, ensure_ascii=False))
+            write(safe_json(json.dumps(answer, ensure_ascii=False)) + "\n")
         else:
             self._tell(closing_line(generation, self._plain_seconds, interrupted=interrupted))
 
@@ -303,11 +305,12 @@ class Chat:
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
         if text and not self._options.as_json:
             coloured = self._color and outcome is not None
-            sys.stdout.write(styled(text, outcome) if coloured and outcome else text)
-            sys.stdout.flush()
+            shown = for_stdout(text)
+            write(styled(shown, outcome) if coloured and outcome else shown)
 
     def _tell(self, text: str) -> None:
-        note(text, quiet=self._options.quiet)
+        if not self._options.quiet:
+            tell(visible(text))
 
 
 def closing_line(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.cli.prompt_text import prompt_option, read_prompt
+from tokalign.cli.streams import for_stdout, tell, write
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -137,14 +137,14 @@ def _write_trace(generation: Generation, path: Path) -> None:
 
 def _show_text(generation: Generation, options: Options) -> None:
     """Run the generation and, unless --json is given, print its text as it comes."""
-    if options.color and not options.as_json:
-        options.note(legend())
+    if options.color and not options.as_json and not options.is_quiet:
+        tell(legend())
     for text, outcome in generation.texts():
         if not options.as_json and text:
-            sys.stdout.write(styled(text, outcome) if options.color else text)
-            sys.stdout.flush()
+            shown = for_stdout(text)
+            write(styled(shown, outcome) if options.color else shown)
     if not options.as_json:
-        sys.stdout.write("\n")
+        write("\n")
 
 
 def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
@@ -153,4 +153,4 @@ def _show_statistics(generation: Generation, options: Options, *, interrupted: b
         print_json(generation.saved_run().to_json() | ended)
     elif not options.is_quiet:
         summary = generation.summary() | ended
-        print("\n" + as_text(summary, host_times=bool(options.verbose)), file=sys.stderr)
+        tell("\n" + as_text(summary, host_times=bool(options.verbose)))

@@ -24,6 +24,7 @@ from tokalign.cli.drafting_options import (
     order_option,
     translation_option,
 )
+from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
 
@@ -133,17 +134,29 @@ SAMPLING = (
         help="For sampling: match gives the text of plain decoding with the same seed; residual "
         "gives a text of the same distribution.",
     ),
-    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable."),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        callback=read_text,
+        help="End before this text; repeatable.",
+    ),
     click.option(
         "--extra-eos-token",
         multiple=True,
         metavar="TOKEN",
+        callback=read_text,
         help="A further token that ends the output; repeatable.",
     ),
 )
 
 TEMPLATE = (
-    click.option("--system-prompt", metavar="TEXT", help="A system message before the prompt."),
+    click.option(
+        "--system-prompt",
+        metavar="TEXT",
+        callback=read_text,
+        help="A system message before the prompt.",
+    ),
     click.option(
         "--chat-template-config",
         metavar="JSON",
@@ -157,7 +170,10 @@ TEMPLATE = (
 )
 
 PREFILL_RESPONSE = click.option(
-    "--prefill-response", metavar="TEXT", help="The beginning of the answer, which goes on there."
+    "--prefill-response",
+    metavar="TEXT",
+    callback=read_text,
+    help="The beginning of the answer, which goes on there.",
 )
 
 CACHE = (

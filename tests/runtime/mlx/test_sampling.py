@@ -38,6 +38,14 @@ def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:
     assert together.tolist() == alone
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_picking_one_at_a_time_is_choosing(temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, top_p=0.9, seed=3)
+    chosen, logprobs = sampling.choose(mx.random.normal((4, 50)), position=7)
+    picked = [sampling.pick(logprobs[i : i + 1], position=7 + i).item() for i in range(4)]
+    assert picked == chosen.tolist()
+
+
 def test_samples_have_the_models_distribution() -> None:
     """One row drawn at 20,000 positions: every frequency within five standard deviations."""
     count, temperature = 20_000, 0.7

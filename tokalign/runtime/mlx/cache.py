@@ -16,16 +16,17 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
-    can_trim_prompt_cache,
     make_prompt_cache,
-    trim_prompt_cache,
 )
 
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import Id, TargetId
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
@@ -82,30 +83,29 @@ class ModelCache(Generic[Id]):
     ) -> None:
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
+        self._layers = Layers(self.layers, rewinds=rewinds)
         self._hidden = layers is not None and _holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
+        self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
         self.computed = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
         self._embeddings: tuple[int, Array] | None = None
-        if rewinds:
-            self._require_trimmable()
+        if rewinds and (kinds := self._layers.unknown_kinds):
+            raise _cannot_rewind(kinds)
 
     @property
     def rewindable(self) -> int:
-        """How many positions may be cached if some are to be taken back.
-
-        A rotating cache forgets once it is full, and from then on cannot be rewound.
-        """
-        sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
-        return min([UNBOUNDED, *map(int, sizes)])
+        """How many positions may be cached if some are to be taken back."""
+        return self._layers.rewindable
 
     @property
     def held(self) -> list[Id]:
         """The ids in the cache, as far as they are known."""
+        self._settle_branches([])
         self._read_unread()
         return self._held
 
@@ -115,11 +115,14 @@ class ModelCache(Generic[Id]):
         Returns: how many of the ids the cache holds then. The last `last` are never among them, as
         their logits are still to be computed.
         """
+        self._layers.open()
+        self._settle_branches(ids)
         self._read_unread()
         kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
+        self._layers.mark(kept)
         return kept
 
     def tokens(self, ids: list[Id]) -> Array:
@@ -160,36 +163,64 @@ class ModelCache(Generic[Id]):
         """Note that the cache now holds exactly `ids`."""
         self._held = ids
 
+    def holds_tree(self, ids: list[Id], tree: TokenTree) -> None:
+        """Note that the cache now holds `ids` and, after them, a row for each id of a tree.
+
+        The next context says which path of the tree was accepted. Its rows are moved to where a
+        chain would have put them, and the others are dropped.
+        """
+        self._branches = ids, tree
+
     def holds_computed(self, token: Array) -> None:
         """Note that the cache now also holds an id i[1] that may still be computing."""
         self._unread.append(token)
 
-    def trim(self, count: int) -> None:
-        """Drop the last `count` positions (none if negative). Raises: CacheError."""
-        if count > 0:
-            self._require_trimmable()  # else trim_prompt_cache would silently do nothing
-            trim_prompt_cache(self.layers, count)
-
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
-        self._read_unread()
         ids = list(ids)
+        self._settle_branches(ids)
+        self._read_unread()
         kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        self._layers.hand_over()
         remember(self.layers, ids)
 
-    def _rewind(self, kept: int) -> int:
-        """Drop all but the first `kept` ids, or all of them from a cache that cannot be trimmed.
+    def _settle_branches(self, ids: list[Id]) -> None:
+        """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
+        if self._branches is None:
+            return
+        (before, tree), self._branches = self._branches, None
+        begin = len(before)
+        new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
+        path = tree.path_of(new)
+        path = path or list(range(tree.chain_length))
+        keep_rows(self.layers, begin, path)
+        self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
+        self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
 
-        Returns: how many the cache holds then. Raises: CacheError if it also has ids that are not
-        known, and so cannot be filled again.
+    def _rewind(self, kept: int) -> int:
+        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
+
+        Returns: how many the cache holds then. Raises: CacheError if it would have to begin anew,
+        but also has ids that are not known.
         """
-        if kept < len(self._held) and not self._hidden and not can_trim_prompt_cache(self.layers):
-            self.layers[:] = self._new_layers()
-            return 0
-        self.trim(len(self._held) - kept)
-        return kept
+        held = len(self._held)
+        if kept == held:
+            return kept
+        left = self._layers.take_back(held - kept, held=held)
+        if left is None:
+            if self._hidden:
+                raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
+            self._layers.renew(self._new_layers())
+        return left or 0
+
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._unread.clear()
+        self._branches = None
+        self._layers.renew(layers)
+        self._held = list(ids)
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -226,14 +257,6 @@ class ModelCache(Generic[Id]):
             "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
         )
 
-    def _require_trimmable(self) -> None:
-        if not can_trim_prompt_cache(self.layers):
-            kinds = sorted({type(c).__name__ for c in self.layers if not c.is_trimmable()})
-            raise CacheError(
-                f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound "
-                "after a rejected guess; use --method plain, or another model"
-            )
-
     def _quantize(self) -> None:
         options = self._options
         try:
@@ -252,6 +275,13 @@ class ModelCache(Generic[Id]):
             ) from error
 
 
+def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
+    return CacheError(
+        f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound after a "
+        "rejected guess; use --method plain, or another model"
+    )
+
+
 _REMEMBERED = "tokalign_ids"
 
 
@@ -267,7 +297,7 @@ def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
 def remembered(layers: Sequence[Any]) -> list[Any] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
     ids = getattr(layers[0], _REMEMBERED, None) if layers else None
-    held = getattr(layers[0], "offset", None) if layers else None
+    held = next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
     return None if ids is None or held is None or held > len(ids) else list(ids[:held])
 
 
@@ -304,6 +334,10 @@ def _context_length(model: Any) -> int:
 
 def _argument(model: Any, name: str) -> int | None:
     """A number in a model's arguments, which models of several parts nest."""
-    nested = getattr(model.args, "text_config", None) or {}
-    value = getattr(model.args, name, None) or nested.get(name)
-    return int(value) if value else None
+    for holder in (getattr(model, "args", None), getattr(model, "config", None)):
+        nested = getattr(holder, "text_config", None)
+        value = getattr(holder, name, None) or getattr(nested, name, None)
+        value = value or (nested.get(name) if isinstance(nested, dict) else None)
+        if isinstance(value, int):
+            return value
+    return None

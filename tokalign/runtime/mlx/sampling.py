@@ -103,22 +103,31 @@ class Sampling:
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        if self.temperature == 0:
-            return mx.argmax(logprobs, axis=-1), logprobs
+        judges = self.temperature > 0 and self.acceptance == "residual"
+        if not judges or all(q is None for q in distributions):
+            return self.pick(logprobs, position=position), logprobs
         scores = self._scores(logprobs, position)
         gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
         chosen = mx.argmax(scores + gumbel, axis=-1)
         count = len(ids[position:])
-        if self.acceptance == "residual" and any(q is not None for q in distributions):
-            judged = judge(
-                mx.softmax(scores[:count], axis=-1),
-                ids[position:],
-                distributions,
-                uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
-                noise=gumbel[:count],
-            )
-            chosen = mx.concatenate([judged, chosen[count:]])
-        return chosen, logprobs
+        judged = judge(
+            mx.softmax(scores[:count], axis=-1),
+            ids[position:],
+            distributions,
+            uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
+            noise=gumbel[:count],
+        )
+        return mx.concatenate([judged, chosen[count:]]), logprobs
+
+    def pick(self, logprobs: Array, *, position: int) -> Array:
+        """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
+        `position + i`, and processors have been applied.
+        """
+        if self.temperature == 0:
+            return mx.argmax(logprobs, axis=-1)
+        scores = self._scores(logprobs, position)
+        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
+        return mx.argmax(scores + gumbel, axis=-1)
 
     def draw(
         self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array

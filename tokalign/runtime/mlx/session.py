@@ -135,6 +135,10 @@ class ModelSession(Generic[Id]):
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         self._cache.settle(ids)
 
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._cache.adopt(layers, ids)
+
     def require_room(self, prompt_tokens: int) -> None:
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""
         if prompt_tokens >= self.context_length:
