@@ -54,14 +54,17 @@ def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
     """Table files by their names, folder by folder."""
     folders = (beside, _named_folder(), _user_folder(), shipped(TABLES))
     for folder in dict.fromkeys(folder for folder in folders if folder is not None):
-        yield from sorted(folder.glob(f"*.{kind}.tok"))
-        yield from sorted(folder.glob(f"*/*.{kind}.tok"))
+        for pattern in (f"*.{kind}.tok", f"*/*.{kind}.tok"):
+            try:
+                yield from sorted(folder.glob(pattern))
+            except OSError:  # no folder, such as a name that is too long
+                continue
 
 
 def _named_folder() -> Path | None:
     """$TOKALIGN_TABLES; an empty one counts as unset."""
     name = os.environ.get("TOKALIGN_TABLES")
-    return Path(name).expanduser() if name else None
+    return Path(os.path.expanduser(name)) if name else None  # it leaves ~NOBODY as it is
 
 
 def _user_folder() -> Path:

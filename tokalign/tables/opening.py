@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from tokalign.arguments import shown, shown_path
 from tokalign.errors import BundleError, MissingAssetError, UsageError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -80,7 +81,7 @@ def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dicti
     if kind == DICTSPEC:
         return DictSpecTable.from_sections(bundle.sections, said)
     raise BundleError(
-        f"the dictionary is of kind {kind!r}, neither {BACKOFF!r} nor {DICTSPEC!r}; {_REMEDY}"
+        f"the dictionary is of kind {shown(kind)}, neither {BACKOFF!r} nor {DICTSPEC!r}; {_REMEDY}"
     )
 
 
@@ -139,8 +140,8 @@ def _open_named_dictionary(
     found = open_bundle(path).parameters.get("language", language)
     if language not in (None, found):
         raise UsageError(
-            f"{path} is a dictionary of language {found}, not {language}; name the language or the "
-            "file, not both"
+            f"{shown_path(path)} is a dictionary of language {found}, not {language}; name the "
+            "language or the file, not both"
         )
     return _read_dictionary(path, target=target)
 
@@ -148,7 +149,7 @@ def _open_named_dictionary(
 def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> Dictionary:
     bundle = _open_kind(path, "dictionary")
     remedy = "tokalign build --dictionary-only --target TARGET CORPUS"
-    require_fingerprint(bundle, target=target.fingerprint, name=str(path), remedy=remedy)
+    require_fingerprint(bundle, target=target.fingerprint, name=shown_path(path), remedy=remedy)
     with _errors_name(path):
         return read_dictionary(bundle, len(target.vocabulary))
 
@@ -161,7 +162,7 @@ def _read_alignment(
         bundle,
         target=target.fingerprint,
         draft=draft.fingerprint,
-        name=str(path),
+        name=shown_path(path),
         remedy="tokalign build --alignment-only --draft DRAFT --target TARGET",
     )
     with _errors_name(path):
@@ -180,7 +181,7 @@ def _first_usable(
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
-        note(f"{kind} -> {path}")
+        note(f"{kind} -> {shown_path(path)}")
         return table
     return None
 
@@ -189,7 +190,7 @@ def _by_language(found: Iterable[tuple[Path, Bundle]]) -> dict[str, list[Path]]:
     """The dictionaries of each language."""
     paths: dict[str, list[Path]] = {}
     for path, bundle in found:
-        paths.setdefault(str(bundle.parameters.get("language", "unnamed")), []).append(path)
+        paths.setdefault(bundle.parameters.get("language", "unnamed"), []).append(path)
     return paths
 
 
@@ -217,7 +218,9 @@ def _open_kind(path: Path, kind: str) -> Bundle:
     """A table file whose every byte was checked. Raises: BundleError if it is of another kind."""
     bundle = open_bundle(path, verify=True)
     if bundle.kind != kind:
-        raise BundleError(f"{path} is a table of kind {bundle.kind}; give a .{kind}.tok file")
+        raise BundleError(
+            f"{shown_path(path)} is a table of kind {bundle.kind}; give a .{kind}.tok file"
+        )
     return bundle
 
 
@@ -227,4 +230,4 @@ def _errors_name(path: Path) -> Iterator[None]:
     try:
         yield
     except BundleError as error:
-        raise BundleError(f"{path}: {error}") from error
+        raise BundleError(f"{shown_path(path)}: {error}") from error
