@@ -1,6 +1,6 @@
 """Contexts that last: what every turn of a conversation computes, and when its first token comes.
 
-    python benchmarks/conversation.py [--target FOLDER --draft FOLDER] [--num-draft-tokens N]
+    python benchmarks/conversation.py [--target FOLDER --draft FOLDER] [--method NAME]
 
 The same conversation is held twice: with the contexts kept from turn to turn, and with every turn
 read from its start. Ids are counted as they go through the models: prompts, proposals and output.
@@ -90,6 +90,7 @@ def hold(decoder: Decoder, *, turns: int, tokens: int, kept: bool) -> list[Turn]
 @click.option("--turns", default=8)
 @click.option("--tokens", default=60)
 @click.option("--temp", default=0.7)
+@click.option("--method", default="auto", help="As of `tokalign decode`.")
 @click.option("--num-draft-tokens", type=int, help="Draft so many in every round. Default: auto.")
 def command(
     target: str,
@@ -97,13 +98,14 @@ def command(
     turns: int,
     tokens: int,
     temp: float,
+    method: str,
     num_draft_tokens: int | None,
 ) -> None:
     """Print both conversations, turn by turn."""
     decoder = load_decoder(
         target,
         draft,
-        DraftingOptions(num_draft_tokens=num_draft_tokens),
+        DraftingOptions(method=method, num_draft_tokens=num_draft_tokens),
         dtype="float32",
         sampler=Sampling(temperature=temp, seed=1),
     )

@@ -152,15 +152,16 @@ def test_the_draft_model_also_keeps_its_context(models: Models) -> None:
     assert computed[0] > 150 > 3 * max(computed[1:])
 
 
-def test_a_cache_that_cannot_be_trimmed_is_filled_again() -> None:
-    """A sliding window that is full: edits are computed from the start, and nothing is lost."""
+@pytest.mark.parametrize("method", ["plain", "copy"])
+def test_a_window_is_rewound_or_filled_again(method: str) -> None:
+    """Edits of a context that is longer than the window, near its end and far from it."""
     one_letter_each = of_merges(bytes(range(33, 33 + 90)), [])
     model: LanguageModel[Any] = LanguageModel(
         model=random_model(sliding_window=16), tokenizer=one_letter_each
     )
-    decoder = assemble(model, None, DraftingOptions(method="copy"))
+    decoder = assemble(model, None, DraftingOptions(method=method))
     kept = Conversation(decoder)
-    for length in (40, 45, 30, 60, 30):
+    for length in (40, 45, 30, 60, 30, 8):
         prompt = Prompt(target=[TargetId(1 + i % 90) for i in range(length)])
         turn, fresh = kept.generate(prompt, max_tokens=6), Generation(decoder, prompt, max_tokens=6)
         for _ in turn:
