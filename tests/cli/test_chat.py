@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +320,44 @@ def test_a_snapshot_in_part_is_completed(models: dict[str, str], tmp_path: Path)
         )
     assert found.returncode == 0, found.stderr
     assert found.stdout == talk(models, "Kto?").stdout
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal(tmp_path: Path) -> None:
+    """With line editing: a message of two lines, a command that does not exist, and Ctrl-D."""
+    pytest.importorskip("prompt_toolkit")
+    person, terminal = os.openpty()
+    options = ["--target", DEMO / "target", "--no-calibrate", "-m", "20"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokalign", "chat", *map(str, options)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=(tmp_path / "stderr").open("wb"),
+        env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)},
+        cwd=ROOT,
+    )
+    os.close(terminal)
+    os.set_blocking(person, False)
+    shown = b""
+
+    def shows(wanted: bytes) -> bool:
+        nonlocal shown
+        with suppress(OSError):
+            shown += os.read(person, 4096)
+        return wanted in shown
+
+    def told(wanted: str) -> bool:
+        shows(b"")
+        return wanted in (tmp_path / "stderr").read_text("utf-8")
+
+    wait_for(lambda: shows(b"\x1b[?2004h"))  # pasted text can be told from typed text now
+    os.write(person, "Zażółć\x1b\rgęślą\r".encode())
+    wait_for(lambda: told("tokens/s"))
+    os.write(person, b"/nothing\r")
+    wait_for(lambda: told("there is no command /nothing"))
+    os.write(person, b"\x04")
+    wait_for(lambda: (shows(b""), process.poll())[1] is not None)
+    os.close(person)
+    assert process.returncode == 0
+    kept = "".join(path.read_text("utf-8") for path in tmp_path.rglob("chat-history"))
+    assert "+Zażółć\n+gęślą\n" in kept

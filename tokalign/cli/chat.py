@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,8 +90,8 @@ def command(**given: Any) -> None:
     options = Options(**given)
     noted = partial(note, quiet=options.quiet)
     loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
-    decoder = model.load(loaded=loaded, note=noted)
     entries = open_entries(history_file() if options.history else None)
+    decoder = model.load(loaded=loaded, note=noted)
     noted("/help lists the commands, Ctrl-D leaves")
     Chat(decoder, model, options).run(entries)
 
@@ -135,7 +135,7 @@ class Chat:
         self._conversation = self._opening(options.prompt_cache_file)
         self._color = options.color
         self._retries = 0
-        self._last: Generation | None = None
+        self._last: dict[str, Any] | None = None  # figures of the last answer
 
     def run(self, entries: Entries) -> None:
         """Take entries until there are no more, or until one of them is /exit."""
@@ -201,7 +201,7 @@ class Chat:
         if self._last is None:
             return "there is no answer yet"
         held, size = len(self._conversation.held), self._conversation.nbytes
-        figures = as_text(self._last.summary(), host_times=self._options.verbose)
+        figures = as_text(self._last, host_times=self._options.verbose)
         return f"{figures}\n{held} tokens of context are kept, in {size / 1e6:.1f} MB"
 
     # -- answers -----------------------------------------------------------------------------------
@@ -218,16 +218,22 @@ class Chat:
                     f"holds {error.limit}; /reset begins a new one"
                 ) from error
             raise
-        self._last = generation
         begun = self._model.prefill_response or ""
         self._write(begun)
         interrupted = self._say(generation)
-        text = begun + generation.summary()["text"]
-        if text:
-            self._dialogue.answer(text)
+        summary = generation.summary()
+        summary["text"] = begun + summary["text"]
+        if interrupted:
+            summary["finish_reason"] = "interrupted"
+        if summary["text"]:
+            self._dialogue.answer(summary["text"])
         else:
             self._dialogue.withdraw()
-        self._conclude(generation, text, interrupted=interrupted)
+        self._last = summary
+        if self._options.as_json:
+            write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
+        else:
+            self._tell(closing_line(summary, self._plain_seconds))
 
     def _begin(self) -> Generation:
         decoder, model, messages = self._decoder, self._model, self._dialogue.messages
@@ -269,14 +275,6 @@ class Chat:
         self._write("\n")
         return interrupts.asked
 
-    def _conclude(self, generation: Generation, text: str, *, interrupted: bool) -> None:
-        ended = {"finish_reason": "interrupted"} if interrupted else {}
-        if self._options.as_json:
-            answer = {**generation.summary(), "text": text, **ended}
-            write(safe_json(json.dumps(answer, ensure_ascii=False)) + "\n")
-        else:
-            self._tell(closing_line(generation, self._plain_seconds, interrupted=interrupted))
-
     @property
     def _plain_seconds(self) -> float | None:
         """Seconds per token of plain decoding, if they are known."""
@@ -313,25 +311,23 @@ class Chat:
             tell(visible(text))
 
 
-def closing_line(
-    generation: Generation, plain_seconds: float | None, *, interrupted: bool = False
-) -> str:
+def closing_line(summary: Mapping[str, Any], plain_seconds: float | None) -> str:
     """One line about an answer: how long it is, how fast it came, and what cut it off.
 
-    plain_seconds: per token of plain decoding; None if that is not known. A few rounds are not
-    compared with it, as they say too little.
+    summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
+    not known. A few rounds are not compared with it, as they say too little.
     """
-    statistics = generation.statistics
-    told = [f"{statistics.generation_tokens} tokens"]
-    rate = statistics.tokens_per_second
+    told = [f"{summary['generation_tokens']} tokens"]
+    rate = summary["tokens_per_second"]
     if rate:
         told.append(f"{rate:.1f} tokens/s")
-        if plain_seconds is not None and statistics.rounds >= _ENOUGH_ROUNDS:
+        if plain_seconds is not None and summary["rounds"] >= _ENOUGH_ROUNDS:
             told.append(f"{rate * plain_seconds:.2f} x plain decoding")
-    if interrupted:
-        told.append("interrupted")
-    elif statistics.finish_reason == "length":
-        told.append("cut off by --max-tokens or the end of the context")
+    match summary["finish_reason"]:
+        case "interrupted":
+            told.append("interrupted")
+        case "length":
+            told.append("cut off by --max-tokens or the end of the context")
     return f"[{', '.join(told)}]"
 
 

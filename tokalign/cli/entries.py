@@ -11,6 +11,7 @@ from typing import Protocol, TextIO
 from platformdirs import user_state_path
 
 from tokalign.cli.dialogue import COMMANDS, EntryLines
+from tokalign.errors import MissingAssetError
 
 PROMPT, MORE = "> ", "… "
 
@@ -81,10 +82,19 @@ class EditedEntries:
 
 
 def open_entries(history: Path | None) -> Entries:
-    """Line editing if stdin and stdout are a terminal, else plain lines."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    """Line editing if stdin and stdout are a terminal, else plain lines.
+
+    Raises: MissingAssetError if the library for it is not installed.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return StreamEntries(sys.stdin)
+    try:
         return EditedEntries(history)
-    return StreamEntries(sys.stdin)
+    except ModuleNotFoundError as error:
+        raise MissingAssetError(
+            "line editing needs prompt_toolkit, which is not installed; install it with: "
+            "pip install 'tokalign[mlx]'"
+        ) from error
 
 
 def history_file() -> Path:

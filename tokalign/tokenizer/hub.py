@@ -75,7 +75,7 @@ def _indexed_weights(index: Path) -> list[str]:
 TOKENIZER = Wanted(("tokenizer.json", "tokenizer_config.json"), missing_from_tokenizer)
 
 MODEL = Wanted(
-    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.tok"),
+    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py", "*.tok"),
     missing_from_model,
 )
 
