@@ -114,6 +114,9 @@ def test_a_cached_prompt_is_continued(
 def test_a_cached_system_message_needs_no_prompt(models: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "cached.safetensors"
     assert cache(models, file, "--system-prompt", "Odpowiadaj krótko.")["prompt_tokens"] > 5
+    rest = ["--target", models["target"], "-p", REST, "--prompt-cache-file", str(file)]
+    message = refused(UsageError, CliRunner().invoke(decode_command, rest))
+    assert "ends after a system message" in message
     bare = ["--target", models["target"], "--prompt-cache-file", str(file)]
     assert "--system-prompt or both" in refused(UsageError, CliRunner().invoke(command, bare))
 

@@ -69,7 +69,7 @@ def command(
     with progress(len(ids), "reading the prompt", quiet=quiet) as advance:
         session.watch_prefill(advance)
         session.settle(ids)
-    write_prompt_cache(file, session.layers, ids, model)
+    write_prompt_cache(file, session.layers, ids, model, is_open=prompt is not None)
     written = {"file": str(file), "prompt_tokens": len(ids), "bytes": file.stat().st_size}
     if as_json:
         print_json(written)

@@ -122,6 +122,11 @@ def _begin(decoder: Decoder, model: GenerationOptions, options: Options, text: s
             "part of the cached prompt; give it to tokalign cache-prompt"
         )
     found = read_prompt_cache(options.prompt_cache_file, decoder.target)
+    if not found.is_open:
+        raise UsageError(
+            f"{options.prompt_cache_file} ends after a system message, and only a message of the "
+            "user can go on; give --prompt to tokalign cache-prompt too, or use the file with chat"
+        )
     decoder = decoder.continuing(found)
     prompt = decoder.rest_of_prompt(
         messages, after=found.ids, use_template=use_template, variables=variables

@@ -42,6 +42,7 @@ from tokalign.runtime.mlx.prompt_cache import PromptCache
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
@@ -201,8 +202,10 @@ class Decoder:
         text = plain_text(messages)
         if template is not None:
             text = template.render_rest(messages, **(variables or {}))
-        rest = encode_rest(self.target.tokenizer, text)
-        return Prompt(target=[*(after or ()), *rest])
+        tokenizer = self.target.tokenizer
+        if after is not None and opens_segment(tokenizer, after):
+            return Prompt(target=[*after, *tokenizer.encode(text, specials=True)])
+        return Prompt(target=[*(after or ()), *encode_rest(tokenizer, text)])
 
     def continuing(self, cache: PromptCache) -> Decoder:
         """This decoder with the cache options that a prompt cache was written with.

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _SUFFIX = ".safetensors"
 _REMEDY = "write it again with: tokalign cache-prompt"
 _PREFIX = "tokalign_"
-_WEIGHTS, _TOKENIZER, _IDS, _DIGEST = (
-    _PREFIX + name for name in ("weights", "tokenizer", "ids", "digest")
+_WEIGHTS, _TOKENIZER, _IDS, _OPEN, _DIGEST = (
+    _PREFIX + name for name in ("weights", "tokenizer", "ids", "open", "digest")
 )
 
 
@@ -54,12 +54,14 @@ class PromptCache:
 
     layers: as mlx-lm's functions take them. model: the name that the file gives for its model.
     ids: what the cache holds, None if the file does not say. length: how many ids that are.
+    is_open: whether it ends in a message of the user, which may go on.
     """
 
     layers: list[Any]
     model: str
     ids: tuple[TargetId, ...] | None
     length: int
+    is_open: bool
 
     @property
     def kv_bits(self) -> tuple[int, int] | None:
@@ -87,12 +89,17 @@ class PromptCache:
 
 
 def write_prompt_cache(
-    path: Path, layers: list[Any], ids: Sequence[TargetId], model: LanguageModel[TargetId]
+    path: Path,
+    layers: list[Any],
+    ids: Sequence[TargetId],
+    model: LanguageModel[TargetId],
+    *,
+    is_open: bool = True,
 ) -> None:
     """Write the cache of `ids`, whole or not at all.
 
-    path: its name ends in .safetensors. Raises: UsageError for another name, and if the file cannot
-    be written.
+    path: its name ends in .safetensors. is_open: as of `PromptCache`. Raises: UsageError for
+    another name, and if the file cannot be written.
     """
     _require_suffix(path)
     told = {
@@ -101,6 +108,7 @@ def write_prompt_cache(
         _WEIGHTS: content_fingerprint(model.model),
         _TOKENIZER: model.tokenizer.fingerprint,
         _IDS: json.dumps([int(i) for i in ids]),
+        _OPEN: json.dumps(is_open),
     }
     told[_DIGEST] = _digest(layers, told)
     with appearing(path) as temporary:
@@ -129,6 +137,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         layers, told = load_prompt_cache(str(path), return_metadata=True)
         ours = any(name.startswith(_PREFIX) for name in told)
         ids = tuple(json.loads(told[_IDS])) if ours else None
+        is_open = bool(json.loads(told[_OPEN])) if ours else True
         length = int(layers[0].offset)
         mx.eval([layer.state for layer in layers])
         sound = ids is None or _is_as_written(layers, told, len(ids))
@@ -142,7 +151,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
     _require_same_model(path, len(layers), told, model)
     if ids is not None:
         remember(layers, ids)
-    return PromptCache(layers=layers, model=told["model"], ids=ids, length=length)
+    return PromptCache(layers=layers, model=told["model"], ids=ids, length=length, is_open=is_open)
 
 
 def _require_suffix(path: Path) -> None:
