@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 def command(
     *,
     method: str,
-    dictionary: Path | None,
-    language: str | None,
+    dictionary: tuple[Path, ...],
+    language: tuple[str, ...],
     order: str,
     target: str,
     text_file: Path,

@@ -90,6 +90,11 @@ class DictSpecTable:
         found = self._trie.prefixes(self._packers[len(tail)](*tail))
         return self._read(found[-1]) if found else None
 
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """See `dictionary.Dictionary`."""
+        found = self.longest_match(suffix)
+        return 0 if found is None else found.matched
+
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:
