@@ -137,8 +137,12 @@ def verify_table(path: Path) -> None:
 
     Raises: BundleError, MissingAssetError.
     """
-    bundle = open_bundle(path, verify=True)
-    with _errors_name(path):
+    check_tables(open_bundle(path, verify=True), str(path))
+
+
+def check_tables(bundle: Bundle, name: str) -> None:
+    """Check that the tables in a verified bundle can be read. Raises: BundleError with `name`."""
+    with _errors_name(name):
         if bundle.kind == "dictionary":
             read_dictionary(bundle)
         elif bundle.kind == "alignment":
@@ -248,7 +252,7 @@ def _open_kind(path: Path, kind: str) -> Bundle:
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
+def _errors_name(path: Path | str) -> Iterator[None]:
     """Have an error in reading tables say which file they are in."""
     try:
         yield
