@@ -92,7 +92,7 @@ def command(
     )
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
-    drafting = choose_drafting(resolved.tokenizer, None, options, note=tell)
+    drafting = choose_drafting(resolved.tokenizer, None, options, beside=resolved.folder, note=tell)
     costs = Costs(rows=(1.0, 1.0 + row_cost))
     drafting = replace(drafting, costs=lambda: costs)
     encoded = resolved.tokenizer.encode_batch(read_texts(text_file, field=field, limit=limit))
