@@ -23,6 +23,12 @@ def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Curves and passed checks of a developer change no test, and no test changes them."""
+    os.environ["TOKALIGN_CACHE"] = str(tmp_path_factory.mktemp("user-cache"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = shared_folder()

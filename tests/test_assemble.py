@@ -22,7 +22,6 @@ from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import CacheOptions
 from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.travelling import pull_tables, push_tables
 
@@ -119,11 +118,7 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a cache": (
         "--kv-bits 8 --kv-group-size 32 --quantized-kv-start 7 --prefill-step-size 9",
-        {
-            "cache_options": CacheOptions(
-                kv_bits=8, kv_group_size=32, quantized_kv_start=7, prefill_step_size=9
-            )
-        },
+        {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 7, "prefill_step_size": 9},
     ),
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, write_file
-from tokalign.errors import UsageError
+from tokalign.errors import OutputError, UsageError
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])
@@ -35,7 +35,7 @@ def refuse(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "raised"), [(interrupt, KeyboardInterrupt), (refuse, UsageError)]
+    ("failure", "raised"), [(interrupt, KeyboardInterrupt), (refuse, OutputError)]
 )
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_failure_at_any_step_keeps_the_old_file_and_leaves_nothing_else(

@@ -5,12 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokalign.api import GenerationResponse, speculative_generate_step, stream_generate
+    from tokalign.api import (
+        GenerationResponse,
+        batch_generate,
+        generate,
+        load,
+        patch_mlx_lm,
+        speculative_generate_step,
+        stream_generate,
+    )
     from tokalign.runtime.session_store import clear_session
 
 __version__ = "0.1.0"
 
-__all__ = ["GenerationResponse", "clear_session", "speculative_generate_step", "stream_generate"]
+__all__ = [
+    "GenerationResponse",
+    "batch_generate",
+    "clear_session",
+    "generate",
+    "load",
+    "patch_mlx_lm",
+    "speculative_generate_step",
+    "stream_generate",
+]
 
 
 def __getattr__(name: str) -> Any:

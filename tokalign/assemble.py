@@ -140,11 +140,17 @@ def choose_dtype(asked: str | None, *, note: Note = no_note) -> str | None:
 
 
 def load_models(
-    names: Sequence[str], *, dtype: str | None = None, note: Note = no_note
+    names: Sequence[str],
+    *,
+    dtype: str | None = None,
+    adapter: Path | None = None,
+    trust_remote_code: bool = False,
+    note: Note = no_note,
 ) -> list[LanguageModel[Any]]:
     """Load the models that `names` stand for; `note` is told where each was found.
 
-    dtype: as asked in `choose_dtype`. All models are found before the first one is loaded.
+    dtype: as asked in `choose_dtype`. adapter: laid over the first model. trust_remote_code: as in
+    `load_weights`, for all of them. All models are found before the first one is loaded.
     Raises: as `resolve_model` and `LanguageModel.from_folder`.
     """
     from tokalign.runtime.decoder import LanguageModel
@@ -153,7 +159,13 @@ def load_models(
     for place in places:
         note(place.description)
     dtype = choose_dtype(dtype, note=note)
-    return [LanguageModel.from_folder(place.folder, dtype=dtype) for place in places]
+    adapters = [adapter, *[None] * len(places)]
+    return [
+        LanguageModel.from_folder(
+            place.folder, dtype=dtype, adapter=over, trust_remote_code=trust_remote_code
+        )
+        for place, over in zip(places, adapters, strict=False)
+    ]
 
 
 def keep_loaded() -> None:
@@ -174,20 +186,31 @@ def load_decoder(
     options: DraftingOptions,
     *,
     dtype: str | None = None,
+    adapter: Path | None = None,
+    trust_remote_code: bool = False,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
+    loaded: Callable[..., object] = lambda *_models: None,
     note: Note = no_note,
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
-    A draft model that the method does not use is not loaded. dtype: as in `load_models`.
+    A draft model that the method does not use is not loaded. dtype, trust_remote_code: as in
+    `load_models`. adapter: laid over the target.
+    loaded: called with the target and, if one is used, the draft model (`LanguageModel`s) before
+    anything is decided by what is known of this machine.
     Raises: as `load_models` and `assemble`.
     """
     choose_method(options.method, draft=draft is not None, dictionary=True)  # fail before loading
     draft = _used_draft(draft, options, note)
     ours, *theirs = load_models(
-        [target, *([] if draft is None else [draft])], dtype=dtype, note=note
+        [target, *([] if draft is None else [draft])],
+        dtype=dtype,
+        adapter=adapter,
+        trust_remote_code=trust_remote_code,
+        note=note,
     )
+    loaded(ours, *theirs)
     return assemble(
         ours, theirs[0] if theirs else None, options, sampler=sampler, cache=cache, note=note
     )

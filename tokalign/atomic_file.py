@@ -2,21 +2,25 @@
 
 The content is written under a temporary name in the same folder, synced to the disk and renamed.
 Whatever happens in between, the path holds the old file or the new one, never a part of it.
+Pipes and devices are refused: the rename would put a file in their place.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tokalign.errors import UsageError
+from tokalign.errors import OutputError, TokalignError, UsageError
 
 TEMPORARY_SUFFIX = ".partial"
 """How the temporary names end. Only a killed process leaves such a file."""
 
 _REMEDY = "choose a folder that exists and that you may write to"
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def write_file(
@@ -25,7 +29,7 @@ def write_file(
     """Write bytes as they are, or text as UTF-8.
 
     parents: make the folders that are missing. remedy: what the user can do if this fails.
-    Raises: UsageError.
+    Raises: UsageError; OutputError for a disk that is full or broken.
     """
     data = content.encode() if isinstance(content, str) else content
     with appearing(path, parents=parents, remedy=remedy) as temporary:
@@ -33,23 +37,40 @@ def write_file(
 
 
 @contextmanager
-def appearing(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> Iterator[Path]:
+def appearing(
+    path: Path, *, parents: bool = False, remedy: str = _REMEDY, sync: bool = True
+) -> Iterator[Path]:
     """Give a temporary path; what the body writes there appears at `path` when the body ends.
 
     The body does nothing but write: every OSError in it is taken for a failed write.
-    parents, remedy: see `write_file`. Raises: UsageError.
+    parents, remedy, errors: see `write_file`.
+    sync: wait until the content is on the disk. Without it, a power cut can leave a part of the
+        file at `path`, so that whoever reads it has to notice that.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("it is not a regular file")
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"{path} cannot be written ({reason}); {remedy}") from error
+        raise unwritable(path, error, remedy) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
+    """The error that says why a path cannot be written: OutputError for the disk, else UsageError.
+
+    remedy: what the user can do, besides making room on a disk that is full.
+    """
+    problem = f"{path} cannot be written ({error.strerror or error})"
+    if error.errno in _OF_THE_DISK:
+        return OutputError(f"{problem}; make room on that disk, or {remedy}")
+    return UsageError(f"{problem}; {remedy}")

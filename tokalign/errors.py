@@ -4,6 +4,7 @@
     ├── UsageError                exit 2   the caller: an argument is wrong
     ├── ContextLengthError        exit 2   the caller: shorten the prompt
     ├── CorpusError               exit 1   the owner of the corpus
+    ├── OutputError               exit 1   the machine: make room, or keep the stream open
     ├── VocabularyError           exit 3   the owner of the tokenizer file
     ├── IncompatibleError         exit 3   the pair: these parts do not fit together
     │   ├── FingerprintError      exit 3   rebuild the table for this tokenizer
@@ -48,6 +49,10 @@ class CorpusError(TokalignError):
         self.path, self.line = path, line
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
         super().__init__(where + message)
+
+
+class OutputError(TokalignError):
+    """A full disk, or a stream that takes no more: what was to be written is not wrong."""
 
 
 class VocabularyError(TokalignError):

@@ -8,9 +8,11 @@ import pytest
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 
 from tokalign.bpe.pretokenizer import RegexSplitter, as_bytes, as_text
-from tokalign.tokenizer.formats.tokenizer_json import GPT2_PATTERN
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.formats.pipeline import GPT2_PATTERN
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 mostly_words = st.text(st.sampled_from("aAłŻé 'sºĀ" + "1.\n\xa0\x1c\u0301жß"), max_size=12)
@@ -46,3 +48,46 @@ def test_only_white_space_after_white_space_unsettles_more_than_the_last_piece(
     ):
         count -= 1
     assert splitters[0].settled([*pieces, b"more"], len(pieces)) == count
+
+
+WORD = r"[^\r\n\p{L}\p{N}]?"
+BIG, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O_PATTERN = (
+    rf"{WORD}{BIG}*{SMALL}+{ENDING}|{WORD}{BIG}+{SMALL}*{ENDING}|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+UNKNOWN = [r"\p{L}+", r"[a-z]+'?|\d{1,2}", rf"(?:{GPT2_PATTERN})"]
+"""Expressions that published tokenizers do not have; two leave gaps."""
+
+
+@pytest.mark.parametrize("pattern", [GPT2_PATTERN, GPT4O_PATTERN, *UNKNOWN])
+@given(text=st.one_of(mostly_words, st.text(st.sampled_from("aA'rRvelsx1 !"), max_size=12)))
+def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> None:
+    """`'r` are two pieces for GPT-2 until an `e` follows."""
+    splitter = RegexSplitter(pattern)
+    assert splitter.is_known != (pattern in UNKNOWN)
+    whole = splitter.split(text.encode())
+    assert b"".join(whole) == text.encode()
+    for cut in range(1, len(text)):
+        pieces = splitter.split(text[:cut].encode())
+        settled = splitter.settled(pieces, len(pieces))
+        assert pieces[:settled] == whole[:settled]
+        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
+        if splitter.only_grows(pieces[-1]) and settled == len(pieces) - 1:
+            assert whole[settled].startswith(pieces[-1])
+
+
+@pytest.mark.parametrize("pattern", UNKNOWN)
+@given(text=mostly_words)
+def test_gaps_between_matches_are_pieces_as_in_the_library(pattern: str, text: str) -> None:
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    theirs = [piece for piece, _ in split.pre_tokenize_str(text)]
+    assert [piece.decode() for piece in RegexSplitter(pattern).split(text.encode())] == theirs
+
+
+@pytest.mark.slow
+def test_an_expression_that_backtracks_for_ever_is_stopped() -> None:
+    with pytest.raises(VocabularyError, match=r"takes more than 2\.0 s for 61 characters"):
+        RegexSplitter("(?:a|aa)+b").split(b"a" * 60 + b"c")

@@ -11,6 +11,7 @@ import pytest
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
+from tokalign.build import pipeline
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import (
     BackoffOptions,
@@ -110,6 +111,19 @@ def test_the_stages_are_counted_to_their_ends(tmp_path: Path, tokenizers: tuple[
     assert all(0 <= done <= total for total, done in stages.values())
     total, done = stages["Counting word n-grams"]
     assert done == total
+
+
+def test_a_pair_is_measured_on_no_more_text_than_fits_and_stamped_with_all_of_it(
+    tmp_path: Path, tokenizers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small archive may hold gigabytes of lines."""
+    whole = write_corpus(tmp_path)
+    monkeypatch.setattr(pipeline, "_MOST_CHARACTERS", 100)
+    bundle = build_pair(*tokenizers, Corpus([whole]))
+    measured = bundle.statistics["text_bytes"]
+    assert 100 <= measured < 300
+    [stamp] = bundle.corpus["files"]
+    assert stamp["text_bytes"] == whole.stat().st_size > 10 * measured
 
 
 def test_nothing_is_written_unless_everything_is_built(

@@ -133,13 +133,6 @@ def test_the_agreed_path_goes_where_the_target_goes(tree: TokenTree, data: st.Da
     assert tree.agreed_path(chosen) == path
 
 
-@given(trees(), st.data())
-def test_ids_off_the_first_chain_are_counted(tree: TokenTree, data: st.DataObject) -> None:
-    path = tree.path_to(data.draw(st.integers(-1, len(tree) - 1)))
-    on_chain = sum(1 for i in path if text_to(tree, i) == list(tree.first_chain.ids[: i + 1]))
-    assert tree.off_chain(path) == len(path) - on_chain
-
-
 @given(trees(), few_ids)
 def test_a_target_that_says_a_text_agrees_with_the_path_of_it(
     tree: TokenTree, ids: list[TargetId]

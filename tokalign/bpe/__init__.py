@@ -1,6 +1,6 @@
 """Byte-pair encoding as theory: what a canonical encoding is, and which tokens may meet in one.
 
-Imports nothing else of tokalign. Read `merges.py` (rules and merging), `encoder.py` (bytes to
-ids), `spines.py` and `validity.py` (which tokens may stand side by side), then `incremental.py`
-and `stable_prefix.py` (a text that grows). The proofs are in `docs/lossless.md`.
+Imports nothing else of tokalign but its errors. Read `merges.py` (rules and merging), `encoder.py`
+(bytes to ids), `spines.py` and `validity.py` (which tokens may stand side by side), then
+`incremental.py` and `stable_prefix.py` (a text that grows). The proofs are in `docs/lossless.md`.
 """

@@ -12,7 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tokalign.build.text_files import KINDS, FileStamp, Report, TextFile, refuse
+from tokalign.build.text_files import (
+    KINDS,
+    FileStamp,
+    Report,
+    TextFile,
+    refuse,
+    require_regular,
+)
 from tokalign.errors import CorpusError
 
 Progress = Callable[[int], None]
@@ -38,8 +45,8 @@ class Corpus:
         field, report: see `TextFile`.
         weights: file name -> how many times each occurrence in the file counts; over 0, at most
             three decimals, 1 for files that are not named.
-        Raises: CorpusError for a file that is missing, of an unknown kind or named twice, and for
-            a weight that is wrong or of no file.
+        Raises: CorpusError for a file that is missing, not a regular file, of an unknown kind or
+            named twice, and for a weight that is wrong or of no file.
         """
         self._paths = sorted(paths, key=lambda path: path.name)
         self._field, self._report = field, report
@@ -59,8 +66,8 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, of all files together."""
-        return sum(path.stat().st_size for path in self._paths)
+        """Bytes on disk, of all files together. Raises: CorpusError for one that is gone."""
+        return sum(require_regular(path).st_size for path in self._paths)
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -94,8 +101,10 @@ class Corpus:
             yield weight, file.paragraphs()
             stamps.append(file.stamp(weight))
         if not sum(stamp.lines for stamp in stamps):
+            skipped = sum(stamp.skipped for stamp in stamps)
+            but = f" but {skipped:,} lines that cannot be read" if skipped else ""
             raise CorpusError(
-                "the corpus is empty; give at least one file with text",
+                f"the corpus is empty{but}; give at least one file with text",
                 path=", ".join(path.name for path in self._paths) or None,
             )
         self._stamps = stamps
@@ -106,8 +115,7 @@ def _check_file(path: Path) -> None:
         raise CorpusError(
             f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}", path=str(path)
         )
-    if not path.is_file():
-        raise CorpusError("no such file; give an existing corpus file", path=str(path))
+    require_regular(path)
 
 
 def _check_weight(name: str, weight: float, names: Sequence[str]) -> None:

@@ -8,9 +8,8 @@ interrupted build changes nothing. What is built: `dictionary/dictionary_bundle.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from tokalign.atomic_file import write_file
@@ -27,6 +26,9 @@ Builder = Callable[[Corpus, Stage], Bundle]
 
 COVERAGE_BYTES = 1 << 23
 """The coverage of a pair is measured on about so many bytes (on disk) of the corpus."""
+
+_MOST_CHARACTERS = 1 << 26
+"""And on no more than so many characters: an archive may be a thousandth of its text."""
 
 _ENTRIES = {"dictionary": "entries", "alignment": "intersection_pairs"}
 """For each kind of bundle, the statistic that counts its entries."""
@@ -94,12 +96,21 @@ def build_pair(
         bundle = build_alignment(
             draft,
             target,
-            islice(corpus.lines(advance), 0, None, every),
+            _sample(corpus.lines(advance), every),
             progress=lambda tokens: advance(token_bytes * tokens),
         )
     return replace(
         bundle, corpus=corpus.stamp, parameters={**bundle.parameters, "coverage_every": every}
     )
+
+
+def _sample(lines: Iterable[str], every: int) -> Iterator[str]:
+    """Every n-th line, up to `_MOST_CHARACTERS`. All lines are read: the stamp is of all."""
+    left = _MOST_CHARACTERS
+    for number, line in enumerate(lines):
+        if number % every == 0 and left > 0:
+            left -= len(line)
+            yield line
 
 
 def _write(path: Path, bundle: Bundle) -> WrittenTable:

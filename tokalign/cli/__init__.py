@@ -5,12 +5,17 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
+from io import StringIO
+from typing import TextIO
 
 import click
 
 from tokalign import __version__
+from tokalign.cli.streams import finish, one_line, open_closed_streams, tell, unwritten, visible
+from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
 
 _COMMANDS = {
     "bench": "Measure every way to draft against plain decoding.",
@@ -31,6 +36,20 @@ _COMMANDS = {
 
 _CLOSE = 0.75
 """How similar (`difflib`) an option has to be to a mistyped one to be suggested for it."""
+
+_OF_A_STREAM = {errno.EBADF, errno.EIO, errno.ENOSPC, errno.EPIPE, errno.EFBIG, errno.EDQUOT}
+_OF_THE_CALLER = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+"""With these the system says that a path was not the right one."""
 
 
 class _LazyGroup(click.Group):
@@ -77,31 +96,60 @@ def main() -> None:
     Exit codes: 0 ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset,
     130 interrupt.
     """
-    from tokalign.errors import MissingAssetError, TokalignError
+    open_closed_streams()
+    stdout, stderr = sys.stdout, sys.stderr  # click replaces them when a reader is gone
+    status = _run(stdout)
+    if (error := finish(stdout)) is not None and not status:
+        status = _complain(unwritten(error))
+    finish(stderr)
+    sys.exit(status)
 
+
+def _run(stdout: TextIO) -> int:
+    """Run a command and say what went wrong; returns the exit code."""
     try:
         status = group.main(standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             _drop_far_suggestions(error)
-        error.show()
-        status = error.exit_code
+        shown = StringIO()
+        error.show(file=shown)
+        tell(visible(shown.getvalue().rstrip("\n")))
+        return error.exit_code
     except TokalignError as error:
-        print(f"tokalign: {error}", file=sys.stderr)
-        status = error.exit_code
+        return _complain(error)
     except ModuleNotFoundError as error:
         # Commands that run models import mlx before they look for any model.
         if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
             raise
-        print(
-            "tokalign: this command runs models with mlx, which is not installed; "
-            "install it with: pip install 'tokalign[mlx]'",
-            file=sys.stderr,
+        return _complain(
+            MissingAssetError(
+                "this command runs models with mlx, which is not installed; "
+                "install it with: pip install 'tokalign[mlx]'"
+            )
         )
-        status = MissingAssetError.exit_code
     except (KeyboardInterrupt, click.Abort):
-        print("tokalign: interrupted", file=sys.stderr)
-        status = 130
-    except BrokenPipeError:
-        status = 1
-    sys.exit(status if isinstance(status, int) else 0)
+        tell("tokalign: interrupted")
+        return 130
+    except OSError as error:
+        return _complain(_of_the_system(error))
+    except SystemExit as ended:
+        if sys.stdout is not stdout:  # what click does when the reader of its help is gone
+            return _complain(unwritten(BrokenPipeError()))
+        status = ended.code  # of a shell that asked for completions
+    return status if isinstance(status, int) else 0
+
+
+def _complain(error: TokalignError) -> int:
+    tell(f"tokalign: {one_line(str(error))}")
+    return error.exit_code
+
+
+def _of_the_system(error: OSError) -> TokalignError:
+    """What the system refuses where no command expected it, with the path if there is one."""
+    reason = error.strerror or str(error)
+    if error.filename is None:  # streams have no names, and click writes to stdout
+        return unwritten(error) if error.errno in _OF_A_STREAM else OutputError(reason)
+    if error.errno in _OF_THE_CALLER:
+        return UsageError(f"{error.filename}: {reason}; give a path that you may use")
+    return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")

@@ -20,7 +20,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
-from tokalign.cli.output import json_option, note, progress, quiet_option, to_json
+from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
@@ -137,7 +137,7 @@ def command(**given: Any) -> None:
     about = {"command": _command_line(click.get_current_context()), **about}
     for path, form in zip(options.save, forms[1:], strict=True):
         write_file(path, _written(form, comparison, about, curve))
-    click.echo(_written(forms[0], comparison, about, curve), nl=False)
+    echo(_written(forms[0], comparison, about, curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "

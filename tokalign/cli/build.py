@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import CORPUS, shipped
@@ -189,7 +189,7 @@ def command(
     if as_json:
         print_json(_as_json(built))
     else:
-        click.echo(_as_text(built))
+        echo(_as_text(built))
 
 
 def _plan(

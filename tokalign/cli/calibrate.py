@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.drafting_options import dtype_option
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import CORPUS, shipped
 
@@ -76,7 +76,7 @@ def command(
     if as_json:
         print_json(curve.to_json())
     else:
-        click.echo(table([*_rows(curve), ("verdict", curve.expectation())]))
+        echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
 
 def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:

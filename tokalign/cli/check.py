@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
 
@@ -65,7 +65,7 @@ def command(
     if as_json:
         print_json(result)
     else:
-        click.echo(table((name.replace("_", " "), value) for name, value in result.items()))
+        echo(table((name.replace("_", " "), value) for name, value in result.items()))
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

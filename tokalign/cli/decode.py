@@ -22,6 +22,7 @@ from tokalign.cli.drafting_options import (
     translation_option,
 )
 from tokalign.cli.output import colours_wanted, json_option, note, print_json, quiet_option
+from tokalign.cli.streams import for_stdout, tell, write
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
 
@@ -74,6 +75,32 @@ class Options:
         note(message, quiet=self.quiet)
 
 
+def _read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """One text or several, as typed. Raises: UsageError for one that is not UTF-8.
+
+    Other bytes reach a command as halves of surrogate pairs, which no tokenizer takes.
+    """
+    try:
+        "".join(value or "").encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8") from error
+    return value
+
+
+def _read_stdin() -> str:
+    """The prompt on stdin. Raises: UsageError."""
+    try:
+        text = sys.stdin.read()
+        text.encode()
+        return text
+    except UnicodeError as error:
+        raise UsageError("the prompt on stdin is not UTF-8; give it in UTF-8") from error
+    except OSError as error:
+        raise UsageError(
+            f"stdin cannot be read ({error.strerror or error}); give the prompt with --prompt TEXT"
+        ) from error
+
+
 def _read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int:
     """As in mlx-lm, -1 stands for as many as the context holds. Raises: UsageError."""
     if value == -1 or value >= 1:
@@ -119,7 +146,13 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
 @click.option(
     "--trace", type=_PATH, metavar="FILE", help="Record the proposals for `tokalign project`."
 )
-@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
+@click.option(
+    "-p",
+    "--prompt",
+    required=True,
+    callback=_read_text,
+    help="The prompt; - reads it from stdin.",
+)
 @click.option(
     "-m",
     "--max-tokens",
@@ -150,8 +183,19 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
     help="For sampling: match gives the text of plain decoding with the same seed; residual gives "
     "a text of the same distribution.",
 )
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@click.option("--system-prompt", metavar="TEXT", help="A system message before the prompt.")
+@click.option(
+    "--stop",
+    multiple=True,
+    metavar="TEXT",
+    callback=_read_text,
+    help="End before this text; repeatable.",
+)
+@click.option(
+    "--system-prompt",
+    metavar="TEXT",
+    callback=_read_text,
+    help="A system message before the prompt.",
+)
 @click.option(
     "--chat-template-config",
     metavar="JSON",
@@ -213,7 +257,7 @@ def command(**given: Any) -> None:
         decoder,
         decoder.prompt(
             as_messages(
-                sys.stdin.read() if options.prompt == "-" else options.prompt,
+                _read_stdin() if options.prompt == "-" else options.prompt,
                 system=options.system_prompt,
             ),
             use_template=not options.ignore_chat_template,
@@ -285,14 +329,14 @@ def _write_trace(generation: Generation, path: Path) -> None:
 def _show_text(generation: Generation, options: Options) -> None:
     """Run the generation and, unless --json is given, print its text as it comes."""
     color = colours_wanted() if options.color is None else options.color
-    if color and not options.as_json:
-        options.note(legend())
+    if color and not options.as_json and not options.quiet:
+        tell(legend())
     for text, outcome in generation.texts():
         if not options.as_json and text:
-            sys.stdout.write(styled(text, outcome) if color else text)
-            sys.stdout.flush()
+            shown = for_stdout(text)
+            write(styled(shown, outcome) if color else shown)
     if not options.as_json:
-        sys.stdout.write("\n")
+        write("\n")
 
 
 def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
@@ -300,4 +344,4 @@ def _show_statistics(generation: Generation, options: Options, *, interrupted: b
     if options.as_json:
         print_json(generation.saved_run().to_json() | ended)
     elif not options.quiet:
-        print("\n" + as_text(generation.summary() | ended), file=sys.stderr)
+        tell("\n" + as_text(generation.summary() | ended))

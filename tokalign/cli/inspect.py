@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.output import always_quiet_option, json_option, print_json, table
+from tokalign.cli.output import always_quiet_option, echo, json_option, print_json, table
 
 if TYPE_CHECKING:
     from tokalign.tables.bundle import Bundle
@@ -34,7 +34,7 @@ def command(*, file: Path, as_json: bool) -> None:
     if as_json:
         print_json(described)
     else:
-        click.echo(table(_rows(described)))
+        echo(table(_rows(described)))
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
@@ -55,6 +55,7 @@ def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, obj
             yield from _rows(item, f"{prefix}{key}.")
         elif isinstance(item, list):
             for number, element in enumerate(item, 1):
-                yield from _rows(element, f"{prefix}{key}.{number}.")
+                named = element if isinstance(element, Mapping) else {"": element}
+                yield from _rows(named, f"{prefix}{key}.{number}.")
         else:
             yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item

@@ -1,4 +1,7 @@
-"""What every subcommand shares: data on stdout, progress on stderr, colours only where wanted."""
+"""What every subcommand shares: data on stdout, progress on stderr, colours only where wanted.
+
+How text gets out, and what happens if it does not: `streams.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from typing import Any
 
 import click
 
+from tokalign.cli.streams import for_stdout, one_line, safe_json, tell, write
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 always_quiet_option = click.option(
@@ -21,23 +26,36 @@ always_quiet_option = click.option(
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout, keys in the order given."""
-    click.echo(to_json(result))
+    echo(to_json(result))
 
 
-def to_json(value: Any, *, indent: str = "") -> str:
+def echo(text: str, *, nl: bool = True) -> None:
+    """Print `text` on stdout, for a terminal with its control characters written out.
+
+    Raises: OutputError.
+    """
+    write(for_stdout(text) + "\n" * nl)
+
+
+def to_json(value: Any) -> str:
     """Write JSON with one line per key, and one per element of a list of objects.
 
-    A nested object stays on one line if that has at most 240 columns.
+    A nested object stays on one line if that has at most 240 columns. Control characters in strings
+    are escaped, DEL, C1 and those that change the direction too.
     """
+    return safe_json(_laid_out(value, indent=""))
+
+
+def _laid_out(value: Any, *, indent: str) -> str:
     flat = json.dumps(value, ensure_ascii=False)
     inner = indent + "  "
     if isinstance(value, Mapping) and value and (not indent or len(indent + flat) > 240):
         names = (json.dumps(str(key), ensure_ascii=False) for key in value)
-        values = (to_json(item, indent=inner) for item in value.values())
+        values = (_laid_out(item, indent=inner) for item in value.values())
         lines = [f"{name}: {item}" for name, item in zip(names, values, strict=True)]
         return _block("{", lines, "}", indent)
     if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        return _block("[", [to_json(item, indent=inner) for item in value], "]", indent)
+        return _block("[", [_laid_out(item, indent=inner) for item in value], "]", indent)
     return flat
 
 
@@ -46,9 +64,12 @@ def _block(opening: str, lines: Iterable[str], closing: str, indent: str) -> str
 
 
 def note(message: str, *, quiet: bool = False) -> None:
-    """Print a line on stderr: what an alias stands for, what was left out, a fallback."""
+    """Print a line on stderr: what an alias stands for, what was left out, a fallback.
+
+    Control characters in it are written out, line feeds too: it stays one line.
+    """
     if not quiet:
-        print(message, file=sys.stderr)
+        tell(one_line(message))
 
 
 def colours_wanted() -> bool:
@@ -93,8 +114,8 @@ def progress(
 
 
 def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Format two aligned columns."""
-    pairs = [(name, str(value)) for name, value in rows]
+    """Format two aligned columns. A row is one line, whatever its values contain."""
+    pairs = [(one_line(name), one_line(str(value))) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
@@ -105,4 +126,4 @@ def print_figures(figures: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(figures)
         return
     rows = ((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
-    click.echo(table(rows))
+    echo(table(rows))

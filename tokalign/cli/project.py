@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.output import json_option, note, print_json, quiet_option, table
+from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
     from tokalign.evaluate.project import Projection
@@ -61,7 +61,7 @@ def command(
     if as_json:
         print_json({"tokens": trace.tokens, "curves": {n: _figures(p) for n, p in found.items()}})
     else:
-        click.echo(table((name, _sentence(projection)) for name, projection in found.items()))
+        echo(table((name, _sentence(projection)) for name, projection in found.items()))
 
 
 def _figures(projection: Projection) -> dict[str, Any]:

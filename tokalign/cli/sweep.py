@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tokalign.atomic_file import write_file
-from tokalign.cli.output import json_option, note, print_json, progress, quiet_option
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, variants
@@ -133,7 +133,7 @@ def command(
     if as_json:
         print_json({"results": [asdict(result) for result in found]})
     else:
-        click.echo(_as_text(found))
+        echo(_as_text(found))
 
 
 def _sizes_by_kind(
@@ -150,7 +150,11 @@ def _basis(*parts: object, files: Iterable[Path]) -> str:
     """Twelve digits of everything that the results depend on besides the variant."""
     digest = sha256(json.dumps(parts).encode())
     for path in sorted(files, key=lambda path: path.name):
-        digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+        digest.update(path.name.encode())
+        if path.is_file():
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
     return digest.hexdigest()[:12]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tokalign.build.text_files import TextFile
+from tokalign.build.text_files import TextFile, require_regular
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import PROMPTS, shipped
@@ -34,11 +34,10 @@ _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic
 def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
     """The first `limit` texts of a file that are not blank, with the line breaks inside them.
 
-    Raises: CorpusError for a file that is missing, empty or damaged, and for a line that cannot be
-        read.
+    Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
+        line that cannot be read.
     """
-    if not path.is_file():
-        raise CorpusError("no such file; give an existing .txt or .jsonl file", path=str(path))
+    require_regular(path)
     texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
     found = list(islice((text for text in texts if text.strip()), limit))
     if not found:

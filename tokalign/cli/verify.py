@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.output import always_quiet_option, json_option, print_json
+from tokalign.cli.output import always_quiet_option, echo, json_option, note, print_json
+from tokalign.cli.streams import one_line
 from tokalign.errors import TokalignError
 
 
@@ -28,7 +29,10 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         print_json({"ok": not any(problems.values()), "files": found})
     else:
         for path, problem in problems.items():
-            click.echo(f"tokalign: {problem}" if problem else f"{path}: ok", err=bool(problem))
+            if problem is None:
+                echo(one_line(f"{path}: ok"))
+            else:
+                note(f"tokalign: {problem}")
     if codes := [problem.exit_code for problem in problems.values() if problem]:
         raise click.exceptions.Exit(max(codes))
 

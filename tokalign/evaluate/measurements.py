@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
+from tokalign.atomic_file import unwritable
 from tokalign.errors import IncompatibleError, UsageError
 
 FORMAT, VERSION = "tokalign-bench", 1
@@ -131,7 +132,10 @@ class MeasurementFile:
         return measurements
 
     def append(self, measurement: Measurement) -> None:
-        """Append one measurement; it is on disk when this returns."""
+        """Append one measurement; it is on disk when this returns.
+
+        Raises: UsageError, OutputError.
+        """
         self._append(json.dumps(measurement.to_json(), ensure_ascii=False))
 
     def _append(self, line: str) -> None:
@@ -139,7 +143,7 @@ class MeasurementFile:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written ({error.strerror})") from error
+            raise unwritable(self.path, error) from error
 
     def _require_same(self, found: Mapping[str, Any]) -> None:
         wanted = json.loads(json.dumps(self.about))

@@ -29,14 +29,10 @@ MakeDrafter: TypeAlias = Callable[[Sequence[TargetId]], Drafter]
 
 
 class ReplayVerifier:
-    """A reference text plays the target: it goes on as it does, whatever is proposed.
-
-    rows: counted as a target with a cache computes them, accepted alternatives once more.
-    """
+    """A reference text plays the target: it goes on as it does, whatever is proposed."""
 
     def __init__(self, reference: Sequence[TargetId]) -> None:
         self._reference = list(reference)
-        self._fed_again = 0
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """See `interfaces.Verifier`. Raises: IndexError at the end of the reference.
@@ -48,9 +44,8 @@ class ReplayVerifier:
         path = tree.path_of(ids)
         if len(path) == len(ids):
             raise IndexError("the reference text is at its end")
-        rows = 1 + len(tree) + self._fed_again
-        self._fed_again = tree.off_chain(path)
-        return Verdict(ids=tuple(ids[: len(path) + 1]), path=tuple(path), rows=rows)
+        accepted = tuple(ids[: len(path) + 1])
+        return Verdict(ids=accepted, path=tuple(path), rows=1 + len(tree))
 
 
 def replay(

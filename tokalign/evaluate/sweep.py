@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tokalign.atomic_file import unwritable
 from tokalign.errors import IncompatibleError, UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class SweepFile:
         return results[:whole]
 
     def append(self, results: Iterable[SweepResult]) -> None:
-        """Append results; they are on disk when this returns."""
+        """Append results; they are on disk when this returns. Raises: UsageError, OutputError."""
         self._append([list(asdict(result).values()) for result in results])
 
     def _append(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -118,7 +119,7 @@ class SweepFile:
             with self.path.open("a", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(rows)
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be written ({error.strerror})") from error
+            raise unwritable(self.path, error) from error
 
 
 def sweep(

@@ -2,7 +2,8 @@
 
 It holds both models' caches and the text that context copy searches. A new turn is given as a whole
 prompt. What it shares with what the caches hold is not computed again; what follows is trimmed, so
-history may be edited, and a chat template may write the last turn's end anew.
+history may be edited, and a chat template may write the last turn's end anew. A cache that cannot
+be trimmed is filled again from the start.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Conversation:
         draft: DraftModelSession | None = None,
     ) -> None:
         self.decoder = decoder
-        self.target = target or decoder.open_target(rewinds=True)
+        self.target = target or decoder.open_target()
         self.draft = draft or decoder.open_draft()
         self._copy = ContextCopy()
 

@@ -66,9 +66,21 @@ class LanguageModel(Generic[Id]):
     stop_ids: frozenset[Id] = frozenset()
 
     @classmethod
-    def from_folder(cls, folder: Path, *, dtype: str | None = None) -> LanguageModel[Id]:
-        """Load a folder in mlx-lm's layout. Raises: as `load_weights` and `Tokenizer.from_file`."""
-        model, config = load_weights(folder, dtype=dtype)
+    def from_folder(
+        cls,
+        folder: Path,
+        *,
+        dtype: str | None = None,
+        adapter: Path | None = None,
+        trust_remote_code: bool = False,
+    ) -> LanguageModel[Id]:
+        """Load a folder in mlx-lm's layout.
+
+        Arguments: as of `load_weights`. Raises: as `load_weights` and `Tokenizer.from_file`.
+        """
+        model, config = load_weights(
+            folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
+        )
         tokenizer: Tokenizer[Id] = Tokenizer.from_file(folder)
         return cls(
             model=model,
@@ -167,7 +179,9 @@ class Decoder:
         """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
         if self.draft is None or not self.drafting.uses_model:
             return None
-        return DraftModelSession(self.draft.model, self.cache, cache=layers)
+        # Drafting ends when the target's cache is full, so the draft's need not rotate.
+        options = replace(self.cache, max_kv_size=None)
+        return DraftModelSession(self.draft.model, options, cache=layers)
 
     def run(
         self,
@@ -195,7 +209,12 @@ class Decoder:
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
         as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
-        limits = replace(limits, context_length=context_length, drafts_last_id=as_mlx_lm)
+        limits = replace(
+            limits,
+            context_length=context_length,
+            drafted_length=target.rewindable,
+            drafts_last_id=as_mlx_lm,
+        )
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
@@ -253,6 +272,27 @@ def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[I
     ends = config.get("eos_token_id")
     configured = ends if isinstance(ends, list) else [] if ends is None else [ends]
     return cast("frozenset[Id]", tokenizer.vocabulary.roles.eos | frozenset(configured))
+
+
+def tokens_that_stop(tokenizer: Tokenizer[Id], names: Sequence[str]) -> frozenset[Id]:
+    """The ids of tokens that are to end an output, each given by its spelling or as a number.
+
+    Raises: UsageError for what is no single token.
+    """
+    return frozenset(_token_named(tokenizer, name) for name in names)
+
+
+def _token_named(tokenizer: Tokenizer[Id], name: str) -> Id:
+    vocabulary = tokenizer.vocabulary
+    found = vocabulary.special_ids.get(name, vocabulary.id_of.get(name.encode()))
+    if found is not None:
+        return found
+    if name.isdecimal() and int(name) < len(vocabulary):
+        return cast("Id", int(name))
+    raise UsageError(
+        f"--extra-eos-token {name} is no single token of this tokenizer; give the spelling of a "
+        "special token, or --stop TEXT to end before a text"
+    )
 
 
 def make_translation(

@@ -19,6 +19,7 @@ class Limits:
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
     stop_ids: the first of them in the output is emitted and ends it.
+    drafted_length: nothing is proposed beyond so many ids of the context.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
@@ -27,6 +28,7 @@ class Limits:
     max_tokens: int | None
     context_length: int = UNBOUNDED
     stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
+    drafted_length: int = UNBOUNDED
     drafts_last_id: bool = False
     text: TextStream | None = None
 

@@ -35,6 +35,7 @@ def decode(
         began = clock()
         # The target adds one id of its own, so the last one need not be proposed.
         limit = room if limits.drafts_last_id else room - 1
+        limit = max(0, min(limit, limits.drafted_length - len(context.ids)))
         proposal = drafter.propose(context, limit)
         verdict = verifier.verify(context, proposal)
         ids, reason = limits.cut(verdict.ids[:room])

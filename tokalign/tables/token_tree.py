@@ -116,14 +116,6 @@ class TokenTree:
             index = self.parents[index]
         return path[::-1]
 
-    def off_chain(self, path: Sequence[int]) -> int:
-        """How many of these indices lie beside the first chain.
-
-        A pass keeps what it computed for the first chain only, so if they are accepted, the next
-        pass computes their ids again.
-        """
-        return sum(index >= self.chain_length for index in path)
-
     def path_of(self, ids: Sequence[TargetId]) -> list[int]:
         """The indices along which `ids` runs through the tree, as far as it does."""
         path: list[int] = []

@@ -100,6 +100,7 @@ def _read_alias(name: str, entry: dict[str, Any], specials: dict[str, Any]) -> A
             ranked_by_id=vocabulary.get("ranked_by_id", False),
             specials=dict(enumerate(_spellings(listed), listed["first"])) if listed else {},
             eos=vocabulary.get("eos"),
+            nfc=vocabulary.get("nfc", False),
         ),
     )
 

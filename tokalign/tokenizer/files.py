@@ -2,26 +2,93 @@
 
 A reader undoes the spelling of its file and returns a `TokenizerSpec`. No module above this one
 knows which kind of file a tokenizer came from.
+
+Files come from strangers. This is the door: a file is read whole, once, up to a limit; nothing that
+it says is followed or run; and whatever is wrong with it, the caller gets one VocabularyError.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
+from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, shortened
+from tokalign.tokenizer.formats.patterns import check_pattern
 from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.formats.tekken import is_tekken, read_tekken
 from tokalign.tokenizer.formats.tiktoken import holds_ranks, read_ranks
 from tokalign.tokenizer.formats.tokenizer_json import read_tokenizer_json
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec
 
+_CONFIG = "tokenizer_config.json"
 
-def read_tokenizer_file(path: Path, supplement: Supplement | None = None) -> TokenizerSpec:
-    """Read a tokenizer file, or the best one in a model's folder.
 
-    Raises: MissingAssetError when there is none; VocabularyError when it is broken or not BPE.
+class Kind(Enum):
+    """The kinds of tokenizer files."""
+
+    TOKENIZER_JSON = auto()
+    TEKKEN = auto()
+    SENTENCEPIECE = auto()
+    RANKS = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFile:
+    """A tokenizer file and the tokenizer_config.json beside it, as they were when opened.
+
+    config_data: empty without one. supplement: what the file leaves out, if an alias knows it.
+    """
+
+    path: Path
+    data: bytes
+    config_data: bytes = b""
+    supplement: Supplement | None = None
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What kind of file this is, by its name and its content."""
+        if self.path.suffix == ".json":
+            return Kind.TEKKEN if is_tekken(self.document) else Kind.TOKENIZER_JSON
+        return Kind.RANKS if holds_ranks(self.data) else Kind.SENTENCEPIECE
+
+    @cached_property
+    def document(self) -> Any:
+        """The content of a JSON file."""
+        return json.loads(self.data)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The tokenizer_config.json. Raises: VocabularyError if it is not a JSON object."""
+        if not self.config_data:
+            return {}
+        try:
+            config = json.loads(self.config_data)
+        except (ValueError, RecursionError) as error:
+            raise VocabularyError(
+                f"has a broken {_CONFIG} beside it ({shortened(str(error), 120)}); "
+                "download that file again"
+            ) from error
+        if not isinstance(config, dict):
+            raise VocabularyError(
+                f"has a {_CONFIG} beside it that is no JSON object; download that file again"
+            )
+        return config
+
+
+def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> TokenizerFile:
+    """Read a tokenizer file into memory, or the best one in a model's folder.
+
+    Raises: MissingAssetError when there is none; VocabularyError when it cannot be read or is
+    larger than any tokenizer.
     """
     file = find_tokenizer_file(path) if path.is_dir() else path
     if file is None:
@@ -29,15 +96,53 @@ def read_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
             f"{path} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
             "give a model's folder or a tokenizer file"
         )
-    if not file.is_file():
-        raise MissingAssetError(f"{path} does not exist; give a tokenizer file or a model's folder")
+    config = file.with_name(_CONFIG)
+    return TokenizerFile(
+        path=file,
+        data=_read(file),
+        config_data=_read(config) if config.is_file() else b"",
+        supplement=supplement,
+    )
+
+
+def read_spec(file: TokenizerFile) -> TokenizerSpec:
+    """What a tokenizer file says; `self_check.py` goes on from here.
+
+    Raises: VocabularyError when it is broken or not modelled.
+    """
+    with refusing(file.path):
+        spec = _read_kind(file)
+        if spec.pattern is not None:
+            check_pattern(spec.pattern)
+        return spec
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong with a file in the body into one VocabularyError about `path`.
+
+    Libraries raise errors of their own, and a panic in Rust is a BaseException.
+    """
     try:
-        return _read(file, supplement)
+        yield
     except VocabularyError as error:
-        raise VocabularyError(f"{file} {error}") from error
-    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, OSError) as error:
+        raise VocabularyError(f"{path} {error}") from error
+    except TokalignError:
+        raise
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except RecursionError as error:
         raise VocabularyError(
-            f"{file} is not a tokenizer file tokalign can read ({error}); download it again"
+            f"{path} is nested deeper than any tokenizer file; download it again"
+        ) from error
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = shortened(" ".join(str(error).split()) or type(error).__name__, 120)
+        missing = "no " if isinstance(error, KeyError) else ""
+        raise VocabularyError(
+            f"{path} is not a tokenizer file tokalign can read ({missing}{reason}); "
+            "download it again"
         ) from error
 
 
@@ -47,17 +152,53 @@ def find_tokenizer_file(folder: Path) -> Path | None:
     return next(filter(Path.is_file, [*known, *sorted(folder.glob("*.tiktoken"))]), None)
 
 
-def _read(file: Path, supplement: Supplement | None) -> TokenizerSpec:
-    if file.suffix == ".json":
-        document = json.loads(file.read_bytes())
-        if is_tekken(document):
-            return read_tekken(document)
-        return read_tokenizer_json(document, _config_beside(file))
-    if holds_ranks(file):
-        return read_ranks(file, supplement)
-    return read_sentencepiece(file, supplement, _config_beside(file))
+def _read_kind(file: TokenizerFile) -> TokenizerSpec:
+    match file.kind:
+        case Kind.TEKKEN:
+            return read_tekken(file.document)
+        case Kind.TOKENIZER_JSON:
+            return read_tokenizer_json(file.document, file.config)
+        case Kind.RANKS:
+            return read_ranks(file.data, file.supplement)
+        case Kind.SENTENCEPIECE:
+            return read_sentencepiece(file.data, file.supplement, file.config)
 
 
-def _config_beside(file: Path) -> dict[str, Any]:
-    config = file.with_name("tokenizer_config.json")
-    return json.loads(config.read_bytes()) if config.is_file() else {}
+def _read(path: Path) -> bytes:
+    """The content of a regular file. A FIFO or a device is refused before it can block."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingAssetError(
+            f"{path} does not exist; give a tokenizer file or a model's folder"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise VocabularyError(
+            f"{path} cannot be read ({reason}); give a file that you may read"
+        ) from error
+    with open(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise VocabularyError(
+                f"{path} is no regular file, but a folder, a pipe or a device; give a tokenizer "
+                "file or a model's folder"
+            )
+        too_large = VocabularyError(
+            f"{path} has more than {MAX_FILE_BYTES:,} bytes, which no tokenizer needs; "
+            "give a tokenizer file or a model's folder"
+        )
+        if facts.st_size > MAX_FILE_BYTES:
+            raise too_large
+        try:
+            data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise VocabularyError(
+                f"{path} cannot be read ({error.strerror}); copy it to a sound disk"
+            ) from error
+    if not data:
+        raise VocabularyError(f"{path} is empty; download it again")
+    if len(data) > MAX_FILE_BYTES:  # it has grown meanwhile
+        raise too_large
+    return data

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.tokenizer.formats.limits import check_lengths
 from tokalign.tokenizer.vocabulary import Roles
 
 _TURN_START = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
@@ -29,6 +30,7 @@ class Supplement:
     ranked_by_id: pieces merge in the order of their ids, not of their scores. Mistral's runs of
         spaces have the first ids but a score of -1e9.
     specials: id -> spelling; eos: the spelling of the token that ends a text.
+    nfc: as in `TokenizerSpec`.
     """
 
     pattern: str | None = None
@@ -36,6 +38,7 @@ class Supplement:
     ranked_by_id: bool = False
     specials: Mapping[int, str] = field(default_factory=dict)
     eos: str | None = None
+    nfc: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,9 @@ class TokenizerSpec:
     dummy_prefix: a space is put before the text, and before each text between special tokens.
     ignore_merges: a piece that is a token becomes that token without merging (Llama 3).
     adds_bos: the tokenizer itself begins every encoding with `roles.bos`.
+    nfc: text is put into the Unicode normal form C before anything else; bytes never are.
+    prefix_once: the dummy prefix is put before the text only, not after special tokens.
+    prefix_unless_space: there is no dummy prefix before a text that begins with a space.
     """
 
     tokens: tuple[bytes, ...]
@@ -63,6 +69,9 @@ class TokenizerSpec:
     dummy_prefix: bool = False
     ignore_merges: bool = False
     adds_bos: bool = False
+    nfc: bool = False
+    prefix_once: bool = False
+    prefix_unless_space: bool = False
 
     @cached_property
     def fingerprint(self) -> str:
@@ -70,8 +79,9 @@ class TokenizerSpec:
 
         It covers the ordinary tokens with their ids, the order in which the merges make them, the
         pre-tokenizer and the dummy prefix. It leaves out the special tokens, so that a fine-tune
-        that adds some keeps every table valid. The same tokenizer has the same fingerprint
-        whichever kind of file it was read from.
+        that adds some keeps every table valid, and what is done to whole texts before their bytes
+        are encoded (`nfc`, `prefix_once`, `prefix_unless_space`), because tables are about bytes.
+        The same tokenizer has the same fingerprint whichever kind of file it was read from.
         """
         made = list(dict.fromkeys(result for _, _, result in self.triples))
         facts = [
@@ -105,9 +115,10 @@ def find_roles(
 
 
 def configured_spelling(config: Mapping[str, Any], key: str) -> str | None:
-    """The spelling of a special token in a tokenizer_config.json."""
+    """The spelling of a special token in a tokenizer_config.json; None if that says none."""
     value = config.get(key)
-    return value["content"] if isinstance(value, dict) else value
+    spelling = value.get("content") if isinstance(value, dict) else value
+    return spelling if isinstance(spelling, str) else None
 
 
 def every_triple(
@@ -118,7 +129,9 @@ def every_triple(
     This is what files mean that rank tokens instead of listing merges: any two neighbours whose
     bytes form a token are merged, the best-ranked token first.
     order: the tokens in order of rank; literal: bytes -> id, without byte fallback.
+    Raises: VocabularyError for a token that is too long.
     """
+    check_lengths(tokens)
     triples = []
     for result in order:
         token = tokens[result]

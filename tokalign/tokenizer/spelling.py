@@ -5,10 +5,13 @@ Both are inverted where a file is read, and written again for the `tokenizers` l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 SPACE_MARK = "▁"
 """SentencePiece's spelling of a space."""
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def byte_alphabet() -> tuple[str, ...]:
@@ -40,7 +43,7 @@ def read_pieces(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[
     """
     tokens, fallback = [], set()
     for index, piece in enumerate(spellings):
-        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        if len(piece) == 6 and _BYTE.fullmatch(piece):
             tokens.append(bytes([int(piece[3:5], 16)]))
             fallback.add(index)
         else:

@@ -2,12 +2,13 @@
 
 It has two encoders that agree. `bpe` works on bytes and can answer questions about them (`bpe/`);
 decoding uses it. `encode` and `encode_batch` run the `tokenizers` library, set up from the same
-specification whichever file that came from; corpora and prompts use them. Unicode normalizers
-(Qwen's NFC) are left out on purpose, so that the bytes of a text are never changed.
+specification whichever file that came from; corpora and prompts use them. A tokenizer that puts
+texts into the normal form C (Qwen's) does so where a text comes in; bytes are never changed.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from tokalign.bpe.pretokenizer import (
     WordSplitter,
     has_inner_space,
 )
-from tokalign.tokenizer.files import read_tokenizer_file
+from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary
@@ -41,8 +42,22 @@ class Tokenizer(Generic[Id]):
 
     @classmethod
     def from_file(cls, path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
-        """Read a tokenizer file or a model's folder. Raises: see `read_tokenizer_file`."""
-        return cls(read_tokenizer_file(Path(path), supplement))
+        """Read a tokenizer file or a model's folder, and check it against the library that owns it.
+
+        Raises: MissingAssetError when there is none; VocabularyError when it is broken, not BPE, or
+        encodes otherwise than the library does.
+        """
+        from tokalign.tokenizer.self_check import check_once  # it imports this module
+
+        file = open_tokenizer_file(Path(path), supplement)
+        tokenizer = cls.from_opened(file)
+        check_once(tokenizer, file)
+        return tokenizer
+
+    @classmethod
+    def from_opened(cls, file: TokenizerFile) -> Tokenizer[Id]:
+        """Read a file that is open, without the check. Raises: VocabularyError."""
+        return cls(read_spec(file))
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""
@@ -104,31 +119,31 @@ class Tokenizer(Generic[Id]):
             Otherwise they are ordinary text, so that a user's words cannot forge a turn.
         """
         if not specials or not self.spec.specials:
-            return self._encode_plain(text)
+            return self._encode_plain(self.prepared(text))
         ids: list[Id] = []
-        for part in self._special_pattern.split(text):
+        for place, part in enumerate(self._special_pattern.split(text)):
             special = self.vocabulary.special_ids.get(part)
-            ids += self._encode_plain(part) if special is None else [special]
+            if special is not None:
+                ids.append(special)
+            elif place and self.spec.prefix_once:
+                ids += self._encode_plain(self._composed(part))
+            else:
+                ids += self._encode_plain(self.prepared(part))
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Id]]:
         """Encode many whole texts on all cores; the same as `encode` of each."""
-        if self.spec.by_characters and any(SPACE_MARK in text for text in texts):
-            return [self._encode_plain(text) for text in texts]
+        if any(map(self._needs_bpe, texts)):
+            return [self.encode(text) for text in texts]
         encodings = self._backend.encode_batch_fast(
-            [self._prefixed(text) for text in texts], add_special_tokens=False
+            [self.prepared(text) for text in texts], add_special_tokens=False
         )
         return [cast("list[Id]", encoding.ids) for encoding in encodings]
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
-        """Encode parts of texts without adding a dummy prefix, on all cores."""
-        if self.spec.by_characters and any(SPACE_MARK in part for part in parts):
-            return [
-                self.bpe.encode(part.encode())
-                if SPACE_MARK in part
-                else self.encode_parts([part])[0]
-                for part in parts
-            ]
+        """Encode parts of texts as they are, without adding a dummy prefix, on all cores."""
+        if any(map(self._needs_bpe, parts)):
+            return [self._encode_plain(part) for part in parts]
         encodings = self._backend.encode_batch_fast(list(parts), add_special_tokens=False)
         return [cast("list[Id]", encoding.ids) for encoding in encodings]
 
@@ -143,18 +158,42 @@ class Tokenizer(Generic[Id]):
         return data.decode("utf-8", "replace")
 
     def text_bytes(self, text: str) -> bytes:
-        """The bytes that `encode(text)` stands for: the dummy prefix, then those of the text."""
-        return self._prefixed(text).encode("utf-8", "surrogateescape")
+        """The bytes that `encode(text)` stands for: the dummy prefix, then those of the text.
 
-    def _prefixed(self, text: str) -> str:
-        return " " + text if self.spec.dummy_prefix and text else text
+        They are the bytes of the text's normal form C if the tokenizer asks for that (`spec.nfc`).
+        """
+        return self.prepared(text).encode("utf-8", "surrogateescape")
+
+    def prepared(self, text: str) -> str:
+        """The text that BPE gets of a whole text: composed (`spec.nfc`), after the dummy prefix."""
+        text, spec = self._composed(text), self.spec
+        if not spec.dummy_prefix or not text:
+            return text
+        return text if spec.prefix_unless_space and text[0] == " " else " " + text
+
+    def _composed(self, text: str) -> str:
+        if not self.spec.nfc or text.isascii() or unicodedata.is_normalized("NFC", text):
+            return text
+        from tokenizers import normalizers
+
+        # The library's own tables, because versions of Unicode differ.
+        return str(normalizers.NFC().normalize_str(text))
 
     def _encode_plain(self, text: str) -> list[Id]:
-        if self.spec.by_characters and SPACE_MARK in text:
-            # The library would take the mark for a space, but its bytes are different.
-            return self.bpe.encode(self.text_bytes(text))
-        encoding = self._backend.encode(self._prefixed(text), add_special_tokens=False)
+        if self._needs_bpe(text):
+            return self.bpe.encode(text.encode("utf-8", "surrogateescape"))
+        encoding = self._backend.encode(text, add_special_tokens=False)
         return cast("list[Id]", encoding.ids)
+
+    def _needs_bpe(self, text: str) -> bool:
+        """Whether `text` is not for the library.
+
+        It would take a space mark for a space, whose bytes are different; and it panics where an
+        expression backtracks for too long, which only those that are not known can do.
+        """
+        if self.spec.by_characters:
+            return SPACE_MARK in text
+        return isinstance(self.splitter, RegexSplitter) and not self.splitter.is_known
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:

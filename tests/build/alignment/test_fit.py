@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+from counted import small_tokenizer
 from polish import SENTENCES
 
 from tokalign.build.alignment.fit import measure_boundaries
@@ -44,6 +45,15 @@ def test_healing_is_needed_where_the_text_so_far_is_encoded_differently(
     assert rates.healed_boundaries == pytest.approx(healed / boundaries, abs=1e-4)
     assert rates.tokens_taken_back == pytest.approx(taken_back / healed, abs=1e-4)
     assert rates.unstable_boundaries >= rates.healed_boundaries > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["żółw" * 100_000, "ab " * 100_000, "a" * 500 + " " * 100_000])
+def test_of_a_long_line_or_word_only_the_beginning_is_measured(line: str) -> None:
+    """The time grows with the square of the length, and a corpus may have any line."""
+    tokenizer = small_tokenizer()
+    rates = measure_boundaries(tokenizer, tokenizer, [line])
+    assert 0 < rates.boundaries < 8_000
 
 
 @pytest.mark.slow

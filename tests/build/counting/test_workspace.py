@@ -16,7 +16,9 @@ from processes import wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting.run_files import is_whole
 from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 
@@ -94,6 +96,43 @@ def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
     expected = count_plainly(tokenizer, [(1, ["Ala ma psa"] * 2)], max_order=9, min_count=2)
     assert count("Ala ma psa", 9) == expected
     assert not workspace.exists()
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[:-1],
+    "cut to a checksum": lambda data: data[:4],
+    "zeros": lambda data: bytes(len(data)),
+    "longer": lambda data: data + bytes(4),
+    "one bit": lambda data: bytes([data[0] ^ 1, *data[1:]]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("suffix", [".run", ".part"])
+def test_files_that_a_power_cut_has_damaged_are_made_again(
+    tmp_path: Path, suffix: str, damage: str
+) -> None:
+    """They are not synced, so their names may be on the disk and their content not."""
+    lines = [f"{SENTENCES[0]} {i % 3}" for i in range(9)]
+    corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
+    workspace, tokenizer = tmp_path / "workspace", small_tokenizer()
+
+    def count() -> Iterator[TokenNgrams]:
+        return count_token_ngrams(corpus, tokenizer, max_order=3, workspace=workspace)
+
+    stopped = count()
+    next(stopped)
+    with pytest.raises(RuntimeError):
+        stopped.throw(RuntimeError)  # type: ignore[attr-defined]
+    files = sorted(workspace.glob(f"*{suffix}"))
+    assert files
+    assert all(map(is_whole, files))
+    for path in files:
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+        assert not is_whole(path)
+    expected = count_plainly(tokenizer, [(1, lines)], max_order=3, min_count=2)
+    assert [as_dict(ngrams) for ngrams in count()] == expected
 
 
 def test_nothing_is_left_when_not_all_orders_are_asked_for(tmp_path: Path) -> None:

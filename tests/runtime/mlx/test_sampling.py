@@ -38,6 +38,14 @@ def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:
     assert together.tolist() == alone
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_picking_one_at_a_time_is_choosing(temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, top_p=0.9, seed=3)
+    chosen, logprobs = sampling.choose(mx.random.normal((4, 50)), position=7)
+    picked = [sampling.pick(logprobs[i : i + 1], position=7 + i).item() for i in range(4)]
+    assert picked == chosen.tolist()
+
+
 def test_samples_have_the_models_distribution() -> None:
     """One row drawn at 20,000 positions: every frequency within five standard deviations."""
     count, temperature = 20_000, 0.7
@@ -127,3 +135,30 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
     verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
     list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
     assert order == ["pass", "pass", "read", "pass", "read", "read"]
+
+
+def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
+    logits = mx.log(mx.array([[0.4, 0.3, 0.2, 0.1]]))
+
+    def allowed(position: int, count: int, probability: float, *exempt: int) -> list[set[int]]:
+        """The ids that are left in `count` rows from `position` on."""
+        sampling = Sampling(
+            temperature=1, xtc_probability=probability, xtc_threshold=0.15, xtc_exempt=exempt
+        )
+        left = sampling.filter(mx.broadcast_to(logits, (count, 4)), position)
+        return [set(np.flatnonzero(np.array(row) > -np.inf)) for row in left]
+
+    assert allowed(5, 1, 1.0) == [{2, 3}]  # of the three above the threshold the least likely stays
+    assert allowed(5, 1, 1.0, 0) == [{0, 2, 3}]
+    theirs = make_sampler(1.0, xtc_probability=1.0, xtc_threshold=0.15)
+    assert {int(theirs(logits).item()) for _ in range(100)} == {2, 3}
+    assert 210 < allowed(0, 900, 0.3).count({2, 3}) < 330  # 270, with a standard deviation of 14
+    assert allowed(40, 20, 0.5) == [allowed(40 + row, 1, 0.5)[0] for row in range(20)]
+
+
+def test_no_drafter_changes_what_xtc_makes_of_the_output() -> None:
+    sampling = Sampling(temperature=0.8, seed=2, xtc_probability=0.5, xtc_threshold=0.01)
+    plain = generate(NoDrafter(), sampling)
+    assert plain != generate(NoDrafter(), Sampling(temperature=0.8, seed=2))
+    for seed in range(4):
+        assert generate(RandomDrafter(seed, plain), sampling) == plain

@@ -9,16 +9,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
 
-from tokalign.errors import CacheError, ContextLengthError, MissingAssetError
+from tokalign.errors import CacheError, ContextLengthError, MissingAssetError, UsageError
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.lookup import PromptLookupDrafter
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tokenizer.vocabulary import TargetId
 
 contexts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=50)
 
@@ -152,32 +161,102 @@ def test_settling_leaves_the_cache_at_a_prefix() -> None:
     assert mx.allclose(session.logits([4, 5, 8, 9, 9, 3]), fresh([4, 5, 8, 9, 9, 3], 1), atol=1e-4)
 
 
-class Recurrent:
-    """A model whose cache cannot be rewound, as Mamba's."""
+class Foreign:
+    """A model whose cache is of a kind that nobody here knows how to rewind."""
 
     args = random_model().args
     layers = random_model().layers
 
-    def make_cache(self) -> list[ArraysCache]:
-        return [ArraysCache(size=2)]
+    def make_cache(self) -> list[SummingCache]:
+        return [SummingCache()]
+
+
+class SummingCache:
+    def is_trimmable(self) -> bool:
+        return False
+
+
+def test_a_session_goes_on_with_another_cache() -> None:
+    """It computes only what the adopted cache lacks, and the logits are those of a fresh one."""
+    ids = list(range(40))
+    other = ModelSession(random_model())
+    other.settle(ids)
+    session = ModelSession(random_model())
+    session.read(mx.argmax(session.feed(mx.argmax(session.logits([7, 8, 9]), axis=-1)), axis=-1))
+    session.adopt(other.layers, ids)
+    rows = session.rows
+    assert mx.allclose(session.logits([*ids, 5]), fresh([*ids, 5], 1), atol=1e-4)
+    assert session.rows == rows + 1
 
 
 def test_a_cache_that_cannot_be_rewound_is_refused_at_once() -> None:
-    with pytest.raises(CacheError, match=r"ArraysCache.*--method plain"):
-        ModelSession(Recurrent())
-    ModelSession(Recurrent(), rewinds=False)
+    with pytest.raises(CacheError, match=r"SummingCache.*--method plain"):
+        ModelSession(Foreign())
+    ModelSession(Foreign(), rewinds=False)
 
 
-def test_a_rotating_cache_is_used_only_until_it_is_full() -> None:
-    """Once it is full it cannot be rewound: the context ends before that."""
-    model = random_model(sliding_window=24)
-    session = ModelSession(model)
-    assert session.context_length == 23
-    mx.eval(session.logits(list(range(1, 24))))
-    mx.eval(session.logits(list(range(1, 22))))
-    session.logits(list(range(1, 31)))
+@pytest.mark.parametrize("keep", [0, 4])
+def test_a_session_rewinds_what_forgets(keep: int) -> None:
+    """A window is rewound within its slack; what is forgotten for good is read anew."""
+    model = random_model(sliding_window=None if keep else 24)
+    own = [RotatingKVCache(max_size=24, keep=keep) for _ in model.layers] if keep else None
+    session = ModelSession(model, cache=own)
+    assert (session.context_length, session.rewindable) == (256, 23 if keep else 1 << 30)
+    for length in (23, 21, 30, 31, 22, 40, 200, 190, 199, 50):
+        ids = [1 + i % 90 for i in range(length)]
+        alone = ModelSession(
+            model, rewinds=False, cache=[RotatingKVCache(24, keep) for _ in own] if own else None
+        )
+        if keep:  # what a ring holds depends on the passes that filled it
+            assert session.logits(ids).shape == (1, VOCABULARY)
+            continue
+        rows = np.array(alone.logits(ids))
+        np.testing.assert_allclose(np.array(session.logits(ids)), rows, atol=2e-5)
+    session.settle(session.held)
+    assert {type(c) for c in session.layers} <= {RotatingKVCache, KVCache}
+
+
+@pytest.mark.parametrize("window", [24, None])
+def test_long_outputs_are_plain_decodings(window: int | None) -> None:
+    """With a window of the model, and with a bound of the caller, where drafting ends."""
+    model = random_model(vocabulary=6, sliding_window=window)
+    prompt = [TargetId(i) for i in (1, 2, 3)]
+    outputs, drafted = [], []
+    for drafter in (NoDrafter(), PromptLookupDrafter(max_tokens=4)):
+        own = None if window else [RotatingKVCache(max_size=24, keep=4) for _ in model.layers]
+        session = TargetModelSession(model, cache=own)
+        context = Context(prompt)
+        limits = Limits(max_tokens=200, drafted_length=session.rewindable)
+        events = list(decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits))
+        rounds = [event for event in events if isinstance(event, Round)]
+        outputs.append(list(context.emitted))
+        drafted.append([len(one.tree) > 0 for one in rounds])
+    assert outputs[0] == outputs[1]
+    assert any(drafted[1])
+    assert any(drafted[1][-30:]) == (window is not None)
+
+
+def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:
+    model = random_model()
+    given = [RotatingKVCache(16, keep=4) for _ in model.layers]
+    model(mx.array([[7, 8]]), cache=given)  # a prompt that the session does not know
+    session = ModelSession(model, cache=given)
+    mx.eval(session.logits(list(range(1, 31))))
     with pytest.raises(CacheError):
         session.logits(list(range(1, 22)))
+
+
+def test_the_ids_that_a_model_computes_are_counted() -> None:
+    session = ModelSession(random_model())
+    mx.eval(session.logits(list(range(1, 50))))
+    assert session.computed == 49
+    mx.eval(session.logits([*range(1, 40), 3, 4, 5]))
+    assert session.computed == 49 + 3
+
+
+def test_a_cache_of_bounded_size_is_not_quantized() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        CacheOptions(max_kv_size=24, kv_bits=8)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

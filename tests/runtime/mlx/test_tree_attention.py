@@ -17,10 +17,12 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -69,13 +71,40 @@ def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
         np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
 
 
-def test_after_a_tree_the_session_goes_on_as_if_it_had_been_a_chain() -> None:
-    model = random_model(vocabulary=32, seed=4)
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("following", [[9, 6], [9, 7, 3, 6], [4, 5, 6], [4, 6], [8, 8], [], [4]])
+def test_the_path_that_is_gone_along_is_kept(following: list[int], bits: int | None) -> None:
+    """What was accepted is not computed again, on whichever branch it lies."""
+    model = random_model(vocabulary=32, seed=4, heads=1)
+    options = CacheOptions(kv_bits=bits, kv_group_size=32, quantized_kv_start=0)
+    session = TargetModelSession(model, options)
+    tree = tree_of([4, 5, 9, 7, 3, 8], [-1, 0, -1, 2, 3, 2])
+    mx.eval(session.logits([1, 2, 3]))
+    mx.eval(session.tree([1, 2, 3], tree))
+    context, rows = [1, 2, 3, *map(TargetId, following)], session.rows
+    fresh = TargetModelSession(model, options)
+    expected = np.array(fresh.logits(context))
+    found = np.array(session.logits(context))
+    np.testing.assert_allclose(found, expected, atol=2e-5 if bits is None else 0.2)
+    on_path = len(tree.path_of(following))
+    assert session.rows - rows == max(1, len(following) - on_path)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_accepted_id_is_computed_twice(seed: int) -> None:
+    """Of a long generation with wild trees, every row is a proposal or the last id of a round."""
+    model = random_model(vocabulary=6, seed=seed)
     session = TargetModelSession(model)
-    mx.eval(session.tree([1, 2, 3], tree_of([4, 5, 9], [-1, 0, -1])))
-    for ids in ([1, 2, 3, 9, 6], [1, 2, 3, 4, 5, 6], [1, 2]):
-        fresh = np.array(TargetModelSession(model).logits(ids))
-        np.testing.assert_allclose(np.array(session.logits(ids)), fresh, atol=2e-5)
+    context = Context([TargetId(1), TargetId(2)])
+    verifier = TargetVerifier(session, Sampling())
+    rounds = [
+        event
+        for event in decode(context, TreeDrafter(6), verifier, limits=Limits(max_tokens=60))
+        if isinstance(event, Round)
+    ]
+    assert any(one.path and one.path[-1] >= one.tree.chain_length for one in rounds)
+    assert [one.rows for one in rounds[1:]] == [1 + len(one.tree) for one in rounds[1:]]
+    assert session.rows == sum(1 + len(one.tree) for one in rounds) + len(context.prompt) - 1
 
 
 @given(trees(), st.sets(st.integers(0, 6)))

@@ -8,6 +8,7 @@ then have to be healed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, takewhile
@@ -25,6 +26,8 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _TEXT_LENGTH = 8_000
 """About how many characters of text are looked at."""
+
+_LONG_WORD = re.compile(r"(\S{500})\S+|(\s{500})\s+")
 
 _BOUNDARIES = 300
 _TOKENS = 130
@@ -187,8 +190,13 @@ def measure_boundaries(
 
 
 def _some(lines: Sequence[str]) -> Sequence[str]:
-    """Every n-th line, together about `_TEXT_LENGTH` long."""
-    return lines[:: max(1, -(-sum(map(len, lines)) // _TEXT_LENGTH))]
+    """Every n-th line, together about `_TEXT_LENGTH` long.
+
+    Of a longer line only the beginning is taken, and of a long word or gap too: the time grows with
+    the square of their lengths.
+    """
+    some = lines[:: max(1, -(-sum(map(len, lines)) // _TEXT_LENGTH))]
+    return [_LONG_WORD.sub(r"\1\2", line[:_TEXT_LENGTH]) for line in some]
 
 
 def _boundaries(

@@ -1,8 +1,9 @@
 """The steps of counting as tasks: each reads files, applies functions of `windows.py`, writes one.
 
-A *run* file holds the sorted windows of one shard, a *part* file the counts of one key range. The
-first argument of a task is the state of the process that does it (see `workers`). Only encoding
-uses it.
+A *run* file holds the sorted windows of one shard, a *part* file the counts of one key range. Both
+end with a checksum. They are not synced to the disk, because that takes longer than writing them; a
+power cut may damage them, and `is_whole` finds that out before a later count uses them. The first
+argument of a task is the state of the process that does it (see `workers`). Only encoding uses it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,13 @@ from tokalign.build.counting.windows import (
 )
 from tokalign.build.counting.word_encoder import WordEncoder
 
-_REMEDY = "make room on that disk, or choose a folder on another one with --workspace"
+_REMEDY = (
+    "choose a folder on another one with --workspace; finished counts are kept, and the same "
+    "command goes on from them"
+)
+_SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
+_CHECKSUM_BYTES = 4
+_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,14 @@ class Run:
 
     def read(self, layout: Layout, begin: int = 0, end: int | None = None) -> Windows:
         """The windows from `begin` to `end`."""
+        window_bytes = layout.max_order * layout.id_bytes
+        if end is None:
+            end = (self.path.stat().st_size - _CHECKSUM_BYTES) // window_bytes
         flat = np.fromfile(
             self.path,
             dtype=layout.space.dtype,
-            count=-1 if end is None else (end - begin) * layout.max_order,
-            offset=begin * layout.max_order * layout.id_bytes,
+            count=(end - begin) * layout.max_order,
+            offset=begin * window_bytes,
         )
         return flat.reshape(-1, layout.max_order)
 
@@ -65,8 +77,7 @@ class Run:
 def write_run(encoder: WordEncoder, path: Path, lines: list[str], layout: Layout) -> None:
     """Encode the lines of a shard, and write their windows as a run."""
     windows = sort_windows(encoder.encode(lines), layout.max_order, layout.space)
-    with appearing(path, remedy=_REMEDY) as unfinished:
-        windows.tofile(unfinished)
+    _write(path, [windows])
 
 
 def sample_run(_: WordEncoder, run: Run, layout: Layout) -> Keys:
@@ -98,12 +109,37 @@ def write_part(
     counted = count_range(
         slices, [run.weight for run in runs], min_count=min_count, space=layout.space
     )
-    with appearing(path, remedy=_REMEDY) as unfinished, unfinished.open("wb") as file:
-        np.array([len(ngrams) for ngrams in counted], dtype=np.int64).tofile(file)
-        for ngrams in counted:
-            ngrams.ids.tofile(file)
-            ngrams.counts.tofile(file)
+    sizes = np.array([len(ngrams) for ngrams in counted], dtype=np.int64)
+    _write(path, [sizes, *(array for ngrams in counted for array in (ngrams.ids, ngrams.counts))])
     return sum(map(len, slices))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a run or a part is there, with the checksum that it was written with."""
+    checksum, left = _SEED, b""
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_STEP):
+                data = left + data
+                left = data[-_CHECKSUM_BYTES:]
+                checksum = crc32(memoryview(data)[:-_CHECKSUM_BYTES], checksum)
+    except OSError:
+        return False
+    return left == checksum.to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def _write(path: Path, arrays: Iterable[NDArray[Any]]) -> None:
+    """Write arrays one after the other, and their checksum.
+
+    `ndarray.tofile` is not used: it does not notice that the last few bytes find no room.
+    """
+    checksum = _SEED
+    with appearing(path, remedy=_REMEDY, sync=False) as unfinished, unfinished.open("wb") as file:
+        for array in arrays:
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            file.write(data)
+            checksum = crc32(data, checksum)
+        file.write(checksum.to_bytes(_CHECKSUM_BYTES, "little"))
 
 
 def read_parts(parts: Iterable[Path], order: int, layout: Layout) -> Iterator[TokenNgrams]:

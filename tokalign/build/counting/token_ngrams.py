@@ -24,6 +24,7 @@ from tokalign.build.counting.run_files import (
     Layout,
     Run,
     cut_run,
+    is_whole,
     read_parts,
     sample_run,
     write_part,
@@ -41,7 +42,7 @@ MAX_ORDER = 9
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-_FORMAT = 1  # of the files in a workspace; part of their names
+_FORMAT = 2  # of the files in a workspace; part of their names
 _WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _MOST_RAISED = 1 << 16
 _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
@@ -140,14 +141,14 @@ def _make_encoder(tokenizer: Tokenizer[TargetId], space: IdSpace, max_words: int
 
 
 def _sort_runs(corpus: Corpus, counting: _Counting, advance: Callable[[int], None]) -> list[Run]:
-    """A run for each shard. Runs that are in the workspace already are not made again."""
+    """A run for each shard. Runs that are whole in the workspace already are not made again."""
     runs: list[Run] = []
 
     def missing() -> Iterator[Task]:
         for weight, lines in _shards(corpus, counting.chunks, advance):
             name = digest(_FORMAT, counting.tokenizer, counting.layout.max_order, lines)
             runs.append(Run(counting.folder / f"{name}.run", weight))
-            if not runs[-1].path.exists():
+            if not is_whole(runs[-1].path):
                 yield runs[-1].path, lines, counting.layout
 
     for _ in counting.apply(write_run, missing()):
@@ -190,7 +191,7 @@ def _count_ranges(
     missing = (
         (part, runs, bounds, counting.min_count, layout)
         for part, bounds in zip(parts, _bounds(located), strict=True)
-        if not part.exists()
+        if not is_whole(part)
     )
     for windows in apply(write_part, missing):
         advance(windows / located[:, -1].sum())

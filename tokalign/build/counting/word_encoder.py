@@ -79,8 +79,7 @@ class WordEncoder:
         """
         if len(self._words) > self._max_words:
             self._forget()
-        prefix = " " if self._tokenizer.spec.dummy_prefix else ""
-        text = "".join([f"{prefix if line else ''}{line}\n" for line in lines])
+        text = "".join([f"{self._tokenizer.prepared(line)}\n" for line in lines])
         units = np.frombuffer(text.encode("utf-16-le"), dtype="<u2")
         starts, lengths = self._cut(units)
         numbers, new = self._words.number(units, starts, lengths)

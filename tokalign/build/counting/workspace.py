@@ -1,7 +1,8 @@
 """A folder of finished intermediate files, from which a killed build resumes.
 
-A file appears whole or not at all. Its name is a digest of everything it was made from, so a file
-that is found there can be used whatever has changed since.
+A file appears whole or not at all, unless the power fails: the files carry checksums for that
+(`run_files.py`). Its name is a digest of everything it was made from, so a file that is found whole
+can be used whatever has changed since.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX
+from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
 from tokalign.errors import UsageError
 
 _LOCK = "lock"
+_REMEDY = "choose folders that you may write to with --output or --workspace"
 
 
 @contextmanager
@@ -28,15 +30,20 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
 
     It is deleted when the body ends, and when a generator that holds it open is closed early. When
     the body raises or the process dies, the finished files stay.
-    Raises: UsageError if another process is using the folder.
+    Raises: UsageError if another process is using the folder, or if it cannot be written to;
+        OutputError for a full disk.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
             yield Path(temporary)
         return
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as lock:
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+    except OSError as error:
+        raise unwritable(folder, error, _REMEDY) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -210,8 +210,7 @@ class DraftLengthController:
         knowledge, passes, tree = self._knowledge, self._drafting.passes, proposal.tree
         if passes:
             right = len(self._drafting.tree.path_of(verdict.ids))
-            rows = len(tree) + tree.off_chain(verdict.path)
-            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=rows)
+            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=len(tree))
         elif tree:
             self._offers.forget()
         if tree and (tree.probabilities or not passes):

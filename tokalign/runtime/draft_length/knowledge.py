@@ -43,8 +43,7 @@ class ModelWorth:
     def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
         """A draft of so many passes had the first `right` of the `known` ids that came next.
 
-        rows: what the target computed for it besides its own last id. That is the ids worth
-        verifying, and once more those that were accepted beside the first chain.
+        rows: how many of its ids were worth verifying.
         """
         self.acceptance.observe(min(known, max(passes, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY

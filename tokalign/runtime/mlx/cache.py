@@ -8,7 +8,7 @@ Read next: `session.py`, which runs passes with it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
@@ -16,16 +16,17 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import (
-    can_trim_prompt_cache,
     make_prompt_cache,
-    trim_prompt_cache,
 )
 
 from tokalign.arguments import require_integer
-from tokalign.errors import CacheError, IncompatibleError
+from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
-from tokalign.tokenizer.vocabulary import Id
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import Id, TargetId
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted."""
@@ -38,11 +39,14 @@ _PASSES_PER_CLEANUP = 256
 class CacheOptions:
     """How the key-value cache is filled and stored; mlx-lm's flags and defaults.
 
+    max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
+    the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
     kv_bits: None stores the cache in the model's own precision; a number quantizes it from position
     `quantized_kv_start` on.
     """
 
     prefill_step_size: int = 2048
+    max_kv_size: int | None = None
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000
@@ -50,6 +54,13 @@ class CacheOptions:
     def __post_init__(self) -> None:
         """Raises: UsageError for an argument of a wrong type or out of its range."""
         require_integer("prefill_step_size", self.prefill_step_size, least=1)
+        if self.max_kv_size is not None:
+            require_integer("max_kv_size", self.max_kv_size, least=8)
+            if self.kv_bits is not None:
+                raise UsageError(
+                    "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
+                    "cannot be quantized; leave one of them out"
+                )
         if self.kv_bits is not None:
             require_integer("kv_bits", self.kv_bits, least=1, most=8)
         require_integer("kv_group_size", self.kv_group_size, least=1)
@@ -63,6 +74,7 @@ class ModelCache(Generic[Id]):
     layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
     noted it. Otherwise its content so far stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    computed: ids that went through the model so far, whatever for.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
 
@@ -70,21 +82,30 @@ class ModelCache(Generic[Id]):
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
     ) -> None:
         self.model, self._options = model, options
-        self.layers: list[Any] = make_prompt_cache(model) if layers is None else layers
+        self.layers: list[Any] = self._new_layers() if layers is None else layers
+        self._layers = Layers(self.layers, rewinds=rewinds)
+        self._hidden = layers is not None and _holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
+        self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
+        self.computed = 0
         self.context_length = _context_length(model)
         self.vocabulary_size = vocabulary_size(model)
-        if rewinds:
-            self._require_trimmable()
-            # A rotating cache forgets once it is full, and from then on cannot be rewound.
-            sizes = [c.max_size - 1 for c in self.layers if getattr(c, "max_size", None)]
-            self.context_length = min([self.context_length, *sizes])
+        self.on_prefill: Callable[[int], None] = lambda _: None
+        self._embeddings: tuple[int, Array] | None = None
+        if rewinds and (kinds := self._layers.unknown_kinds):
+            raise _cannot_rewind(kinds)
+
+    @property
+    def rewindable(self) -> int:
+        """How many positions may be cached if some are to be taken back."""
+        return self._layers.rewindable
 
     @property
     def held(self) -> list[Id]:
         """The ids in the cache, as far as they are known."""
+        self._settle_branches([])
         self._read_unread()
         return self._held
 
@@ -94,12 +115,14 @@ class ModelCache(Generic[Id]):
         Returns: how many of the ids the cache holds then. The last `last` are never among them, as
         their logits are still to be computed.
         """
+        self._layers.open()
+        self._settle_branches(ids)
         self._read_unread()
-        kept = min(common_prefix(ids, self._held), len(ids) - last)
-        self.trim(len(self._held) - kept)
+        kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
         if len(ids) - kept > max(last, _SINGLE_PASS):
             kept = self._prefill(ids, kept, len(ids) - last)
+        self._layers.mark(kept)
         return kept
 
     def tokens(self, ids: list[Id]) -> Array:
@@ -116,13 +139,20 @@ class ModelCache(Generic[Id]):
             )
         return mx.array(ids, dtype=mx.uint32)
 
-    def forward(self, tokens: Array, model: Any = None) -> Array:
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._embeddings = begin, embeddings
+
+    def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
 
-        model: another one with the same weights and layers (a `TreeModel`'s).
+        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
+        the first id in the context, where embeddings may have been given for some of them.
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
         """
-        logits = (self.model if model is None else model)(tokens[None], cache=self.layers)[0]
+        self.computed += tokens.size
+        model = self.model if model is None else model
+        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         self._quantize()
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
@@ -133,25 +163,64 @@ class ModelCache(Generic[Id]):
         """Note that the cache now holds exactly `ids`."""
         self._held = ids
 
+    def holds_tree(self, ids: list[Id], tree: TokenTree) -> None:
+        """Note that the cache now holds `ids` and, after them, a row for each id of a tree.
+
+        The next context says which path of the tree was accepted. Its rows are moved to where a
+        chain would have put them, and the others are dropped.
+        """
+        self._branches = ids, tree
+
     def holds_computed(self, token: Array) -> None:
         """Note that the cache now also holds an id i[1] that may still be computing."""
         self._unread.append(token)
 
-    def trim(self, count: int) -> None:
-        """Drop the last `count` positions (none if negative). Raises: CacheError."""
-        if count > 0:
-            self._require_trimmable()  # else trim_prompt_cache would silently do nothing
-            trim_prompt_cache(self.layers, count)
-
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
-        self._read_unread()
         ids = list(ids)
-        kept = common_prefix(ids, self._held)
-        self.trim(len(self._held) - kept)
+        self._settle_branches(ids)
+        self._read_unread()
+        kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        self._layers.hand_over()
         remember(self.layers, ids)
+
+    def _settle_branches(self, ids: list[Id]) -> None:
+        """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
+        if self._branches is None:
+            return
+        (before, tree), self._branches = self._branches, None
+        begin = len(before)
+        new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
+        path = tree.path_of(new)
+        path = path or list(range(tree.chain_length))
+        keep_rows(self.layers, begin, path)
+        self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
+        self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
+
+    def _rewind(self, kept: int) -> int:
+        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
+
+        Returns: how many the cache holds then. Raises: CacheError if it would have to begin anew,
+        but also has ids that are not known.
+        """
+        held = len(self._held)
+        if kept == held:
+            return kept
+        left = self._layers.take_back(held - kept, held=held)
+        if left is None:
+            if self._hidden:
+                raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
+            self._layers.renew(self._new_layers())
+        return left or 0
+
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._unread.clear()
+        self._branches = None
+        self._layers.renew(layers)
+        self._held = list(ids)
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
@@ -163,18 +232,30 @@ class ModelCache(Generic[Id]):
         """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            self.forward(self.tokens(ids[at : min(at + step, end)]))
+            tokens = self.tokens(ids[at : min(at + step, end)])
+            self.forward(tokens, begin=at)
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
+            self.on_prefill(tokens.shape[0])
         return end
 
-    def _require_trimmable(self) -> None:
-        if not can_trim_prompt_cache(self.layers):
-            kinds = sorted({type(c).__name__ for c in self.layers if not c.is_trimmable()})
-            raise CacheError(
-                f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound "
-                "after a rejected guess; use --method plain, or another model"
-            )
+    def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
+        """The argument that a model takes embeddings by; nothing where none were given."""
+        if self._embeddings is None:
+            return {}
+        first, given = self._embeddings
+        if not first <= begin < first + len(given):
+            return {}
+        own = given[begin - first : begin - first + tokens.shape[0]]
+        rest = tokens[own.shape[0] :]
+        if rest.shape[0]:
+            own = mx.concatenate([own, embedding_of(self.model)(rest).astype(own.dtype)])
+        return {"input_embeddings": own[None]}
+
+    def _new_layers(self) -> list[Any]:
+        return cast(
+            "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
+        )
 
     def _quantize(self) -> None:
         options = self._options
@@ -194,6 +275,13 @@ class ModelCache(Generic[Id]):
             ) from error
 
 
+def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
+    return CacheError(
+        f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound after a "
+        "rejected guess; use --method plain, or another model"
+    )
+
+
 _REMEMBERED = "tokalign_ids"
 
 
@@ -209,8 +297,13 @@ def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
 def remembered(layers: Sequence[Any]) -> list[Any] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
     ids = getattr(layers[0], _REMEMBERED, None) if layers else None
-    held = getattr(layers[0], "offset", None) if layers else None
+    held = next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
     return None if ids is None or held is None or held > len(ids) else list(ids[:held])
+
+
+def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
+    """Whether a cache that was given holds something, and nobody noted what."""
+    return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
 
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:
@@ -226,8 +319,13 @@ def vocabulary_size(model: Any) -> int:
     known = _argument(model, "vocab_size")
     if known is not None:
         return known
+    return int(embedding_of(model).weight.shape[0])
+
+
+def embedding_of(model: Any) -> Any:
+    """The largest embedding of a model, which is that of its ids."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
-    return max((table.weight.shape[0] for table in tables), default=UNBOUNDED)
+    return max(tables, key=lambda table: table.weight.shape[0])
 
 
 def _context_length(model: Any) -> int:
@@ -236,6 +334,10 @@ def _context_length(model: Any) -> int:
 
 def _argument(model: Any, name: str) -> int | None:
     """A number in a model's arguments, which models of several parts nest."""
-    nested = getattr(model.args, "text_config", None) or {}
-    value = getattr(model.args, name, None) or nested.get(name)
-    return int(value) if value else None
+    for holder in (getattr(model, "args", None), getattr(model, "config", None)):
+        nested = getattr(holder, "text_config", None)
+        value = getattr(holder, name, None) or getattr(nested, name, None)
+        value = value or (nested.get(name) if isinstance(nested, dict) else None)
+        if isinstance(value, int):
+            return value
+    return None

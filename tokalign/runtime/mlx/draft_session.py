@@ -41,7 +41,7 @@ class DraftModelSession(ModelSession[DraftId]):
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
     ) -> Pending[GreedyDraft]:
         """See `interfaces.DraftSession`."""
-        if len(ids) + steps > self.context_length:
+        if not self._has_room(ids, steps):
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
         row = self.logits(ids)
@@ -67,7 +67,7 @@ class DraftModelSession(ModelSession[DraftId]):
         shared: Intersection | None = None,
     ) -> Pending[DrawnDraft]:
         """See `interfaces.DraftSession`."""
-        if len(ids) + steps > self.context_length:
+        if not self._has_room(ids, steps):
             return UnderWay(self.busy, lambda: DrawnDraft([], []))
         onto = None if shared is None else self._project(shared)
         drawn, distributions = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
@@ -76,12 +76,17 @@ class DraftModelSession(ModelSession[DraftId]):
     @timed
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
         """See `interfaces.DraftSession`."""
-        if len(ids) >= self.context_length:
+        if not self._has_room(ids, 1):
             return _NoShortlists(self.busy)
+        assert back < len(ids), "a list needs at least one id before it"
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
         return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+
+    def _has_room(self, ids: Sequence[DraftId], steps: int) -> bool:
+        """Whether so many ids may follow these; nothing follows an empty text."""
+        return bool(ids) and len(ids) + steps <= min(self.context_length, self.rewindable)
 
     def _project(self, shared: Intersection) -> ToTargetIds:
         """The tables on the device. A request asks for the same ones in every round."""

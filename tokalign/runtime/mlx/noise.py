@@ -36,9 +36,12 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
-def uniform(seed: int, stream: int, position: int, rows: int) -> Array:
-    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy."""
-    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, :1]
+def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0) -> Array:
+    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy.
+
+    number: which of the independent numbers at every position (below 1024).
+    """
+    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
 
 
 def _keys(seed: int, stream: int, position: int, rows: int) -> Array:

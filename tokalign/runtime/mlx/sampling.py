@@ -1,7 +1,7 @@
 """How ids are chosen: greedily, or by sampling whose randomness is keyed by position.
 
-The filters are mlx-lm's own, in its order: top-p, min-p, top-k, then the temperature. A choice is
-the largest of `score + noise` (`noise.py`), so the draft's noise can be the target's or its own:
+The filters are mlx-lm's own, in its order: top-p, min-p, XTC, top-k, then the temperature. A choice
+is the largest of `score + noise` (`noise.py`), so the draft's noise can be the target's or its own:
 
 * `match`: the target's choice is emitted, and a draft is right if it is the same id. So the draft
   chooses with the noise that the target will choose with at that position.
@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
 from tokalign.arguments import require_callable, require_integer, require_number, shown
@@ -31,6 +31,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 """mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""
 
+_XTC = 1
+"""Which of a position's numbers decides about XTC; number 0 is of the verdict."""
+
 Acceptance: TypeAlias = Literal["match", "residual"]
 
 
@@ -43,12 +46,18 @@ class Sampling:
     plain sampling, whatever drafts. With `residual` the text has the same distribution, but a seed
     gives the same text only if the same proposals are made.
     Only the low 32 bits of `seed` are used.
+    xtc_probability: how often a token is chosen without the likeliest ones, as mlx-lm does it: all
+    ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled out.
+    That is decided by the position too, and a draft that is drawn on the device follows it.
     """
 
     temperature: float = 0.0
     top_p: float = 0.0
     top_k: int = 0
     min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    xtc_exempt: tuple[int, ...] = ()
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
     acceptance: Acceptance = "match"
@@ -59,6 +68,8 @@ class Sampling:
         require_number("top_p", self.top_p, least=0, most=1)
         require_integer("top_k", self.top_k, least=0)
         require_number("min_p", self.min_p, least=0, most=1)
+        require_number("xtc_probability", self.xtc_probability, least=0, most=1)
+        require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
         require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
         for processor in self.processors:
             require_callable("every logits processor", processor)
@@ -92,22 +103,31 @@ class Sampling:
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        if self.temperature == 0:
-            return mx.argmax(logprobs, axis=-1), logprobs
-        scores = self._scores(logprobs)
+        judges = self.temperature > 0 and self.acceptance == "residual"
+        if not judges or all(q is None for q in distributions):
+            return self.pick(logprobs, position=position), logprobs
+        scores = self._scores(logprobs, position)
         gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
         chosen = mx.argmax(scores + gumbel, axis=-1)
         count = len(ids[position:])
-        if self.acceptance == "residual" and any(q is not None for q in distributions):
-            judged = judge(
-                mx.softmax(scores[:count], axis=-1),
-                ids[position:],
-                distributions,
-                uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
-                noise=gumbel[:count],
-            )
-            chosen = mx.concatenate([judged, chosen[count:]])
-        return chosen, logprobs
+        judged = judge(
+            mx.softmax(scores[:count], axis=-1),
+            ids[position:],
+            distributions,
+            uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
+            noise=gumbel[:count],
+        )
+        return mx.concatenate([judged, chosen[count:]]), logprobs
+
+    def pick(self, logprobs: Array, *, position: int) -> Array:
+        """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
+        `position + i`, and processors have been applied.
+        """
+        if self.temperature == 0:
+            return mx.argmax(logprobs, axis=-1)
+        scores = self._scores(logprobs, position)
+        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
+        return mx.argmax(scores + gumbel, axis=-1)
 
     def draw(
         self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array
@@ -116,7 +136,7 @@ class Sampling:
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1), None
-        scores = self._scores(logprobs)
+        scores = self._scores(logprobs, position)
         gumbel = keyed.gumbel(self.seed, self._draft_stream, position, scores.shape)
         q = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
         return mx.argmax(scores + gumbel, axis=-1), q
@@ -148,19 +168,27 @@ class Sampling:
         q = mx.zeros((1, noise.shape[0]))
         return ranked, q.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
-    def filter(self, logprobs: Array) -> Array:
-        """Log-probabilities with -inf for the ids that top-p, min-p or top-k rule out."""
+    def filter(self, logprobs: Array, position: int = 0) -> Array:
+        """Log-probabilities with -inf for the ids that top-p, min-p, XTC or top-k rule out.
+
+        position: that of the first row, by which XTC is decided.
+        """
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
             logprobs = apply_min_p(logprobs, self.min_p, 1)
+        if self.xtc_probability:
+            rows = logprobs.shape[0]
+            number = keyed.uniform(self.seed, keyed.VERDICT, position, rows, number=_XTC)
+            without = apply_xtc(logprobs, 1.0, self.xtc_threshold, list(self.xtc_exempt))
+            logprobs = mx.where(number < self.xtc_probability, without, logprobs)
         if 0 < self.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, self.top_k)
         return logprobs
 
-    def _scores(self, logprobs: Array) -> Array:
+    def _scores(self, logprobs: Array, position: int) -> Array:
         """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
-        return self.filter(logprobs).astype(mx.float32) * (1 / self.temperature)
+        return self.filter(logprobs, position).astype(mx.float32) * (1 / self.temperature)
 
     @property
     def _draft_stream(self) -> int:

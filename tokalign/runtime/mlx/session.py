@@ -66,6 +66,16 @@ class ModelSession(Generic[Id]):
         return self._cache.context_length
 
     @property
+    def rewindable(self) -> int:
+        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        return self._cache.rewindable
+
+    @property
+    def computed(self) -> int:
+        """Ids that went through the model so far: prompts, proposals and output."""
+        return self._cache.computed
+
+    @property
     def layers(self) -> list[Any]:
         """The cache, one object per layer, as mlx-lm's functions take it."""
         return self._cache.layers
@@ -89,7 +99,7 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(self._cache.tokens(ids[kept:]))[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -113,9 +123,21 @@ class ModelSession(Generic[Id]):
         """See `interfaces.Session`."""
         return cast("list[Id]", array.tolist())
 
+    def watch_prefill(self, callback: Callable[[int], None]) -> None:
+        """Call this with the number of ids that each step of filling in a long prompt has read."""
+        self._cache.on_prefill = callback
+
+    def embed(self, begin: int, embeddings: Array) -> None:
+        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
+        self._cache.embed(begin, embeddings)
+
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         self._cache.settle(ids)
+
+    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
+        """Go on with another cache of the same model, which holds exactly `ids`."""
+        self._cache.adopt(layers, ids)
 
     def require_room(self, prompt_tokens: int) -> None:
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""

@@ -22,15 +22,14 @@ class TargetModelSession(ModelSession[TargetId]):
 
     @timed
     def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
-        """See `interfaces.TargetSession`. After the pass the cache holds the tree's chain only."""
-        cache, chain = self._cache, tree.ids[: tree.chain_length]
+        """See `interfaces.TargetSession`. The path that the next context goes along is kept."""
+        cache = self._cache
         context = list(ids)
         kept = cache.catch_up(context, 1)
         tokens = [*context[kept:], *tree.ids]
         with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
-            logits = cache.forward(cache.tokens(tokens), model)[-1 - len(tree) :]
-        cache.trim(len(tree) - len(chain))
-        cache.holds([*context, *chain])
+            logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-1 - len(tree) :]
+        cache.holds_tree(context, tree)
         self.passes += 1
         self.rows += len(tokens)
         return logits

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import cache as cache_calls
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +23,7 @@ from mlx_lm.models import rope_utils
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
+from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 
@@ -70,16 +72,46 @@ class TreeModel:
 
         cache: the session's own.
         """
-        positions, mask = lay_out(int(cache[0].offset), rows, tree)
-        allowed = mx.array(mask)
+        offset = int(cache[0].offset)
+        positions, allowed = lay_out(offset, rows, tree)
+        seen = np.array([*range(offset), *positions])
         self._positions.now = mx.array(positions)
+
+        @cache_calls
+        def mask(window: int | None, columns: int) -> Array:
+            if window is None:
+                return mx.array(allowed)
+            near = np.array(positions)[:, None] - seen[None] < window
+            return mx.array((allowed & near)[:, -columns:])
+
+        def make_mask(layer: Any) -> Any:
+            most = getattr(layer, "max_size", None)
+            columns = rows + (offset if most is None else min(offset, most - 1))
+            return lambda *_, window_size=None, **__: mask(window_size or most, columns)
+
         try:
             for layer in cache:
-                layer.make_mask = lambda *_, **__: allowed
+                layer.make_mask = make_mask(layer)
             yield self._twin
         finally:
             for layer in cache:
                 vars(layer).pop("make_mask", None)
+
+
+def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
+    """Move cached rows to where a chain would have put them.
+
+    begin: the position where a tree's rows begin. path: indices of those to keep, ascending. Their
+    rotary positions are those of a chain already, because a row's position is its depth.
+    """
+    if list(path) == list(range(len(path))):
+        return
+    for layer in cache:
+        at = begin - getattr(layer, "start", 0)
+        chosen = at + mx.array(list(path))
+        for part in (layer.keys, layer.values):
+            for array in part if isinstance(part, tuple | list) else (part,):  # quantized: three
+                array[..., at : at + len(path), :] = array[..., chosen, :]
 
 
 def can_branch(model: Any, cache: Sequence[Any]) -> bool:
@@ -92,7 +124,7 @@ def can_branch(model: Any, cache: Sequence[Any]) -> bool:
         return False
     ropes = sum(isinstance(module, _ROPES) for module in model.modules())
     return ropes == len(model.layers) and all(
-        type(layer) in (KVCache, QuantizedKVCache) for layer in cache
+        type(layer) in (KVCache, QuantizedKVCache, WindowCache) for layer in cache
     )
 
 

@@ -16,26 +16,69 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
 from mlx_lm.utils import load_config, load_model
 
-from tokalign.errors import MissingAssetError
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 
 
-def load_weights(folder: Path, *, dtype: str | None = None) -> tuple[Any, dict[str, Any]]:
+def load_weights(
+    folder: Path,
+    *,
+    dtype: str | None = None,
+    adapter: Path | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, dict[str, Any]]:
     """Load an mlx-lm model and its configuration from a local folder, quantized weights included.
 
     dtype: "float32" makes passes agree on every choice, however many rows they have.
-    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read.
+    adapter: a folder that `mlx_lm.lora` wrote, laid over the model.
+    trust_remote_code: run the Python file that the configuration names as the model's architecture.
+    Raises: MissingAssetError for a folder that holds no weights mlx-lm can read; UsageError for a
+    model that has code of its own, unless that is trusted; as `_lay_over`.
     """
+    own_code = read_config(folder).get("model_file")
+    if own_code is not None and not trust_remote_code:
+        raise UsageError(
+            f"{folder} brings its own code, {own_code}, which would run with your rights; "
+            "read it, and give --trust-remote-code if you trust it"
+        )
     try:
-        model, config = load_model(folder)
+        model, config = load_model(folder, trust_remote_code=trust_remote_code)
     except (FileNotFoundError, ValueError) as error:
         raise MissingAssetError(
             f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
             "mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
         ) from error
+    if adapter is not None:
+        _lay_over(model, adapter)
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
     mx.eval(model.state)  # what is still lazy can be computed in this thread only
     return model, config
+
+
+def _lay_over(model: Any, adapter: Path) -> None:
+    """Lay an adapter of `mlx_lm.lora` over a model.
+
+    Raises: MissingAssetError for a folder without one; IncompatibleError for one of another model.
+    """
+    from mlx_lm.tuner.utils import load_adapters
+
+    missing = [name for name in _ADAPTER_FILES if not (adapter / name).is_file()]
+    if missing:
+        raise MissingAssetError(
+            f"{adapter} lacks {', '.join(missing)}; give the folder that mlx_lm.lora wrote "
+            "(its --adapter-path)"
+        )
+    try:
+        load_adapters(model, str(adapter))
+    except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
+        raise IncompatibleError(
+            f"the adapter in {adapter} does not fit this model ({' '.join(str(error).split())}); "
+            "give the model that it was trained on"
+        ) from error
+    model.eval()
+
+
+_ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -56,6 +99,20 @@ def weights_fingerprint(model: Any) -> str:
     """A digest of what a pass's cost depends on: names, shapes and number formats of weights."""
     weights = sorted((name, w.shape, str(w.dtype)) for name, w in tree_flatten(model.parameters()))
     return sha256(repr(weights).encode()).hexdigest()[:16]
+
+
+def content_fingerprint(model: Any) -> str:
+    """A digest by which models of one architecture differ: `weights_fingerprint`, and values.
+
+    Up to 64 values are read of every weight, evenly spaced. Fine-tuning changes nearly all values
+    of the weights that it changes at all.
+    """
+    digest = sha256(weights_fingerprint(model).encode())
+    for name, weight in sorted(tree_flatten(model.parameters())):
+        flat = weight.reshape(-1)
+        step = max(1, flat.size // 64)
+        digest.update(name.encode() + repr(flat[::step][:64].tolist()).encode())
+    return digest.hexdigest()
 
 
 def weight_bytes(model: Any) -> int:

@@ -101,12 +101,15 @@ class ExactTranslation:
         return draft
 
     def _pending_bytes(self) -> list[bytes]:
-        """The bytes of none, the last one, two, ... J tokens that may still change."""
+        """The bytes of none, the last one, two, ... J tokens that may still change.
+
+        At least one token of the draft's text is left before them, to predict from.
+        """
         tokens, segment = self._pair.draft.vocabulary.tokens, self._text.segment
         pending, tail = [b""], b""
         # By piece: `stable` would be finer, but costs 60 µs, and no more was accepted with it.
         unstable = segment.ids[max(segment.settled, len(segment.ids) - self._search.max_back) :]
-        while unstable:
+        while unstable and len(pending) < len(self._text.ids):
             tail = tokens[unstable.pop()] + tail
             pending.append(tail)
         return pending

@@ -12,27 +12,38 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.formats.limits import checked_id, shortened
+from tokalign.tokenizer.formats.patterns import check_pattern
 from tokalign.tokenizer.spec import TokenizerSpec, every_triple, find_roles
 
 _KNOWN = ("<unk>", "<s>", "</s>")
 
 
-def is_tekken(document: Mapping[str, Any]) -> bool:
+def is_tekken(document: Any) -> bool:
     """Whether a JSON document is a tekken file."""
-    return "config" in document and isinstance(document.get("vocab"), list)
+    return (
+        isinstance(document, dict)
+        and "config" in document
+        and isinstance(document.get("vocab"), list)
+    )
 
 
 def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
-    """Read a tekken document; its tokens get the ids after those of the special tokens."""
+    """Read a tekken document; its tokens get the ids after those of the special tokens.
+
+    Raises: VocabularyError for ids and ranks that make no sense; KeyError, TypeError or ValueError
+    for a file that is broken.
+    """
     config = document["config"]
-    special_count = int(config["default_num_special_tokens"])
+    check_pattern(config["pattern"])
+    special_count = checked_id(config["default_num_special_tokens"], "the first token")
+    last = checked_id(config["default_vocab_size"] - 1, "the last token")
     specials = {i: f"<SPECIAL_{i}>" for i in range(special_count)}
     specials |= dict(enumerate(_KNOWN[:special_count]))
     for listed in document.get("special_tokens") or ():
-        specials[int(listed["rank"])] = listed["token_str"]
-    count = int(config["default_vocab_size"]) - special_count
-    ranked = sorted(document["vocab"], key=lambda entry: int(entry["rank"]))[:count]
-    words = [base64.b64decode(entry["token_bytes"]) for entry in ranked]
+        specials[_special_rank(listed, special_count)] = str(listed["token_str"])
+    words = _words(document["vocab"])[: last + 1 - special_count]
     tokens = (*(b"" for _ in range(special_count)), *words)
     literal = {token: index for index, token in enumerate(tokens) if token}
     return TokenizerSpec(
@@ -46,3 +57,30 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
         ignore_merges=True,
         adds_bos=True,
     )
+
+
+def _special_rank(listed: Mapping[str, Any], count: int) -> int:
+    rank = checked_id(listed["rank"], f"the special token {shortened(listed['token_str'], 30)}")
+    if rank < count:
+        return rank
+    raise VocabularyError(
+        f"has a special token of rank {rank}, where a rank below {count} was expected; "
+        "download the file again"
+    )
+
+
+def _words(vocab: list[Mapping[str, Any]]) -> list[bytes]:
+    """The tokens as bytes. The rank of each must be its place, as Mistral's own reader demands."""
+    words = []
+    for place, entry in enumerate(vocab):
+        rank = checked_id(entry["rank"], f"entry {place}")
+        if rank != place:
+            raise VocabularyError(
+                f"has rank {rank} in place {place} of its vocabulary, where each rank was expected "
+                "once and in order; download the file again"
+            )
+        word = base64.b64decode(entry["token_bytes"], validate=True)
+        if not word:
+            raise VocabularyError(f"has an empty token (rank {rank}); download the file again")
+        words.append(word)
+    return words

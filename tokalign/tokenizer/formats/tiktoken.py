@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from pathlib import Path
 
 from tokalign.errors import VocabularyError
+from tokalign.tokenizer.formats.limits import checked_ids
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple, find_roles
 
 
-def holds_ranks(file: Path) -> bool:
-    """Whether the file begins with a line of `base64 rank`."""
-    with file.open("rb") as lines:
-        fields = lines.readline(1024).split()
+def holds_ranks(data: bytes) -> bool:
+    """Whether a file begins with a line of `base64 rank`."""
+    fields = data[:1024].partition(b"\n")[0].split()
     try:
         return (
             len(fields) == 2
@@ -27,15 +26,14 @@ def holds_ranks(file: Path) -> bool:
         return False
 
 
-def read_ranks(file: Path, supplement: Supplement | None) -> TokenizerSpec:
+def read_ranks(data: bytes, supplement: Supplement | None) -> TokenizerSpec:
     """Read ranks; without a pattern in the supplement they are refused (VocabularyError)."""
     if supplement is None or supplement.pattern is None:
         raise VocabularyError(
             "holds tiktoken ranks, which lack the pre-tokenizer and the special tokens; "
             "use an alias that knows them (llama3.2, qwen2.5) or the model's tokenizer.json"
         )
-    lines = [line.split() for line in file.read_bytes().splitlines() if line.strip()]
-    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    ranks = _read_lines(data)
     size = 1 + max(max(ranks.values()), max(supplement.specials, default=0))
     tokens = [b""] * size
     for token, index in ranks.items():
@@ -49,4 +47,18 @@ def read_ranks(file: Path, supplement: Supplement | None) -> TokenizerSpec:
         by_characters=False,
         pattern=supplement.pattern,
         ignore_merges=supplement.ignore_merges,
+        nfc=supplement.nfc,
     )
+
+
+def _read_lines(data: bytes) -> dict[bytes, int]:
+    """token -> rank. Raises: VocabularyError for a broken line, or a token or rank that repeats."""
+    lines = [line.split() for line in data.splitlines() if line.strip()]
+    if set(map(len, lines)) != {2}:
+        number = next((i for i, fields in enumerate(lines, start=1) if len(fields) != 2), 0)
+        raise VocabularyError(f"has no `base64 rank` in line {number}; download the file again")
+    ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    if len(ranks) < len(lines) or b"" in ranks:
+        raise VocabularyError("has an empty or repeated token; download the file again")
+    checked_ids(ranks)
+    return ranks

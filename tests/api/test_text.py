@@ -237,20 +237,6 @@ def test_a_prompt_cache_is_left_as_mlx_lm_leaves_it() -> None:
     assert first + [token for token, _, _ in more] == expected
 
 
-def test_a_prompt_cache_is_for_models_that_share_their_ids(pair: dict[str, Any]) -> None:
-    cache = make_prompt_cache(pair["model"]) + make_prompt_cache(pair["draft_model"])
-    steps = tokalign.speculative_generate_step(
-        mx.array([5]),
-        pair["model"],
-        pair["draft_model"],
-        prompt_cache=cache,
-        tokenizer=pair["tokenizer"],
-        draft_tokenizer=pair["draft_tokenizer"],
-    )
-    with pytest.raises(UsageError, match="prompt_cache"):
-        next(steps)
-
-
 def test_no_draft_tokens_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="--method plain"):
         next(

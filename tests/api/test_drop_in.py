@@ -1,0 +1,246 @@
+"""mlx-lm's functions with mlx-lm's keywords, and caches that go on from call to call."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from random_models import random_model, write_model
+from transformers import PreTrainedTokenizerFast
+
+import tokalign
+from tokalign.api.objects import as_tokenizer
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import LanguageModel
+
+METHODS = [{"method": "plain"}, {"method": "copy"}, {"num_draft_tokens": 3, "method": "draft"}, {}]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two random models with two tokenizers."""
+    folder = tmp_path_factory.mktemp("models")
+    target = LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420))
+    draft = LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1))
+    return {
+        "model": target.model,
+        "tokenizer": target.tokenizer,
+        "draft_model": draft.model,
+        "draft_tokenizer": draft.tokenizer,
+    }
+
+
+def plain(model: Any, ids: list[int], count: int) -> list[int]:
+    return [token for token, _ in generate_step(mx.array(ids), model, max_tokens=count)]
+
+
+def new_cache(pair: dict[str, Any]) -> list[Any]:
+    return [*make_prompt_cache(pair["model"]), *make_prompt_cache(pair["draft_model"])]
+
+
+@pytest.mark.parametrize(
+    "name", ["load", "generate", "stream_generate", "batch_generate", "speculative_generate_step"]
+)
+def test_every_keyword_of_mlx_lm_is_taken(name: str) -> None:
+    """Those of `generate` and `stream_generate` include what they hand on to `generate_step`."""
+    module = import_module("mlx_lm.utils" if name == "load" else "mlx_lm.generate")
+    ours = inspect.signature(getattr(tokalign, name)).parameters
+    if name in ("load", "batch_generate"):  # they hand everything on
+        assert ours["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
+        return
+    wanted = list(inspect.signature(getattr(module, name)).parameters)
+    if name != "speculative_generate_step":
+        wanted += inspect.signature(module.generate_step).parameters
+        wanted += inspect.signature(module.speculative_generate_step).parameters
+        ours = {**ours, **inspect.signature(tokalign.stream_generate).parameters}
+    assert set(wanted) - {"kwargs"} <= set(ours)
+    order = [key for key in wanted if key in ours][:5]
+    assert [key for key in ours if key in order] == order, "positional arguments keep their places"
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_a_cache_goes_on_from_call_to_call(pair: dict[str, Any], options: dict[str, Any]) -> None:
+    """Also across two tokenizers: each call is given only what is new."""
+    draw, cache, text = Random(3), new_cache(pair), list[int]()
+    for _ in range(4):
+        new = [draw.randrange(1, 300) for _ in range(draw.randint(1, 40))]
+        text += new
+        expected = plain(pair["model"], text, 12)
+        found = list(
+            tokalign.stream_generate(
+                prompt=new, max_tokens=12, prompt_cache=cache, **pair, **options
+            )
+        )
+        assert [response.token for response in found] == expected[: len(found)]
+        assert found[0].prompt_tokens == len(new)
+        text += [response.token for response in found]
+        layers = len(pair["model"].layers)
+        assert {layer.offset for layer in cache[:layers]} == {len(text)}
+
+
+def test_a_caller_that_stops_early_finds_what_it_got_in_the_cache(pair: dict[str, Any]) -> None:
+    cache = new_cache(pair)
+    stream = tokalign.stream_generate(
+        prompt=[5, 6, 7], prompt_cache=cache, method="draft", num_draft_tokens=4, **pair
+    )
+    got = [next(stream).token for _ in range(5)]
+    stream.close()  # type: ignore[attr-defined]
+    assert cache[0].offset == 3 + 5
+    more = tokalign.stream_generate(prompt=[9], max_tokens=8, prompt_cache=cache, **pair)
+    expected = plain(pair["model"], [5, 6, 7, *got, 9], 8)
+    found = [response.token for response in more]
+    assert found == expected[: len(found)]
+
+
+def test_mlx_lms_store_of_caches_keeps_both_contexts(pair: dict[str, Any]) -> None:
+    """It copies caches and trims both models' layers by the target's ids."""
+    store, key = LRUPromptCache(), "model"
+    first = [5, 6, 7, 8, 9, 10, 11, 12]
+    cache = new_cache(pair)
+    found = [
+        r.token
+        for r in tokalign.stream_generate(prompt=first, max_tokens=9, prompt_cache=cache, **pair)
+    ]
+    store.insert_cache(key, [*first, *found], cache)
+    for edited in ([*first, *found[:4], 33, 34], [*first[:5], 44], [*first, *found, 55]):
+        again, rest = store.fetch_nearest_cache(key, edited)
+        assert len(rest) < len(edited)
+        got = [
+            r.token
+            for r in tokalign.stream_generate(
+                prompt=rest, max_tokens=9, prompt_cache=copy.deepcopy(again), **pair
+            )
+        ]
+        assert got == plain(pair["model"], edited, 9)[: len(got)]
+
+
+def test_a_cache_that_was_filled_elsewhere_stays_in_front(pair: dict[str, Any]) -> None:
+    cache, text = make_prompt_cache(pair["model"]), [5, 6, 7, 8]
+    pair["model"](mx.array([text]), cache=cache)
+    found = tokalign.stream_generate(
+        pair["model"], pair["tokenizer"], [9, 10], max_tokens=8, prompt_cache=cache
+    )
+    tokens = [response.token for response in found]
+    assert tokens == plain(pair["model"], [*text, 9, 10], 8)[: len(tokens)]
+
+
+@pytest.mark.parametrize("length", [3, 80])
+def test_the_progress_of_the_prompt_is_mlx_lms(pair: dict[str, Any], length: int) -> None:
+    ours: list[tuple[int, int]] = []
+    theirs: list[tuple[int, int]] = []
+    ids = [1 + i % 90 for i in range(length)]
+    list(
+        tokalign.stream_generate(
+            pair["model"],
+            pair["tokenizer"],
+            ids,
+            max_tokens=2,
+            prefill_step_size=32,
+            prompt_progress_callback=lambda *done: ours.append(done),
+        )
+    )
+    steps = generate_step(
+        mx.array(ids),
+        pair["model"],
+        max_tokens=2,
+        prefill_step_size=32,
+        prompt_progress_callback=lambda *done: theirs.append(done),
+    )
+    list(steps)
+    assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
+    assert set(ours) <= set(theirs), "short prompts are read in one pass, and long ones alike"
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_embeddings_take_the_place_of_ids(
+    pair: dict[str, Any], options: dict[str, Any], with_ids: bool
+) -> None:
+    model = pair["model"]
+    ids = [3 + i % 60 for i in range(50)]
+    embeddings = model.model.embed_tokens(mx.array(ids)) + 0.3
+    expected = [
+        token
+        for token, _ in generate_step(
+            mx.array(ids), model, max_tokens=10, input_embeddings=embeddings
+        )
+    ]
+    found = tokalign.stream_generate(
+        prompt=ids if with_ids else [],
+        max_tokens=10,
+        input_embeddings=embeddings,
+        prefill_step_size=16,
+        **pair,
+        **options,
+    )
+    tokens = [response.token for response in found]
+    assert tokens == expected[: len(tokens)]
+    assert tokens != plain(model, ids, 10)[: len(tokens)]
+
+
+def test_embeddings_of_a_wrong_shape_are_refused(pair: dict[str, Any]) -> None:
+    for wrong in (mx.zeros((3,)), mx.zeros((4, 32)), "no"):
+        with pytest.raises(UsageError, match="input_embeddings"):
+            tokalign.stream_generate(prompt=[1, 2, 3], input_embeddings=wrong, **pair)
+
+
+def test_tokenizers_that_exist_in_memory_only(tmp_path: Path) -> None:
+    """transformers' and mlx-lm's, and one that has got a token since it was loaded."""
+    folder = write_model(tmp_path / "model", vocabulary_size=420)
+    own = LanguageModel.from_folder(folder).tokenizer
+    loaded = PreTrainedTokenizerFast.from_pretrained(folder)
+    assert as_tokenizer(loaded).fingerprint == own.fingerprint
+    bare = PreTrainedTokenizerFast(tokenizer_object=loaded.backend_tokenizer, eos_token="</s>")
+    assert as_tokenizer(bare).encode("Zażółć") == own.encode("Zażółć")
+    wrapped = TokenizerWrapper(bare)
+    assert as_tokenizer(wrapped) is as_tokenizer(wrapped), "it is read once"
+    assert as_tokenizer(wrapped).encode("gęślą jaźń") == own.encode("gęślą jaźń")
+    loaded.add_special_tokens({"additional_special_tokens": ["<nowy>"]})
+    grown = as_tokenizer(PreTrainedTokenizerFast(tokenizer_object=loaded.backend_tokenizer))
+    assert grown.encode("<nowy>", specials=True) == [len(own.vocabulary)]
+    with pytest.raises(UsageError, match="cannot tell which tokenizer a object is"):
+        as_tokenizer(object())
+
+
+def test_load_notes_the_tokenizer_of_a_model(tmp_path: Path) -> None:
+    target = tokalign.load(str(write_model(tmp_path / "target", vocabulary_size=420)))
+    draft = tokalign.load(str(write_model(tmp_path / "draft", vocabulary_size=340, seed=1)))
+    text = tokalign.generate(*target, "Zażółć", max_tokens=12, draft_model=draft[0])
+    assert text == tokalign.generate(*target, "Zażółć", max_tokens=12, method="plain")
+    with pytest.raises(UsageError, match="draft_tokenizer is missing"):
+        tokalign.generate(*target, "Zażółć", draft_model=random_model())
+
+
+def test_generate_says_how_fast_it_was(
+    pair: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tokalign.generate(pair["model"], pair["tokenizer"], "Zażółć", verbose=True, max_tokens=6)
+    shown = capsys.readouterr().out
+    assert shown.startswith(text)
+    for said in ("Prompt: ", "Generation: 6 tokens", "Peak memory"):
+        assert said in shown
+
+
+def test_a_stream_of_mlx_is_used(pair: dict[str, Any]) -> None:
+    stream = mx.new_stream(mx.default_device())
+    found = tokalign.stream_generate(prompt=[5, 6], max_tokens=6, stream=stream, **pair)
+    assert [r.token for r in found] == plain(pair["model"], [5, 6], 6)
+    assert mx.default_stream(mx.default_device()) != stream
+
+
+def test_several_prompts_are_batched(tmp_path: Path) -> None:
+    model, tokenizer = tokalign.load(str(write_model(tmp_path / "m", vocabulary_size=420)))
+    prompts = [tokenizer.encode(text) for text in ("Zażółć", "gęślą jaźń")]
+    found = tokalign.batch_generate(model, tokenizer, prompts, max_tokens=8, return_token_ids=True)
+    for prompt, tokens in zip(prompts, found.token_ids, strict=True):
+        expected = plain(model, prompt, 8)
+        assert tokens == expected[: len(tokens)]

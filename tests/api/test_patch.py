@@ -1,0 +1,113 @@
+"""mlx-lm's own programs with tokalign in them, on a pair with two tokenizers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from places import DEMO
+from processes import wait_for
+
+_PATCHED = "import tokalign; tokalign.patch_mlx_lm(method='draft', num_draft_tokens=3)\n"
+_COUNTED = """
+from tokalign.api import text as ours
+made = []
+responses = ours.stream_generate
+def counting(*args, **options):
+    for response in responses(*args, **options):
+        made.append(response.from_draft)
+        yield response
+ours.stream_generate = counting
+"""
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_mlx_lms_command_line_drafts_across_tokenizers() -> None:
+    generate = (
+        *("--model", str(DEMO / "target"), "--prompt", "Wisła jest", "--max-tokens", "24"),
+        *("--verbose", "False", "--ignore-chat-template"),
+    )
+    main = "from mlx_lm.generate import main; main()"
+    plain = run(main, *generate)
+    draft = ("--draft-model", str(DEMO / "draft"))
+    drafted = run(
+        f"{_COUNTED}{_PATCHED}{main}\nimport sys; print(sum(made), len(made), file=sys.stderr)",
+        *generate,
+        *draft,
+    )
+    assert drafted.stdout == plain.stdout
+    accepted, tokens = map(int, drafted.stderr.split()[-2:])
+    assert 0 < accepted < tokens
+    with pytest.raises(subprocess.CalledProcessError):
+        run(main, *generate, *draft)  # alone, mlx-lm refuses the pair
+
+
+@contextmanager
+def server(program: str, *arguments: str) -> Iterator[int]:
+    """mlx-lm's server, started by a program; gives its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--port", str(port), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        wait_for(lambda: process.poll() is not None or _answers(port))
+        assert process.poll() is None
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError):
+        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5))
+    return False
+
+
+def complete(port: int, prompt: str) -> tuple[str, dict[str, int]]:
+    body = json.dumps({"prompt": prompt, "max_tokens": 16}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as response:
+        answer = json.load(response)
+    return answer["choices"][0]["text"], answer["usage"]
+
+
+@pytest.mark.slow
+def test_mlx_lms_server_answers_the_same_with_and_without(tmp_path: Path) -> None:
+    """The second request continues the first, so that a cache of both models is taken up."""
+    main = "from mlx_lm.server import main; main()"
+    model = ("--model", str(DEMO / "target"), "--log-level", "ERROR")
+    answers = []
+    for program, more in ((main, ()), (_PATCHED + main, ("--draft-model", str(DEMO / "draft")))):
+        with server(program, *model, *more) as port:
+            first, _ = complete(port, "Wisła jest")
+            second, usage = complete(port, f"Wisła jest{first} Potem")
+            other, _ = complete(port, "Najstarsze miasto")
+            answers.append((first, second, other))
+            assert usage["prompt_tokens_details"]["cached_tokens"] >= 4  # type: ignore[index]
+    assert answers[0] == answers[1]

@@ -1,0 +1,124 @@
+"""What goes to a terminal cannot drive it, and what goes to a file or a pipe is left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tty
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polish import SENTENCES
+from random_models import write_model
+
+from tokalign.cli.output import table, to_json
+from tokalign.cli.streams import one_line, visible
+from tokalign.tables.bundle import Bundle, write_bundle
+
+HARMLESS = {"\n", "\t"}
+REORDERING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+EVIL = "\x1b]0;title\x07\x1b[31m\x9b2J\x7f\r\b\u202egnp\u2069\udcff"
+
+any_text = st.text(st.characters() | st.sampled_from(EVIL + "\u2028\u2029\x85\x0b"))
+
+
+def drives_a_terminal(text: str) -> bool:
+    controls = {letter for letter in text if unicodedata.category(letter) in ("Cc", "Cs")}
+    return bool((controls | REORDERING & set(text)) - HARMLESS)
+
+
+@given(any_text)
+def test_nothing_visible_drives_a_terminal_and_the_rest_stays(text: str) -> None:
+    assert not drives_a_terminal(visible(text))
+    assert len(one_line(text).splitlines()) <= 1
+    if not drives_a_terminal(text) and not set(text) & set("\u2028\u2029"):
+        assert visible(text) == text
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_ordinary_texts_stay_as_they_are(text: str) -> None:
+    assert visible(text) == text
+
+
+@given(st.dictionaries(any_text, st.lists(any_text) | st.dictionaries(any_text, any_text)))
+def test_json_means_the_same_with_its_control_characters_escaped(
+    value: dict[str, list[str] | dict[str, str]],
+) -> None:
+    written = to_json(value)
+    assert json.loads(written) == value
+    assert not drives_a_terminal(written)
+    written.encode()
+
+
+@given(st.lists(st.tuples(any_text, any_text), min_size=1))
+def test_a_row_of_a_table_is_one_line(rows: list[tuple[str, str]]) -> None:
+    shown = table(rows)
+    assert len(shown.split("\n")) == len(rows)
+    assert not drives_a_terminal(shown)
+
+
+def on_a_terminal(arguments: list[str]) -> tuple[int, str]:
+    """Exit code of a command, and what a terminal gets on its stdout and stderr."""
+    master, terminal = os.openpty()
+    tty.setraw(terminal)  # so that line feeds arrive as they are
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokalign", *arguments], stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    received = b""
+    try:
+        while part := os.read(master, 1 << 16):
+            received += part
+    except OSError:  # what Linux says when the last writer has closed a terminal
+        pass
+    os.close(master)
+    return process.wait(), received.decode()
+
+
+@pytest.fixture
+def evil_table(tmp_path: Path) -> Path:
+    path = tmp_path / "evil.dictionary.tok"
+    evil = EVIL.replace("\udcff", "")  # msgpack holds no half surrogate pairs
+    write_bundle(
+        path,
+        Bundle(
+            kind="dictionary",
+            fingerprints={"target": "ab" * 32},
+            corpus={"files": [{"name": evil, evil: "x\ny"}]},
+            parameters={evil: [evil]},
+            sections={},
+        ),
+    )
+    return path
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_metadata_of_a_table_is_shown_and_not_obeyed(evil_table: Path, form: list[str]) -> None:
+    _, shown = on_a_terminal(["inspect", str(evil_table), *form])
+    assert "title" in shown
+    assert "Traceback" not in shown
+    assert not drives_a_terminal(shown)
+
+
+@pytest.mark.slow
+def test_a_models_text_is_escaped_on_a_terminal_and_exact_in_a_pipe(tmp_path: Path) -> None:
+    """A model of random weights says control characters; the seed makes it say them twice."""
+    model = write_model(tmp_path / "model", vocabulary_size=420)
+    arguments = ["decode", "--target", str(model), "-p", "Ala", "-m", "300", "--temp", "5"]
+    arguments += ["--seed", "1", "--ignore-chat-template", "--quiet", "--no-color"]
+    piped = subprocess.run(
+        [sys.executable, "-m", "tokalign", *arguments], capture_output=True, check=True
+    ).stdout.decode()
+    exact = subprocess.run(
+        [sys.executable, "-m", "tokalign", *arguments, "--json"], capture_output=True, check=True
+    ).stdout
+    assert piped == json.loads(exact)["text"] + "\n"
+    assert drives_a_terminal(piped)
+    code, shown = on_a_terminal(arguments)
+    assert code == 0
+    assert shown == visible(piped)

@@ -1,0 +1,456 @@
+"""Corpora that strangers wrote: each is read, or reported with file and line, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+from small_tokenizers import write_tokenizer
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.text_files import LONGEST_LINE, TextFile
+from tokalign.cli import main
+from tokalign.cli.texts import read_texts
+from tokalign.errors import CorpusError
+
+GOOD = "Zażółć gęślą jaźń."
+LINE = GOOD.encode() + b"\n"
+OBJECT = json.dumps({"text": GOOD}).encode() + b"\n"
+LONG = LONGEST_LINE + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hostile:
+    """A file and what becomes of it.
+
+    read: the paragraphs that come out. skipped: line and reason of each line that is left out.
+    refused: why the whole file is, if it is.
+    """
+
+    name: str
+    data: Callable[[], bytes]
+    read: tuple[str, ...] = (GOOD,)
+    skipped: tuple[tuple[int, str], ...] = ()
+    refused: str | None = None
+
+
+def long_object() -> bytes:
+    return json.dumps({"text": "a" * LONG}).encode() + b"\n" + OBJECT
+
+
+def nested(opening: bytes) -> Callable[[], bytes]:
+    return lambda: OBJECT + opening * 100_000 + b"\n"
+
+
+def object_with(value: str) -> Callable[[], bytes]:
+    return lambda: b'{"id": ' + value.encode() + b', "text": "' + GOOD.encode() + b'"}\n'
+
+
+def with_window(log: int) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=False)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return packer.compress(LINE) + packer.flush()
+
+
+def with_dictionary() -> bytes:
+    trained = zstandard.train_dictionary(512, [b"zdanie numer %d" % i for i in range(999)])
+    return zstandard.ZstdCompressor(dict_data=trained).compress(LINE * 20)
+
+
+def many_fields() -> bytes:
+    return json.dumps({f"\x1b[2J\n{i}" + "ż" * 50: i for i in range(3000)}).encode() + b"\n"
+
+
+TOO_LONG, NOT_UTF8 = "longer than 4 MiB", "not UTF-8 at byte"
+HOSTILE = {
+    "a line that is too long": Hostile(
+        name="a.txt", data=lambda: b"a" * LONG + b"\n" + LINE, skipped=((1, TOO_LONG),)
+    ),
+    "a last line that is too long and has no end": Hostile(
+        name="a.txt", data=lambda: LINE + b"a" * LONG, skipped=((2, TOO_LONG),)
+    ),
+    "two lines that are too long, and one that just is not": Hostile(
+        name="a.txt",
+        data=lambda: b"\n".join([b"a" * (3 * LONG), b"b" * LONG, b"c" * LONGEST_LINE]),
+        read=("c" * LONGEST_LINE,),
+        skipped=((1, TOO_LONG), (2, TOO_LONG)),
+    ),
+    "a line that is too long, in gzip": Hostile(
+        name="a.txt.gz",
+        data=lambda: gzip.compress(LINE + b"a" * LONG + b"\n", mtime=0),
+        skipped=((2, TOO_LONG),),
+    ),
+    "a line that is too long, in zstandard": Hostile(
+        name="a.txt.zst",
+        data=lambda: zstandard.compress(LINE + b"a" * LONG + b"\n"),
+        skipped=((2, TOO_LONG),),
+    ),
+    "a line that is too long, over many gzip members": Hostile(
+        name="a.txt.gz",
+        data=lambda: (
+            gzip.compress(b"a" * (LONG // 8 + 1), mtime=0) * 8
+            + gzip.compress(b"\n" + LINE, mtime=0)
+        ),
+        skipped=((1, TOO_LONG),),
+    ),
+    "an object that is too long": Hostile(
+        name="a.jsonl", data=long_object, skipped=((1, TOO_LONG),)
+    ),
+    "an object that is too long, in gzip": Hostile(
+        name="a.jsonl.gz",
+        data=lambda: gzip.compress(long_object(), mtime=0),
+        skipped=((1, TOO_LONG),),
+    ),
+    "an object that is too long, in zstandard": Hostile(
+        name="a.jsonl.zst",
+        data=lambda: zstandard.compress(long_object()),
+        skipped=((1, TOO_LONG),),
+    ),
+    "nested arrays": Hostile(
+        name="a.jsonl", data=nested(b"["), skipped=((2, "nested too deeply"),)
+    ),
+    "nested objects": Hostile(
+        name="a.jsonl", data=nested(b'{"text":'), skipped=((2, "nested too deeply"),)
+    ),
+    "an integer of 5,000 digits": Hostile(name="a.jsonl", data=object_with("9" * 5000)),
+    "an integer of 2 million digits": Hostile(name="a.jsonl", data=object_with("9" * 2_000_000)),
+    "a number with a huge exponent": Hostile(name="a.jsonl", data=object_with("1e999999999")),
+    "not a number": Hostile(name="a.jsonl", data=object_with("[NaN, -Infinity]")),
+    "the field twice": Hostile(
+        name="a.jsonl", data=lambda: b'{"text": 1, "text": "' + GOOD.encode() + b'"}'
+    ),
+    "half a surrogate pair": Hostile(
+        name="a.jsonl",
+        data=lambda: OBJECT + b'{"text": "\\udc80"}\n{"text": "\\ud83d\\ud83d"}\n',
+        skipped=((2, "half a surrogate pair"), (3, "half a surrogate pair")),
+    ),
+    "thousands of fields with control characters": Hostile(
+        name="a.jsonl", data=many_fields, refused="and 2990 more; choose one with --field"
+    ),
+    "NUL bytes": Hostile(
+        name="a.txt", data=lambda: b"a\0b\n\0\n" + LINE, read=("a\0b", "\0", GOOD)
+    ),
+    "byte order marks": Hostile(
+        name="a.txt",
+        data=lambda: b"\xef\xbb\xbf\xef\xbb\xbf" + LINE + b"\xef\xbb\xbf" + LINE,
+        read=("\ufeff" + GOOD, "\ufeff" + GOOD),
+    ),
+    "UTF-16": Hostile(
+        name="a.txt",
+        data=lambda: "ala\nma\n".encode("utf-16") + b"\n" + LINE,
+        read=("\0m\0a\0", "\0", GOOD),
+        skipped=((1, f"{NOT_UTF8} 0"),),
+    ),
+    "every kind of broken UTF-8": Hostile(
+        name="a.txt",
+        data=lambda: b"\n".join(
+            [b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff", b"a\xc5", b"\x80", LINE]
+        ),
+        skipped=tuple((line, NOT_UTF8) for line in range(1, 7)),
+    ),
+    "line ends of three systems": Hostile(
+        name="a.txt",
+        data=lambda: b"a\r\nb\rc\n\r\n" + LINE,
+        read=("a", "b\rc", GOOD),
+    ),
+    "separators that are no line ends": Hostile(
+        name="a.txt",
+        data=lambda: "a\u2028b\u0085c\x0bd\x1ce\n".encode(),
+        read=("a\u2028b\x85c\x0bd\x1ce",),
+    ),
+    "a million line ends": Hostile(name="a.txt", data=lambda: b"\n" * 1_000_000 + LINE),
+    "no bytes": Hostile(name="a.txt", data=bytes, refused="empty"),
+    "no bytes where objects should be": Hostile(name="a.jsonl", data=bytes, refused="empty"),
+    "no bytes where gzip should be": Hostile(name="a.txt.gz", data=bytes, refused="empty"),
+    "no bytes where zstandard should be": Hostile(name="a.txt.zst", data=bytes, refused="empty"),
+    "an empty gzip archive": Hostile(
+        name="a.txt.gz", data=lambda: gzip.compress(b"", mtime=0), refused="empty"
+    ),
+    "an empty zstandard archive": Hostile(
+        name="a.txt.zst", data=lambda: zstandard.compress(b""), refused="empty"
+    ),
+    "garbage after gzip": Hostile(
+        name="a.txt.gz", data=lambda: gzip.compress(LINE, mtime=0) + b"x", refused="damaged"
+    ),
+    "garbage after zstandard": Hostile(
+        name="a.txt.zst", data=lambda: zstandard.compress(LINE) + b"xxxxx", refused="damaged"
+    ),
+    "gzip that ends in its header": Hostile(
+        name="a.txt.gz", data=lambda: gzip.compress(LINE, mtime=0)[:5], refused="ends too early"
+    ),
+    "gzip that ends before its checksum": Hostile(
+        name="a.txt.gz", data=lambda: gzip.compress(LINE, mtime=0)[:-8], refused="ends too early"
+    ),
+    "gzip with a wrong checksum": Hostile(
+        name="a.txt.gz",
+        data=lambda: gzip.compress(LINE, mtime=0)[:-8] + bytes(8),
+        refused="damaged",
+    ),
+    "zstandard that ends in its header": Hostile(
+        name="a.txt.zst", data=lambda: zstandard.compress(LINE)[:5], refused="ends too early"
+    ),
+    "zstandard that ends in a block": Hostile(
+        name="a.txt.zst", data=lambda: zstandard.compress(LINE)[:-3], refused="ends too early"
+    ),
+    "zstandard with a window of 2 GiB": Hostile(
+        name="a.txt.zst", data=lambda: with_window(31), refused="more than 128 MiB; pack it again"
+    ),
+    "zstandard with a window of 128 MiB": Hostile(name="a.txt.zst", data=lambda: with_window(27)),
+    "zstandard with a dictionary of its own": Hostile(
+        name="a.txt.zst", data=with_dictionary, refused="damaged.*ictionary"
+    ),
+    "ten thousand empty gzip members": Hostile(
+        name="a.txt.gz",
+        data=lambda: gzip.compress(b"", mtime=0) * 10_000 + gzip.compress(LINE, mtime=0),
+    ),
+    "ten thousand empty zstandard frames": Hostile(
+        name="a.txt.zst",
+        data=lambda: zstandard.compress(b"") * 10_000 + zstandard.compress(LINE),
+    ),
+    "an archive in an archive": Hostile(
+        name="a.txt.gz.zst",
+        data=lambda: zstandard.compress(gzip.compress(LINE, mtime=0)),
+        refused="not a kind of corpus file",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("t") / "small-target", vocabulary_size=360)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_corpus_is_read_or_refused_with_its_file_and_lines(tmp_path: Path, name: str) -> None:
+    hostile = HOSTILE[name]
+    path = tmp_path / hostile.name
+    path.write_bytes(hostile.data())
+    problems: list[CorpusError] = []
+
+    def read() -> list[str]:
+        return list(Corpus([path], report=problems.append).lines())
+
+    if hostile.refused is not None:
+        with pytest.raises(CorpusError, match=hostile.refused) as caught:
+            read()
+        assert path.name in str(caught.value)
+        assert len(str(caught.value)) < 2000
+        return
+    assert read() == list(hostile.read)
+    assert [(one.path, one.line) for one in problems] == [
+        (str(path), line) for line, _ in hostile.skipped
+    ]
+    for problem, (_, reason) in zip(problems, hostile.skipped, strict=True):
+        assert reason in str(problem)
+    if problems:
+        with pytest.raises(CorpusError, match=hostile.skipped[0][1]):
+            list(Corpus([path]).lines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_build_ends_with_a_table_or_with_one_line(
+    tmp_path: Path,
+    target: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hostile, out = HOSTILE[name], tmp_path / "out"
+    path = tmp_path / hostile.name
+    path.write_bytes(hostile.data())
+    arguments = ["build", "--target", target, "--dictionary-only", "--corpus", path, "--language"]
+    arguments += ["pl", "--output", out, "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["tokalign", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    if hostile.refused is None:
+        assert (ended.value.code, printed.err) == (0, "")
+        assert [file.name for file in out.rglob("*.*")] == ["pl.dictionary.tok"]
+    else:
+        assert (ended.value.code, printed.out) == (1, "")
+        assert printed.err.startswith(("tokalign: ", "tokalign: " + str(path)))
+        assert len(printed.err.splitlines()) == 1
+        assert "\x1b" not in printed.err
+        assert not out.exists()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to(place: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(place)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (pipe, "a pipe or a device"),
+        (Path.mkdir, "a folder; give the files in it"),
+        (link_to("nothing"), "no such file"),
+        (link_to("a.txt"), "cannot be read"),
+        (link_to("/dev/zero"), "a pipe or a device"),
+        (link_to("."), "a folder"),
+    ],
+    ids=["pipe", "folder", "dangling link", "link to itself", "device", "link to a folder"],
+)
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(
+    tmp_path: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    path = tmp_path / "a.txt"
+    make(path)
+    for read in (lambda: Corpus([path]), lambda: read_texts(path)):
+        with pytest.raises(CorpusError, match=reason) as caught:
+            read()
+        assert caught.value.path == str(path)
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINE)
+    corpus = Corpus([path])
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorpusError, match="a pipe or a device"):
+        list(corpus.lines())
+
+
+def test_a_file_that_vanishes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINE)
+    corpus = Corpus([path])
+    assert list(corpus.lines()) == [GOOD]
+    path.unlink()
+    for use in (lambda: list(corpus.lines()), lambda: corpus.size):
+        with pytest.raises(CorpusError, match="no such file") as caught:
+            use()
+        assert caught.value.path == str(path)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 70_000)
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(LINE * 100_000)
+
+
+@pytest.mark.parametrize("change", [cut, grow])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINE * 20_000)
+    corpus = Corpus([path])
+    lines = corpus.lines()
+    next(lines)
+    change(path)
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        list(lines)
+    assert corpus.stamp == {}
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Root may read everything, so act as a user who may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINE)
+    corpus = Corpus([path])
+    path.chmod(0)
+    with nobody(), pytest.raises(CorpusError, match="Permission denied") as caught:
+        list(corpus.lines())
+    assert caught.value.path == str(path)
+
+
+def test_a_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
+    seconds = []
+    for mebibytes in (32, 128):
+        path = tmp_path / f"{mebibytes}.txt"
+        with path.open("wb") as file:
+            file.truncate(mebibytes << 20)  # a hole reads as zeros
+        started = time.process_time()
+        text = TextFile(path, report=lambda _: None)
+        assert list(text.texts()) == []
+        seconds.append(time.process_time() - started)
+        assert text.stamp().text_bytes == mebibytes << 20
+    assert seconds[1] < 8 * seconds[0]  # quadratic time would be 16 times as much
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from tokalign.build.text_files import TextFile
+
+problems = []
+text = TextFile(Path(sys.argv[1]), report=problems.append)
+paragraphs = sum(1 for _ in text.paragraphs())
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak *= 1 if sys.platform == "darwin" else 1024
+print(paragraphs, len(problems), text.stamp().text_bytes, peak)
+"""
+MANY = 1 << 26
+
+
+def apart(*arguments: str | Path) -> str:
+    """What a Python process prints whose peak memory is its own.
+
+    A process starts with the peak of the one it was forked from, so a shell stands in between.
+    """
+    command = ["/bin/sh", "-c", '"$@"; exit $?', "sh", sys.executable, *map(str, arguments)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def one_line_of_a_gigabyte(pack: Callable[[bytes], bytes]) -> bytes:
+    return pack(b"a" * MANY) * 16 + pack(b"\n" + LINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("a.txt.gz", lambda data: gzip.compress(data, mtime=0)), ("a.txt.zst", zstandard.compress)],
+)
+def test_an_archive_with_a_line_of_a_gigabyte_takes_little_memory(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(one_line_of_a_gigabyte(pack))
+    assert path.stat().st_size < 1_100_000
+    paragraphs, problems, text_bytes, peak = map(int, apart("-c", PEAK, path).split())
+    assert (paragraphs, problems, text_bytes) == (1, 1, 16 * MANY + 1 + len(LINE))
+    assert peak < 200e6
+
+
+@pytest.mark.slow
+def test_a_build_from_such_an_archive_keeps_to_its_memory(tmp_path: Path, target: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(one_line_of_a_gigabyte(lambda data: gzip.compress(data, mtime=0)))
+    build = ["build", "--target", target, "--dictionary-only", "--corpus", path, "--json"]
+    build += ["--quiet", "--language", "pl"]
+    build += ["--memory", "300M", "--output", tmp_path]
+    built = json.loads(apart("-m", "tokalign", *build))
+    assert built["lines_skipped"] == 1
+    assert built["peak_memory_mb"] < 300

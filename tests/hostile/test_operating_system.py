@@ -1,0 +1,320 @@
+"""The operating system says no: every command ends with one line and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from places import DEMO
+from polish import SENTENCES
+
+from tokalign.build.counting.run_files import is_whole
+from tokalign.cli import _COMMANDS
+
+TARGET, DRAFT = str(DEMO / "target"), str(DEMO / "draft")
+FULL = Path("/dev/full")
+LINES = [sentence.replace("\n", " ") for sentence in SENTENCES]
+
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def assert_one_line(self, code: int, *words: str) -> None:
+        """It ended with this code, and the last line on stderr says why, with these words."""
+        assert self.code == code, self.err
+        assert "Traceback" not in self.err
+        assert "Exception ignored" not in self.err
+        said = [line for line in self.err.splitlines() if line.startswith("tokalign: ")]
+        assert said == self.err.splitlines()[-1:]
+        for word in words:
+            assert word in said[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands read: a text, a table and a run."""
+    folder = tmp_path_factory.mktemp("system")
+    (folder / "a.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "file").touch()
+    (folder / "folder").mkdir()
+    assert run(folder, COMMANDS["build"]).code == 0
+    saved = run(folder, [*COMMANDS["decode"], "--json"])
+    assert saved.code == 0, saved.err
+    (folder / "run.json").write_text(saved.out)
+    return folder
+
+
+def run(
+    folder: Path,
+    arguments: list[str],
+    *,
+    start: Callable[[], None] = lambda: None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> Ended:
+    """Run a command in a folder. start: called in the new process before anything else."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tokalign", *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=start,
+        cwd=folder,
+        text=True,
+        env=os.environ
+        | {"TOKALIGN_CACHE": str(folder / "cache"), "TOKALIGN_TABLES": str(folder / "tables")}
+        | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=300,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout or "", ended.stderr or "")
+
+
+TABLE = "tables/target/pl.dictionary.tok"
+_PLACES = {"TARGET": TARGET, "DRAFT": DRAFT, "TABLE": TABLE}
+
+
+def words(line: str) -> list[str]:
+    """A command line as a list."""
+    return [_PLACES.get(word, word) for word in line.split()]
+
+
+DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
+ONE_TABLE = "--kind backoff --order 1 --dictionary-bytes 1000 --p-min 0.1"
+COMMANDS = {
+    line.split()[0]: words(line)
+    for line in (
+        "bench --target TARGET --prompts a.txt --limit 1 -m 4 --condition copy -k 2",
+        "build --target TARGET --dictionary-only --corpus a.txt --language pl --output tables",
+        "calibrate --target TARGET --budget 1",
+        "check --target TARGET --draft DRAFT --text a.txt",
+        f"decode {DECODE}",
+        "emulate --target TARGET --text a.txt --dictionary TABLE",
+        "inspect TABLE",
+        "project --trace run.json",
+        "replay --target TARGET --draft DRAFT --text a.txt --limit 1 --prompt-tokens 2",
+        "report page.html --run run.json --json",
+        f"sweep --target TARGET --corpus a.txt --text a.txt {ONE_TABLE} --results sweep.csv",
+        "verify TABLE",
+    )
+}
+
+
+def test_every_command_is_tried() -> None:
+    assert set(COMMANDS) == set(_COMMANDS)
+
+
+@contextmanager
+def full() -> Iterator[int]:
+    with FULL.open("w") as file:
+        yield file.fileno()
+
+
+@contextmanager
+def abandoned() -> Iterator[int]:
+    """A pipe that nobody reads, as after `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+def close_stdout() -> None:
+    os.close(1)
+
+
+def close_stderr() -> None:
+    os.close(2)
+
+
+def close_all() -> None:
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+
+
+def without_stdout(folder: Path, arguments: list[str], how: str) -> Ended:
+    if how == "closed":
+        return run(folder, arguments, start=close_stdout)
+    with (full if how == "full" else abandoned)() as stdout:
+        return run(folder, arguments, stdout=stdout)
+
+
+HOW = [pytest.param("full", marks=needs_full), "abandoned", "closed"]
+REASONS = {"full": "No space left", "abandoned": "closed by its reader", "closed": "descriptor"}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["decode", "--help"]])
+def test_help_without_stdout_is_one_line(tmp_path: Path, arguments: list[str], how: str) -> None:
+    without_stdout(tmp_path, arguments, how).assert_one_line(1, "stdout", REASONS[how])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_without_stdout_is_one_line(
+    folder: Path, name: str, form: list[str], how: str
+) -> None:
+    arguments = [*COMMANDS[name], *(flag for flag in form if flag not in COMMANDS[name])]
+    without_stdout(folder, arguments, how).assert_one_line(1, "stdout", REASONS[how])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [pytest.param("full", marks=needs_full), "closed"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: str) -> None:
+    if how == "closed":
+        ended = run(folder, COMMANDS[name], start=close_stderr)
+    else:
+        with full() as stderr:
+            ended = run(folder, COMMANDS[name], stderr=stderr)
+    assert ended.code == 0
+    assert ended.out
+
+
+@pytest.mark.slow
+def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
+    wrong = (["verify", "none.tok"], 4), (["decode", "--nonsense"], 2), (["check"], 2)
+    for arguments, code in wrong:
+        assert run(folder, arguments, start=close_stderr) == Ended(code, "", "")
+        if FULL.exists():
+            with full() as stderr:
+                assert run(folder, arguments, stderr=stderr) == Ended(code, "", "")
+
+
+@pytest.mark.slow
+def test_with_all_streams_closed_no_other_file_takes_their_place(folder: Path) -> None:
+    """Otherwise the table or the page would get the number of stdout, and what is printed."""
+    before = (folder / TABLE).read_bytes()
+    for name in ("build", "inspect", "report", "check"):
+        assert run(folder, COMMANDS[name], start=close_all).code == 1
+    assert (folder / TABLE).read_bytes() == before
+    assert (folder / "page.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.slow
+def test_a_prompt_that_cannot_be_read_is_one_line(folder: Path) -> None:
+    arguments = [*COMMANDS["decode"], "-p", "-", "--quiet"]
+    run(folder, arguments, start=lambda: os.close(0)).assert_one_line(2, "stdin", "--prompt")
+    (folder / "latin.txt").write_bytes("Wisła".encode("iso-8859-2"))
+    with (folder / "latin.txt").open("rb") as stdin:
+        run(folder, arguments, stdin=stdin.fileno()).assert_one_line(2, "stdin is not UTF-8")
+    for option in ("--prompt", "--stop", "--system-prompt"):
+        typed = [*COMMANDS["decode"], "--quiet", option, os.fsdecode(b"\xb3")]
+        run(folder, typed).assert_one_line(2, f"{option} is not UTF-8")
+
+
+def test_names_that_no_terminal_should_obey_are_written_out(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\x1b[2J\n.tok")
+    ended = run(tmp_path, ["verify", name, "--json"])
+    assert ended.code == 4
+    assert json.loads(ended.out)["files"][0]["path"] == name
+    for arguments in (["verify", name], ["inspect", name], ["report", "a", "--run", name]):
+        ended = run(tmp_path, arguments)
+        assert "\x1b" not in ended.out + ended.err
+        ended.assert_one_line(2 if arguments[0] == "report" else 4, r"\udcff\x1b[2J\n.tok")
+
+
+def small_files() -> None:
+    """A file system where no file has room for more than 400 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
+
+
+BUILD = COMMANDS["build"][:-1]
+READ_ONLY = "/sys/tokalign"
+OUTPUTS = {
+    "build --output": BUILD,
+    "build --output, dictspec": ["build", "--dictionary-kind", "dictspec", *BUILD[1:]],
+    "build --output, alignment": words(
+        "build --target TARGET --draft DRAFT --alignment-only --corpus a.txt --output"
+    ),
+    "build --workspace": [*BUILD, "elsewhere", "--workspace"],
+    "bench --save": [*COMMANDS["bench"], "--save"],
+    "bench --results": [*COMMANDS["bench"], "--results"],
+    "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
+    "decode --trace": [*COMMANDS["decode"], "--trace"],
+    "emulate --trace": [*COMMANDS["emulate"], "--trace"],
+    "replay --trace": [*COMMANDS["replay"], "--trace"],
+    "report": ["report", "--run", "run.json"],
+    "sweep --results": COMMANDS["sweep"][:-1],
+}
+FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
+
+
+def wrong_places(name: str) -> list[str]:
+    """Where the output of a command cannot be."""
+    ending = ".md" if name == "bench --save" else ""
+    if name in FOLDERS:
+        return ["file", "file/inside", *([READ_ONLY] if Path("/sys").is_dir() else [])]
+    if ending:
+        return [f"file/inside{ending}", f"none/inside{ending}"]
+    if name.startswith("calibrate"):  # it measures for ten seconds first, and makes folders
+        return ["folder"]
+    return ["folder", "file/inside", "none/inside"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_cannot_be_there_is_one_line(folder: Path, name: str) -> None:
+    for place in wrong_places(name):
+        run(folder, [*OUTPUTS[name], place]).assert_one_line(2, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / ("out" if name in FOLDERS else "out.md")
+    ended = run(folder, [*OUTPUTS[name], str(out)], start=small_files)
+    ended.assert_one_line(1, str(tmp_path), "File too large", "make room")
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    if name.endswith("--results"):  # lines that were finished stay, and the next run goes on
+        assert kept == [out]
+        assert run(folder, [*OUTPUTS[name], str(out)]).code == 0
+    else:
+        assert kept == []
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/stdout"])
+def test_a_report_never_takes_the_place_of_a_device(folder: Path, device: str) -> None:
+    before = os.stat("/dev/null")
+    run(folder, ["report", device, "--run", "run.json"]).assert_one_line(2, "not a regular file")
+    assert os.stat("/dev/null").st_rdev == before.st_rdev
+
+
+@pytest.mark.slow
+def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ala ma kota.\n")
+    (tmp_path / "b.txt").write_text("".join(f"{line}\n" for line in LINES))
+    build = [*BUILD, str(tmp_path / "out"), str(tmp_path / "b.txt"), "--workspace"]
+    build = [str(tmp_path / "a.txt") if one == "a.txt" else one for one in build]
+    ended = run(folder, [*build, str(tmp_path / "w")], start=small_files)
+    ended.assert_one_line(1, ".run", "File too large", "goes on")
+    [finished] = (tmp_path / "w").glob("*.run")
+    assert is_whole(finished)
+    assert not (tmp_path / "out").exists()
+    assert run(folder, [*build, str(tmp_path / "w")]).code == 0
+    resumed = {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*.tok")}
+    assert run(folder, [*build, str(tmp_path / "new")]).code == 0
+    assert resumed == {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*.tok")}
+    assert not (tmp_path / "w").exists()

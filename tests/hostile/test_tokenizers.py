@@ -1,0 +1,751 @@
+"""Tokenizer files of strangers: each is modelled as its library has it, or refused in one line.
+
+Every file is made here, from a sound one or from nothing. Nothing may crash, hang, or be read with
+other ids than the library's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from polish import SENTENCES, texts
+from sentencepiece import SentencePieceProcessor
+from tokenizer_files import (
+    BYTES,
+    RANK_SUPPLEMENT,
+    added,
+    byte_level,
+    byte_level_document,
+    character_document,
+    rank_lines,
+    sentencepiece_model,
+    split,
+    tekken_document,
+    template,
+)
+from tokenizers import Tokenizer as Library
+
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, MAX_IDS
+from tokalign.tokenizer.formats.pipeline import GPT2_PATTERN
+from tokalign.tokenizer.spec import Supplement
+from tokalign.tokenizer.spelling import SPACE_MARK
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+SECONDS = 60
+"""After this long a case counts as hanging; the slowest takes 3 s."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_hangs() -> Iterator[None]:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"the case took more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Refused(NamedTuple):
+    """A hostile file. content: of `name`; reason: what the message must say."""
+
+    case: str
+    content: bytes
+    reason: str
+    name: str = "tokenizer.json"
+    supplement: Supplement | None = None
+    slow: bool = False
+
+
+def as_json(document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
+def of_bytes(case: str, reason: str, **changes: Any) -> Refused:
+    return Refused(case, as_json(byte_level_document(**changes)), reason)
+
+
+def of_characters(case: str, reason: str, **changes: Any) -> Refused:
+    return Refused(case, as_json(character_document(**changes)), reason)
+
+
+def model_with(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**document["model"], **changes}
+
+
+def of_model(case: str, reason: str, **changes: Any) -> Refused:
+    document = byte_level_document()
+    return of_bytes(case, reason, model=model_with(document, **changes))
+
+
+def of_vocab(case: str, reason: str, **ids: Any) -> Refused:
+    vocab = byte_level_document()["model"]["vocab"]
+    return of_model(case, reason, vocab={**vocab, **ids})
+
+
+def normalizers() -> Iterator[Refused]:
+    lone: list[dict[str, Any]] = [
+        {"type": "Lowercase"},
+        {"type": "NFKC"},
+        {"type": "NFD"},
+        {"type": "NFKD"},
+        {"type": "StripAccents"},
+        {"type": "Strip", "strip_left": True, "strip_right": True},
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "o"},
+        {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "},
+        {"type": "Prepend", "prepend": "x"},
+        {"type": "Nmt"},
+        {"type": "ByteLevel"},
+        {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
+    ]
+    for step in lone:
+        kind, name = step["type"], f"{step['type']} {step.get('pattern', '')}"
+        yield of_bytes(f"normalizer {name} over bytes", f"normalizes with {kind}", normalizer=step)
+        if kind in ("Lowercase", "NFKC", "Replace", "Prepend"):
+            inside = {
+                "type": "Sequence",
+                "normalizers": [step, *character_document()["normalizer"]["normalizers"]],
+            }
+            yield of_characters(
+                f"normalizer {name} in a sequence", f"normalizes with {kind}", normalizer=inside
+            )
+    prepend, replace = character_document()["normalizer"]["normalizers"]
+    twice = {"type": "Sequence", "normalizers": [prepend, prepend, replace]}
+    yield of_characters("normalizer Prepend twice", "normalizes with Prepend", normalizer=twice)
+    yield of_characters("normalizer that leaves spaces", "leaves spaces", normalizer=prepend)
+    yield of_characters("no normalizer with byte fallback", "leaves spaces", normalizer=None)
+    yield of_bytes("normalizer of no known kind", "normalizes with Up", normalizer={"type": "Up"})
+    yield of_bytes("normalizer that is a list", "download it again", normalizer=[])
+    deep: dict[str, Any] = {"type": "Lowercase"}
+    for _ in range(200):
+        deep = {"type": "Sequence", "normalizers": [deep]}
+    yield of_bytes("normalizer under 200 sequences", "normalizes with Lowercase", normalizer=deep)
+
+
+def pre_tokenizers() -> Iterator[Refused]:
+    for behavior in ("Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
+        cut = split(GPT2_PATTERN, behavior=behavior)
+        yield of_bytes(f"Split {behavior}", "Split must be Isolated", pre_tokenizer=cut)
+    cut = split(GPT2_PATTERN, invert=True)
+    yield of_bytes("Split inverted", "not inverted", pre_tokenizer=cut)
+    plain = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
+    several = {"type": "Sequence", "pretokenizers": [plain, byte_level(use_regex=False)]}
+    yield of_bytes("Split at a string", "a Split by regex", pre_tokenizer=several)
+    by_regex = split("a|[^a]+")["pretokenizers"][0]
+    several = {"type": "Sequence", "pretokenizers": [by_regex, by_regex, byte_level()]}
+    yield of_bytes("two Splits", "one Split by regex", pre_tokenizer=several)
+    for options in ({"use_regex": True}, {"use_regex": False, "add_prefix_space": True}):
+        several = {"type": "Sequence", "pretokenizers": [by_regex, byte_level(**options)]}
+        yield of_bytes(f"Split and {options}", "neither add a space nor", pre_tokenizer=several)
+    yield of_bytes("no ByteLevel", "pre-tokenizes with Split", pre_tokenizer=by_regex)
+    yield of_bytes("no pre-tokenizer", "without a ByteLevel", pre_tokenizer=None)
+    for step in (
+        {"type": "Whitespace"},
+        {"type": "WhitespaceSplit"},
+        {"type": "BertPreTokenizer"},
+        {"type": "Digits", "individual_digits": True},
+        {"type": "Punctuation", "behavior": "Isolated"},
+        {"type": "CharDelimiterSplit", "delimiter": "-"},
+        {"type": "UnicodeScripts"},
+    ):
+        kind = step["type"]
+        several = {"type": "Sequence", "pretokenizers": [step, byte_level()]}
+        reason = f"pre-tokenizes with {kind}"
+        yield of_bytes(f"pre-tokenizer {kind}", reason, pre_tokenizer=several)
+    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+    for wrong in ({"replacement": "_"}, {"prepend_scheme": "last"}):
+        yield of_characters(
+            f"Metaspace {wrong}",
+            "pre-tokenizes with Metaspace",
+            normalizer=None,
+            pre_tokenizer=mark | wrong,
+        )
+    yield of_characters(
+        "Metaspace that splits tokens",
+        "split=True",
+        normalizer=None,
+        pre_tokenizer=mark | {"split": True},
+    )
+    yield of_characters("Metaspace and Prepend", "with Metaspace", pre_tokenizer=mark)
+    yield of_characters("byte fallback and ByteLevel", "ByteLevel", pre_tokenizer=byte_level())
+
+
+def expressions() -> Iterator[Refused]:
+    for case, pattern, reason in (
+        ("unbalanced", "(a", "invalid regular expression"),
+        ("of an unknown property", r"\p{Kotek}+", "invalid regular expression"),
+        ("that backtracks for ever", "(a+)+$", r"has \$"),
+        ("that backtracks without an anchor", "(?:k|kk)+o", "takes more than 2"),
+        ("that only the library finds hard", r"(?:\s+\s+)+x|.", "retry-limit-in-match"),
+        ("with a look-behind", "(?<=a)b|.", r"has \(\?<="),
+        ("with a look-ahead", "a(?=b)|.", r"has \(\?="),
+        ("with a back reference", r"(a)\1|.", r"has \\1"),
+        ("with characters of words", r"\w+|\W+", r"has \\w"),
+        ("that matches nothing", r"(?i:kot)?|\s+|\p{N}*(?!\S)", "matches the empty text"),
+        ("with a conditional", "(a)?(?(1)b|c)", r"has \(\?\(1"),
+        ("that is fuzzy", "(?:abc){e<=1}|.", r"has \{e<=1"),
+        ("with a comment", "(?#x)a|.", r"has \(\?#x"),
+        ("of verbose style", "(?x) a # b", r"has \(\?x\)"),
+        ("with a set in a set", "[a[b-d]]+|.", "inside a set"),
+        ("that is empty", "", "expression was expected"),
+        ("of 10,000 characters", "a|" * 5000, "10,000 characters"),
+        ("of 4,000 groups", "(" * 4000 + "a" + ")" * 4000, "invalid|nested|otherwise|read"),
+        ("of big counts", "(?:(?:(?:a{1,99}){1,99}){1,99})o|.", "takes more than 2"),
+    ):
+        refused = of_bytes(f"expression {case}", reason, pre_tokenizer=split(pattern))
+        yield refused._replace(slow="takes" in reason)
+    number = split("a")
+    number["pretokenizers"][0]["pattern"]["Regex"] = 7
+    yield of_bytes("expression that is a number", "Split by regex", pre_tokenizer=number)
+
+
+def models() -> Iterator[Refused]:
+    for kind in ("Unigram", "WordPiece", "WordLevel"):
+        yield of_model(f"model {kind}", f"holds a {kind} model", type=kind)
+    yield of_model("dropout", "at random", dropout=0.1)
+    yield of_model("prefix of pieces", "continuing_subword_prefix", continuing_subword_prefix="##")
+    yield of_model("suffix of words", "end_of_word_suffix", end_of_word_suffix="</w>")
+    yield of_model("byte fallback that is a word", "true or false", byte_fallback="no")
+    yield of_model("no vocabulary", "no vocabulary", vocab={})
+    yield of_model("vocabulary that is a path", "no vocabulary", vocab="/etc/passwd")
+    yield of_model("vocabulary that is a list", "no vocabulary", vocab=[["a", 0]])
+    yield of_model("no merges", "no list of merges", merges=None)
+    for case, index in (
+        ("ten billion", 10**10),
+        ("200 million", 2 * 10**8),
+        ("the first beyond the limit", MAX_IDS),
+        ("minus one", -1),
+        ("a fraction", 1.5),
+        ("a string", "7"),
+        ("true", True),
+        ("null", None),
+        ("not a number", float("nan")),
+        ("infinite", float("inf")),
+        ("a number of 4,000 digits", 10**4000),
+    ):
+        yield of_vocab(f"id {case}", "the id .* where an integer", kotki=index)
+        entry = [added(index, "<x>")]
+        yield of_bytes(f"added id {case}", "the id .* where an integer", added_tokens=entry)
+    yield of_vocab("id twice", "the id 5 to two tokens", kotki=5)
+    yield of_vocab("token of 2,000 bytes", "token of 2,000 bytes", **{"k" * 2000: 262})
+    yield of_vocab("token that is not byte-level", "not in the alphabet", **{"▁kot": 262})
+    small = {"k": 0, "o": 1, "ko": 2}
+    yield of_model("bytes missing", "no token for 254", vocab=small, merges=[["k", "o"]])
+    fallback = character_document()
+    del fallback["model"]["vocab"]["<0x41>"]
+    yield Refused("byte fallback with a gap", as_json(fallback), "no token for 1 of the 256")
+    fallback = character_document()
+    fallback["model"]["byte_fallback"] = False
+    reason = "normalizes with|cannot be spelled"
+    yield Refused("pieces without byte fallback", as_json(fallback), reason)
+    fallback = character_document()
+    fallback["model"]["vocab"] |= {" kot": 999}
+    yield Refused("two spellings of a token", as_json(fallback), "with two tokens")
+    for case, merges, reason in (
+        ("unknown piece", [["k", "zz"]], "has no token zz"),
+        ("unknown result", [["k", "k"]], "has no token kk"),
+        ("repeated", [["k", "o"], ["t", "a"], ["k", "o"]], "a merge twice"),
+        ("of three pieces", [["k", "o", "t"]], "download it again"),
+        ("of one string with two spaces", ["k o t"], "download it again"),
+        ("of numbers", [[1, 2]], "has no token 1"),
+        ("that is a number", [3], "download it again"),
+        ("into an added token", [["<", "/"]], "added token"),
+    ):
+        vocab = dict(byte_level_document()["model"]["vocab"])
+        entries = [added(261, "</s>")]
+        if "added" in case:
+            vocab |= {"</": 262}
+            entries.append(added(262, "</"))
+        model = {"type": "BPE", "vocab": vocab, "merges": merges}
+        yield of_bytes(f"merge {case}", reason, model=model, added_tokens=entries)
+
+
+def added_tokens() -> Iterator[Refused]:
+    for option in ("lstrip", "rstrip", "single_word"):
+        entry = added(261, "</s>", **{option: True})
+        yield of_bytes(f"added token with {option}", f"with {option}", added_tokens=[entry])
+    entries = [added(i, ("<unk>", "<s>", "</s>")[i], normalized=i == 1) for i in range(3)]
+    yield of_characters("added token normalized", "normalizes the added", added_tokens=entries)
+    for spelling in ("kotek", "  ", "\n\n", "1", "."):
+        entry = added(261, spelling, special=False)
+        reason = "in ordinary text|vocabulary says otherwise"
+        yield of_bytes(f"added token {spelling!r}", reason, added_tokens=[entry])
+    entries = [added(261, "</s>"), added(261, "<s>")]
+    yield of_bytes("added id twice", "twice", added_tokens=entries)
+    entries = [added(261, "</s>"), added(262, "</s>")]
+    yield of_bytes("added spelling twice", "twice", added_tokens=entries)
+    yield of_bytes("added id after a gap", "not those", added_tokens=[added(500, "</s>")])
+    yield of_bytes("added id of a token", "says otherwise", added_tokens=[added(256, "</s>")])
+    yield of_bytes("added token of another id", "says otherwise", added_tokens=[added(261, "kot")])
+    yield of_bytes("added token without spelling", "spelling", added_tokens=[added(261, "")])
+    entry = {"id": 261, "special": True}
+    yield of_bytes("added token without content", "no 'content'", added_tokens=[entry])
+    yield of_bytes("added tokens that are a number", "download it again", added_tokens=5)
+    yield of_bytes(
+        "added token of odd switch", "true", added_tokens=[added(261, "<x>") | {"lstrip": 1}]
+    )
+
+
+def around_the_model() -> Iterator[Refused]:
+    cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    yield of_bytes("truncation", "truncation switched on", truncation=cut)
+    filled = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
+    filled |= {"pad_to_multiple_of": None, "pad_token": "k"}
+    yield of_bytes("padding", "padding switched on", padding=filled)
+    ends = template(after=("</s>",), **{"</s>": [261]})
+    yield of_bytes("post-processor that ends texts", "post-processes with", post_processor=ends)
+    begins = template("</s>", **{"</s>": [261]})
+    yield of_bytes("post-processor without BOS", "before every text", post_processor=begins)
+    twice = {"type": "Sequence", "processors": [begins, begins]}
+    yield of_bytes("two templates", "post-processes with", post_processor=twice)
+    for kind in ("BertProcessing", "RobertaProcessing"):
+        step = {"type": kind, "sep": ["</s>", 261], "cls": ["</s>", 261]}
+        yield of_bytes(f"post-processor {kind}", f"with {kind}", post_processor=step)
+    unknown = template("<s>")
+    yield of_bytes("template of an unlisted token", "no '<s>'", post_processor=unknown)
+
+
+def broken_json() -> Iterator[Refused]:
+    whole = as_json(byte_level_document())
+    for case, content, reason in (
+        ("empty file", b"", "is empty"),
+        ("white space only", b" \n", "download it again"),
+        ("half a file", whole[: len(whole) // 2], "download it again"),
+        ("text after the end", whole + b"}", "download it again"),
+        ("100,000 brackets", b"[" * 100_000, "nested deeper"),
+        ("100,000 braces", b'{"a":' * 100_000, "nested deeper"),
+        ("invalid UTF-8", whole.replace(b"kot", b"k\xfft"), "download it again"),
+        ("null bytes", b"\0" * 64, "download it again"),
+        ("a lone surrogate", whole.replace(b'"ok"', b'"\\ud800"'), "read|no token|alphabet"),
+        ("a list", b"[]", "no tokenizer model"),
+        ("null", b"null", "no tokenizer model"),
+        ("a number of 10,000 digits", b"1" * 10_000, "download it again"),
+        ("an object without model", b"{}", "no tokenizer model"),
+        ("a model that is a list", b'{"model": []}', "no tokenizer model"),
+        ("a web page", b"<!doctype html><title>404</title>", "download it again"),
+        ("a pointer to large storage", b"version https://git-lfs\noid sha256:0\n", "again"),
+        ("UTF-16", whole.decode().encode("utf-16"), "download it again"),
+    ):
+        yield Refused(case, content, reason)
+
+
+def changed_model(**fields: Any) -> bytes:
+    model = sentencepiece_model()
+    for name, value in fields.items():
+        part, _, field = name.partition("__")
+        setattr(getattr(model, part), field, value)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def with_piece(piece: str, kind: int, score: float = -99.0) -> bytes:
+    model = sentencepiece_model()
+    model.pieces.add(piece=piece, score=score, type=kind)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def sentencepiece_files() -> Iterator[Refused]:
+    whole = changed_model()
+    without = sentencepiece_model()
+    del without.pieces[3 + 65]
+    no_bytes = sentencepiece_model()
+    del no_bytes.pieces[3 : 3 + 256]
+    no_bytes.trainer_spec.byte_fallback = False
+    for case, content, reason in (
+        ("cut in two", whole[: len(whole) // 2 + 1], "not BPE"),  # what says so is gone
+        ("random bytes", Random(4).randbytes(4096), "download it again"),
+        ("text", b"to nie jest model\n" * 9, "download it again"),
+        ("without pieces", b"\x12\x00", "holds no SentencePiece"),
+        ("Unigram", changed_model(trainer_spec__model_type=1), "not BPE"),
+        ("words", changed_model(trainer_spec__model_type=3), "not BPE"),
+        ("NFKC", changed_model(normalizer_spec__precompiled_charsmap=b"\4\0\0\0"), "normalizes"),
+        ("extra spaces", changed_model(normalizer_spec__remove_extra_whitespaces=True), "removes"),
+        ("bare spaces", changed_model(normalizer_spec__escape_whitespaces=False), "leaves spaces"),
+        ("suffix", changed_model(trainer_spec__treat_whitespace_as_suffix=True), "at the end"),
+        ("unused piece", with_piece("kotek", 5), "unused piece"),
+        ("user-defined word", with_piece("kotek", 4), "user-defined symbol"),
+        ("empty piece", with_piece("", 1), "empty or holds a space"),
+        ("piece with a space", with_piece("a b", 1), "empty or holds a space"),
+        ("byte of type normal", with_piece("<0x41>", 1), "spelled as a byte"),
+        ("normal of type byte", with_piece("kotek", 6), "spelled as a byte"),
+        ("repeated piece", with_piece("kot", 1), "with two tokens|read|otherwise"),
+        ("equal scores", with_piece("kota", 1, -1.0), "order of its merges"),
+        ("score that is no number", with_piece("kota", 1, float("nan")), "order of its merges"),
+        ("byte missing", without.SerializeToString(), "no token for 1 of the 256"),
+        ("no byte fallback", no_bytes.SerializeToString(), "byte fallback"),
+        ("piece of 3,000 letters", with_piece("k" * 3000, 1), "token of 3,000 bytes"),
+    ):
+        yield Refused(f"SentencePiece: {case}", content, reason, "tokenizer.model")
+
+
+def rank_files() -> Iterator[Refused]:
+    lines = rank_lines()
+    for case, changed, reason in (
+        ("half a line", [*lines, "a290"], "no `base64 rank` in line 262"),
+        ("rank of ten billion", [*lines, "eHg= 9999999999"], "the id 9999999999"),
+        ("rank of 30 digits", [*lines, f"eHg= {10**30}"], "the id 1000000"),
+        ("negative rank", [*lines, "eHg= -1"], "the id -1"),
+        ("rank twice", [*lines, "eHg= 7"], "the id 7 to two tokens"),
+        ("token twice", [*lines, f"{lines[256].split()[0]} 300"], "repeated token"),
+        ("no base64", [*lines, "!!!! 300"], "download it again"),
+        ("byte missing", lines[1:], "no token for 1 of the 256"),
+        ("long token", [*lines, f"{b64encode(b'k' * 2000).decode()} 261"], "token of 2,000"),
+    ):
+        content = "\n".join(changed).encode()
+        yield Refused(f"ranks: {case}", content, reason, "x.tiktoken", RANK_SUPPLEMENT)
+    content = "\n".join(lines).encode()
+    yield Refused("ranks: no supplement", content, "lack the pre-tokenizer", "x.tiktoken")
+    wrong = Supplement(pattern="(a")
+    yield Refused("ranks: invalid expression", content, "invalid", "x.tiktoken", wrong)
+
+
+def tekken_files() -> Iterator[Refused]:
+    whole = tekken_document()
+    config, vocab = whole["config"], whole["vocab"]
+    for case, changes, reason in (
+        ("ten billion ids", {"config": {**config, "default_vocab_size": 10**10}}, "the id 99999"),
+        ("specials below zero", {"config": {**config, "default_num_special_tokens": -1}}, "id -1"),
+        ("words for sizes", {"config": {**config, "default_vocab_size": "big"}}, "again"),
+        ("no config", {"config": None}, "download it again"),
+        ("no expression", {"config": {**config, "pattern": None}}, "expression was expected"),
+        ("bad expression", {"config": {**config, "pattern": "[z-a]"}}, "invalid"),
+        ("rank twice", {"vocab": [*vocab, {**vocab[7]}]}, "rank 7 in place 261"),
+        ("rank left out", {"vocab": vocab[:90] + vocab[91:]}, "rank 91 in place 90"),
+        ("no base64", {"vocab": [*vocab[:-1], {"rank": 260, "token_bytes": "?"}]}, "again"),
+        ("empty token", {"vocab": [*vocab[:-1], {"rank": 260, "token_bytes": ""}]}, "empty token"),
+        ("entry of text", {"vocab": [*vocab, "kot"]}, "download it again"),
+        ("empty vocabulary", {"vocab": []}, "no token for 256"),
+        ("special outside", {"special_tokens": [{"rank": 900, "token_str": "<x>"}]}, "below 3"),
+        ("special of text", {"special_tokens": ["<x>"]}, "download it again"),
+    ):
+        content = as_json(tekken_document(**changes))
+        yield Refused(f"tekken: {case}", content, reason, "tekken.json")
+
+
+REFUSED = [
+    *normalizers(),
+    *pre_tokenizers(),
+    *expressions(),
+    *models(),
+    *added_tokens(),
+    *around_the_model(),
+    *broken_json(),
+    *sentencepiece_files(),
+    *rank_files(),
+    *tekken_files(),
+]
+
+
+def assert_clear(error: BaseException, path: Path) -> None:
+    """One line that names the file and, after a semicolon, says what to do."""
+    message = str(error)
+    assert message.startswith(str(path))
+    assert message.isprintable()
+    assert "; " in message
+    assert len(message) < len(str(path)) + 520
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.case, marks=[pytest.mark.slow] if case.slow else [])
+        for case in REFUSED
+    ],
+)
+def test_a_hostile_file_is_refused_with_the_reason(case: Refused, tmp_path: Path) -> None:
+    path = tmp_path / case.name
+    path.write_bytes(case.content)
+    with pytest.raises(VocabularyError, match=case.reason) as caught:
+        Tokenizer.from_file(path, case.supplement)
+    assert_clear(caught.value, path)
+
+
+def test_the_suite_is_as_large_as_it_says() -> None:
+    names = [case.case for case in REFUSED] + [name for name, _ in MODELLED]
+    assert len(set(names)) == len(names)
+    assert len(names) >= 64
+
+
+def changed(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**document, "model": model_with(document, **changes)}
+
+
+def metaspace(**options: Any) -> dict[str, Any]:
+    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+    return character_document(normalizer=None, pre_tokenizer=mark | options)
+
+
+def without_runs_of_spaces(document: dict[str, Any]) -> dict[str, Any]:
+    document = deepcopy(document)
+    document["model"]["vocab"].pop("▁▁")
+    document["model"]["merges"].remove(["▁", "▁"])
+    return document
+
+
+def with_nfc(document: dict[str, Any]) -> dict[str, Any]:
+    steps = [{"type": "NFC"}, *filter(None, [document["normalizer"]])]
+    return {**document, "normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
+GEMMA = {
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+TAKES_SPACES = character_document()["normalizer"]["normalizers"][1]
+
+IDLE_SEQUENCE = {"type": "Sequence", "normalizers": []}
+VOCAB = byte_level_document()["model"]["vocab"]
+
+LAST = MAX_IDS - 1
+
+MODELLED: list[tuple[str, dict[str, Any]]] = [
+    ("byte-level", byte_level_document()),
+    ("NFC", byte_level_document(normalizer={"type": "NFC"})),
+    ("NFC in a sequence", with_nfc(byte_level_document())),
+    ("NFC over characters", with_nfc(character_document())),
+    ("a sequence of no normalizers", byte_level_document(normalizer=IDLE_SEQUENCE)),
+    ("add_prefix_space", byte_level_document(pre_tokenizer=byte_level(add_prefix_space=True))),
+    ("no expression", byte_level_document(pre_tokenizer=byte_level(use_regex=False))),
+    ("one Split", byte_level_document(pre_tokenizer=split(GPT2_PATTERN))),
+    ("a Split that leaves gaps", byte_level_document(pre_tokenizer=split(r"\p{L}+|\p{N}{1,2}"))),
+    ("a Split that looks far", byte_level_document(pre_tokenizer=split("(?:k|ta|o)+ż|[kota]"))),
+    ("ignore_merges", changed(byte_level_document(), ignore_merges=True)),
+    ("dropout of zero", changed(byte_level_document(), dropout=0.0)),
+    ("merges as strings", changed(byte_level_document(), merges=["k o", "ko t", "t a"])),
+    ("holes in the ids", changed(byte_level_document(added_tokens=[]), vocab=VOCAB | {"ot": 300})),
+    ("the last id", changed(byte_level_document(added_tokens=[]), vocab=VOCAB | {"ot": LAST})),
+    ("an empty prefix of pieces", changed(byte_level_document(), continuing_subword_prefix="")),
+    (
+        "markup that is not special",
+        byte_level_document(added_tokens=[added(261, "<tool_call>", special=False)]),
+    ),
+    ("byte fallback", character_document()),
+    ("no unknown token", changed(character_document(), unk_token=None, fuse_unk=False)),
+    ("no dummy prefix", character_document(normalizer=TAKES_SPACES)),
+    ("Gemma's idle Split", character_document(normalizer=TAKES_SPACES, pre_tokenizer=GEMMA)),
+    ("Metaspace always", metaspace()),
+    ("Metaspace first", metaspace(prepend_scheme="first")),
+    ("Metaspace never", metaspace(prepend_scheme="never")),
+    ("Metaspace that splits idly", without_runs_of_spaces(metaspace(split=True))),
+    ("a template of BOS", character_document(post_processor=template("<s>", **{"<s>": [1]}))),
+]
+"""Files that are read, with the ids of the library: by name, the content of tokenizer.json."""
+
+
+@pytest.mark.parametrize("document", [d for _, d in MODELLED], ids=[name for name, _ in MODELLED])
+def test_what_is_modelled_has_the_ids_of_the_library(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(as_json(document))
+    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    theirs = Library.from_file(str(path))
+    theirs.encode_special_tokens = True
+    markup = any(not token.special for token in theirs.get_added_tokens_decoder().values())
+
+    @given(text=texts)
+    @settings(max_examples=60)
+    def agree(text: str) -> None:
+        if ours.spec.by_characters and SPACE_MARK in text:
+            return
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        data = ours.text_bytes(text)
+        assert ours.encode(text) == ours.bpe.encode(data) == expected
+        assert ours.encode_batch([text, "tak"])[0] == expected
+        growing = IncrementalEncoder(ours.bpe)
+        for at in range(len(data)):
+            growing.push(data[at : at + 1])
+        assert growing.ids == expected
+
+    agree()
+    theirs.encode_special_tokens = False
+    for special in ours.spec.specials.values():
+        text = f"tak{special}kot {special} ok{special}"
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, specials=True) == expected
+        assert markup or special not in ("<s>", "</s>") or ours.encode(text) != expected
+    bos = ours.vocabulary.roles.bos
+    begins = theirs.encode("tak").ids
+    assert ours.spec.adds_bos == (begins[:1] == [bos])
+
+
+def test_sound_files_of_the_other_kinds_are_read(tmp_path: Path) -> None:
+    model, ranks, tekken = (tmp_path / name for name in ("tokenizer.model", "x.tiktoken", "t.json"))
+    model.write_bytes(changed_model())
+    ranks.write_text("\n".join(rank_lines()))
+    tekken.write_bytes(as_json(tekken_document()))
+    theirs = SentencePieceProcessor(model_file=str(model))
+    ours: Tokenizer[Any] = Tokenizer.from_file(model)
+    of_ranks: Tokenizer[Any] = Tokenizer.from_file(ranks, RANK_SUPPLEMENT)
+    of_tekken: Tokenizer[Any] = Tokenizer.from_file(tekken)
+    for text in SENTENCES:
+        assert ours.encode(text) == theirs.encode(text)
+        assert [i + 3 for i in of_ranks.encode(text)] == of_tekken.encode(text)
+
+
+CONFIGS = {
+    "a list": b"[]",
+    "half": b'{"bos_token": ',
+    "deep": b"[" * 100_000,
+    "a switch that is a word": b'{"add_bos_token": "no"}',
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_broken_configuration_is_named(config: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
+    (tmp_path / "tokenizer_config.json").write_bytes(config)
+    with pytest.raises(VocabularyError, match=r"tokenizer_config|add_bos_token") as caught:
+        Tokenizer.from_file(tmp_path)
+    assert "; " in str(caught.value)
+
+
+def test_odd_spellings_in_the_configuration_are_as_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
+    odd = {"bos_token": 5, "eos_token": {"content": ["</s>"]}}
+    (tmp_path / "tokenizer_config.json").write_bytes(as_json(odd))
+    roles = Tokenizer[Any].from_file(tmp_path).vocabulary.roles
+    assert roles.bos is None
+    assert roles.eos == {261}
+
+
+def test_no_path_in_a_file_is_followed(tmp_path: Path) -> None:
+    """A FIFO would make any reader wait that opens it."""
+    os.mkfifo(tmp_path / "trap")
+    trap = str(tmp_path / "trap")
+    keys = ("tokenizer_file", "vocab_file", "name_or_path", "chat_template", "auto_map")
+    (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
+    (tmp_path / "tokenizer_config.json").write_bytes(as_json(dict.fromkeys(keys, trap)))
+    assert Tokenizer[Any].from_file(tmp_path).encode("kot") == [257]
+    (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document(vocab_file=trap)))
+    with pytest.raises(VocabularyError, match="Cannot instantiate"):
+        Tokenizer.from_file(tmp_path)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+
+
+OBJECTS: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
+    "nothing": (lambda path: None, MissingAssetError, "does not exist"),
+    "a dangling link": (dangling, MissingAssetError, "does not exist"),
+    "a loop of links": (loop, VocabularyError, "cannot be read"),
+    "a folder": (folder, MissingAssetError, "holds no tokenizer"),
+    "a FIFO": (os.mkfifo, VocabularyError, "no regular file"),
+    "an endless device": (device, VocabularyError, "no regular file"),
+    "a sparse file beyond the limit": (large, VocabularyError, "more than 134,217,728 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+@pytest.mark.parametrize(("make", "error", "reason"), OBJECTS.values(), ids=OBJECTS)
+def test_what_is_no_file_is_refused(
+    make: Callable[[Path], None], error: type[Exception], reason: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(error, match=reason) as caught:
+        Tokenizer.from_file(path)
+    assert_clear(caught.value, path)
+
+
+def test_in_a_folder_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    os.mkfifo(tmp_path / "tokenizer_config.json")
+    (tmp_path / "tokenizer.model").write_bytes(changed_model())
+    assert Tokenizer[Any].from_file(tmp_path).encode("kot")
+
+
+@pytest.mark.slow
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    for name, whole in (
+        ("tokenizer.json", as_json(byte_level_document())),
+        ("tekken.json", as_json(tekken_document())),
+    ):
+        path = tmp_path / name
+        for cut in range(0, len(whole) - 1, 41):
+            path.write_bytes(whole[:cut])
+            with pytest.raises(VocabularyError) as caught:
+                Tokenizer.from_file(path)
+            assert_clear(caught.value, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [byte_level_document, character_document])
+def test_a_damaged_file_is_refused_or_read_as_the_library_reads_it(
+    make: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    whole, draw, read = as_json(make()), Random(9), 0
+    path = tmp_path / "tokenizer.json"
+    for _ in range(1000):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(len(whole))] = draw.choice(b'09aZ"{}[],: \\u\xff')
+        path.write_bytes(damaged)
+        try:
+            ours: Tokenizer[Any] = Tokenizer.from_file(path)
+        except VocabularyError as error:
+            assert_clear(error, path)
+            continue
+        read += 1
+        theirs = Library.from_file(str(path))
+        theirs.encode_special_tokens = True
+        for text in SENTENCES:
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+    assert read > 20
+
+
+def test_the_fallback_bytes_of_the_suite_are_all_there() -> None:
+    assert len(set(BYTES)) == 256
+
+
+@pytest.mark.slow
+def test_a_text_that_makes_an_expression_backtrack_is_an_error_and_no_panic(tmp_path: Path) -> None:
+    """The check on load has no such text."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(as_json(byte_level_document(pre_tokenizer=split("(?:ta|tata)+k|."))))
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(path)
+    assert tokenizer.encode("tatak") == Library.from_file(str(path)).encode("tatak").ids
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_batch([text, "tak"])):
+        with pytest.raises(VocabularyError, match="takes more than 2"):
+            encode("ta" * 60 + "!")

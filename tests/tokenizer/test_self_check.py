@@ -1,0 +1,166 @@
+"""The check on load: it finds whatever a reader could get wrong, and is made once per file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizer_files import (
+    RANK_SUPPLEMENT,
+    byte_level,
+    byte_level_document,
+    character_document,
+    rank_lines,
+    sentencepiece_model,
+)
+
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
+from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
+from tokalign.tokenizer.self_check import check
+from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def opened(path: Path, content: bytes) -> TokenizerFile:
+    path.write_bytes(content)
+    supplement = RANK_SUPPLEMENT if path.suffix == ".tiktoken" else None
+    return open_tokenizer_file(path, supplement)
+
+
+def without_last_merge(spec: TokenizerSpec) -> TokenizerSpec:
+    return replace(spec, triples=spec.triples[:-1])
+
+
+def merges_in_another_order(spec: TokenizerSpec) -> TokenizerSpec:
+    return replace(spec, triples=spec.triples[::-1])
+
+
+def another_prefix(spec: TokenizerSpec) -> TokenizerSpec:
+    return replace(spec, dummy_prefix=not spec.dummy_prefix)
+
+
+def another_expression(spec: TokenizerSpec) -> TokenizerSpec:
+    return replace(spec, pattern="[^o]+o?|o+")
+
+
+def two_ids_swapped(spec: TokenizerSpec) -> TokenizerSpec:
+    tokens = list(spec.tokens)
+    tokens[-2], tokens[-3] = tokens[-3], tokens[-2]
+    return replace(spec, tokens=tokens, triples=[])
+
+
+def special_of_another_name(spec: TokenizerSpec) -> TokenizerSpec:
+    return replace(spec, specials=dict.fromkeys(spec.specials, "<else>"))
+
+
+JSON = "tokenizer.json"
+FILES = {
+    "bytes": (JSON, lambda: json.dumps(byte_level_document()).encode()),
+    "characters": (JSON, lambda: json.dumps(character_document()).encode()),
+    "SentencePiece": ("tokenizer.model", lambda: sentencepiece_model().SerializeToString()),
+    "ranks": ("x.tiktoken", lambda: "\n".join(rank_lines()).encode()),
+}
+
+MISREADINGS: list[tuple[str, Callable[[TokenizerSpec], TokenizerSpec]]] = [
+    ("bytes", without_last_merge),
+    ("bytes", merges_in_another_order),
+    ("bytes", another_prefix),
+    ("bytes", another_expression),
+    ("bytes", two_ids_swapped),
+    ("bytes", special_of_another_name),
+    ("characters", without_last_merge),
+    ("characters", another_prefix),
+    ("characters", two_ids_swapped),
+    ("SentencePiece", without_last_merge),
+    ("SentencePiece", merges_in_another_order),
+    ("SentencePiece", another_prefix),
+]
+
+
+@pytest.mark.parametrize(("kind", "misread"), MISREADINGS)
+def test_a_reader_that_is_wrong_is_found(
+    kind: str, misread: Callable[[TokenizerSpec], TokenizerSpec], tmp_path: Path
+) -> None:
+    name, content = FILES[kind]
+    file = opened(tmp_path / name, content())
+    spec = read_spec(file)
+    check(Tokenizer[Any](spec), file)
+    with pytest.raises(VocabularyError, match=r"otherwise|not those"):
+        check(Tokenizer[Any](misread(spec)), file)
+
+
+def test_what_is_done_to_whole_texts_is_checked(tmp_path: Path) -> None:
+    mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    composed = byte_level_document(normalizer={"type": "NFC"})
+    once = character_document(normalizer=None, pre_tokenizer=mark)
+    prefixed = byte_level_document(pre_tokenizer=byte_level(add_prefix_space=True))
+    for document, field in (
+        (composed, "nfc"),
+        (once, "prefix_once"),
+        (once, "prefix_unless_space"),
+        (prefixed, "prefix_unless_space"),
+    ):
+        file = opened(tmp_path / JSON, json.dumps(document).encode())
+        spec = read_spec(file)
+        assert getattr(spec, field)
+        with pytest.raises(VocabularyError, match="encoded otherwise"):
+            check(Tokenizer[Any](replace(spec, **{field: False})), file)
+
+
+def test_the_texts_are_many_and_always_the_same(tmp_path: Path) -> None:
+    spec = read_spec(opened(tmp_path / JSON, json.dumps(byte_level_document()).encode()))
+    texts = plain_texts(spec)
+    assert texts == plain_texts(spec)
+    assert len(set(texts)) > 400
+    assert "</s>" in texts_with_specials(spec)
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache where passed checks are noted."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "checked-tokenizers"
+
+
+def test_a_passed_check_is_noted_and_a_failed_one_is_not(notes: Path, tmp_path: Path) -> None:
+    path = tmp_path / JSON
+    document = byte_level_document()
+    path.write_text(json.dumps(document))
+    for _ in range(2):
+        Tokenizer.from_file(path)
+        assert len(list(notes.iterdir())) == 1
+    path.write_text(json.dumps(document, indent=1))
+    Tokenizer.from_file(path)
+    assert len(list(notes.iterdir())) == 2
+    path.write_text(json.dumps(document | {"version": "9"}))
+    with pytest.raises(VocabularyError, match="Cannot instantiate"):
+        Tokenizer.from_file(path)
+    assert len(list(notes.iterdir())) == 2
+
+
+def test_a_file_that_was_checked_is_read_without_its_library(notes: Path, tmp_path: Path) -> None:
+    path = tmp_path / JSON
+    path.write_text(json.dumps(byte_level_document()))
+    program = (
+        "import sys\nfrom tokalign.tokenizer.tokenizer import Tokenizer\n"
+        f"Tokenizer.from_file({str(path)!r})\nprint('tokenizers' in sys.modules)"
+    )
+    run = [sys.executable, "-c", program]
+    answers = [subprocess.check_output(run, text=True).strip() for _ in range(2)]
+    assert answers == ["True", "False"]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "file"))
+    (tmp_path / JSON).write_text(json.dumps(byte_level_document()))
+    assert Tokenizer[Any].from_file(tmp_path).encode("kot") == [257]

@@ -1,0 +1,35 @@
+"""The Python API: mlx-lm's functions and responses, for a draft model of any tokenizer.
+
+import tokalign
+
+model, tokenizer = tokalign.load("speakleash/Bielik-11B-v3.0-Instruct-MLX-8bit")
+draft_model, draft_tokenizer = tokalign.load("mlx-community/Llama-3.2-1B-Instruct-4bit")
+for response in tokalign.stream_generate(model, tokenizer, prompt, draft_model=draft_model):
+    print(response.text, end="", flush=True)
+
+Every function takes the keywords of mlx-lm's function of that name, with the same meaning, and
+more. `text.py` has the functions that give text, `step.py` the one that gives ids. `objects.py`
+turns mlx-lm's objects into tokalign's, `patch.py` puts tokalign into mlx-lm's own programs.
+"""
+
+from __future__ import annotations
+
+from tokalign.api.patch import patch_mlx_lm
+from tokalign.api.step import speculative_generate_step
+from tokalign.api.text import (
+    GenerationResponse,
+    batch_generate,
+    generate,
+    load,
+    stream_generate,
+)
+
+__all__ = [
+    "GenerationResponse",
+    "batch_generate",
+    "generate",
+    "load",
+    "patch_mlx_lm",
+    "speculative_generate_step",
+    "stream_generate",
+]

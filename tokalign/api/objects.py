@@ -1,0 +1,159 @@
+"""mlx-lm's and transformers' objects as tokalign's: models, tokenizers, prompts, caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from numbers import Integral
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from tokalign.arguments import shown
+from tokalign.errors import TokalignError, UsageError
+from tokalign.runtime.chat import encode_prompt
+from tokalign.runtime.decoder import LanguageModel, stop_ids
+from tokalign.runtime.interfaces import Sampler
+from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
+from tokalign.runtime.mlx.weights import read_config
+from tokalign.runtime.proposal import Array
+from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Id
+
+AnyTokenizer = Any
+"""A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""
+
+_LOADED_WITH = "tokalign_tokenizer"
+_READ_AS = "_tokalign_tokenizer"
+
+
+def check_model(name: str, model: Any) -> None:
+    """Raises: UsageError for what is no model, such as the pair that `mlx_lm.load` returns."""
+    if not callable(model) or not hasattr(model, "layers"):
+        raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
+
+
+def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:
+    """Note which tokenizer a model was loaded with, for callers that pass the model alone."""
+    setattr(model, _LOADED_WITH, tokenizer)
+
+
+def tokenizer_of(model: Any) -> AnyTokenizer:
+    """The tokenizer that a model was loaded with, if that was noted."""
+    return getattr(model, _LOADED_WITH, None)
+
+
+def language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
+    """A model and its tokenizer; it ends an output where the tokenizer or its configuration says.
+
+    Raises: as `as_tokenizer`.
+    """
+    ours, folder = as_tokenizer(tokenizer), folder_of(tokenizer)
+    ends = frozenset(getattr(tokenizer, "eos_token_ids", ()))
+    config = {} if folder is None else read_config(folder)
+    return LanguageModel(
+        model=model, tokenizer=ours, folder=folder, stop_ids=stop_ids(ours, config) | ends
+    )
+
+
+def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer[Any]:
+    """The tokalign tokenizer that an object is, wraps or names.
+
+    One that was loaded from a file is read from that file. One that exists in memory only, or has
+    got more tokens since it was loaded, is saved to a temporary folder and read from there.
+    Raises: UsageError for what is no tokenizer; otherwise as `resolve_tokenizer`.
+    """
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if isinstance(tokenizer, str | Path):
+        return _resolve(str(tokenizer))
+    read: Tokenizer[Any] | None = getattr(tokenizer, _READ_AS, None)
+    if read is None:
+        read = _read_object(tokenizer)
+        setattr(tokenizer, _READ_AS, read)
+    return read
+
+
+def _read_object(tokenizer: Any) -> Tokenizer[Any]:
+    name = getattr(tokenizer, "name_or_path", None)
+    if name:
+        try:
+            found = _resolve(str(name))
+        except TokalignError:
+            if not hasattr(tokenizer, "save_pretrained"):
+                raise
+        else:
+            if not hasattr(tokenizer, "__len__") or len(tokenizer) <= len(found.vocabulary):
+                return found
+    if not hasattr(tokenizer, "save_pretrained"):
+        raise UsageError(
+            f"cannot tell which tokenizer a {type(tokenizer).__name__} is; "
+            "pass a path to the model's folder, or a tokalign Tokenizer"
+        )
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return Tokenizer.from_file(folder)
+
+
+def folder_of(tokenizer: AnyTokenizer) -> Path | None:
+    """The folder that a tokenizer was loaded from, if it is one on this machine."""
+    named = isinstance(tokenizer, str | Path)
+    name = str(tokenizer if named else getattr(tokenizer, "name_or_path", None) or "")
+    folder = Path(name).expanduser()
+    return folder if name and folder.is_dir() else None
+
+
+@lru_cache(maxsize=8)
+def _resolve(name: str) -> Tokenizer[Any]:
+    return resolve_tokenizer(name).tokenizer
+
+
+def encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
+    """The ids of a prompt: a text, ids, or an array of ids. name: of the argument.
+
+    Raises: UsageError.
+    """
+    if isinstance(prompt, str):
+        return encode_prompt(model.tokenizer, prompt)
+    return cast("list[Id]", read_ids(name, prompt))
+
+
+def read_ids(name: str, given: Any) -> list[int]:
+    """The ids in a list, or in an array of mlx or numpy. Raises: UsageError."""
+    values = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise UsageError(f"{name} has to be a text or a list of ids, not {shown(given)}")
+    ids = list(values)
+    for place, value in enumerate(ids):
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise UsageError(f"{name}[{place}] has to be an id, not {shown(value)}")
+    return [int(i) for i in ids]
+
+
+def split_cache(
+    prompt_cache: list[Any] | None, model: Any
+) -> tuple[list[Any] | None, list[Any] | None]:
+    """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm."""
+    if prompt_cache is None:
+        return None, None
+    if not isinstance(prompt_cache, list):
+        raise UsageError(
+            "prompt_cache has to be a list as mlx_lm.models.cache.make_prompt_cache returns it, "
+            f"not {shown(prompt_cache)}"
+        )
+    count = len(model.layers)
+    return prompt_cache[:count], prompt_cache[count:] or None
+
+
+def make_sampler(
+    sampling: Sampling | None,
+    sampler: Callable[[Array], Array] | None,
+    processors: Sequence[LogitsProcessor] | None,
+) -> Sampler:
+    """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it."""
+    if sampler is not None:
+        return CallableSampler(sampler, tuple(processors or ()))
+    sampling = sampling or Sampling()
+    return replace(sampling, processors=(*sampling.processors, *(processors or ())))

@@ -1,0 +1,391 @@
+"""mlx-lm's functions that give text: `load`, `stream_generate`, `generate` and `batch_generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from tokalign.api.objects import (
+    AnyTokenizer,
+    check_model,
+    encode,
+    language_model,
+    make_sampler,
+    remember_tokenizer,
+    split_cache,
+    tokenizer_of,
+)
+from tokalign.api.step import on_stream
+from tokalign.arguments import require_callable, require_integer, shown
+from tokalign.assemble import DraftingOptions, assemble, no_note
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.generate import Generation, Piece
+from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
+from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.proposal import Array
+from tokalign.runtime.session_store import OutputStore, session_store
+from tokalign.tables.finding import Note
+from tokalign.tables.opening import FilePath
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
+    """mlx-lm's function of this name. It also notes which tokenizer belongs to the model.
+
+    So `stream_generate` knows the tokenizer of a draft model that is passed alone.
+    Returns: as mlx-lm: (model, tokenizer), and the configuration if `return_config` is true.
+    """
+    loaded = import_module("mlx_lm").load(path_or_hf_repo, *args, **kwargs)
+    remember_tokenizer(loaded[0], loaded[1])
+    return loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResponse:
+    """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
+
+    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
+    and there are no stop texts, it writes the text.
+    logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
+    finish_reason: "stop" or "length" in the last response, else None.
+    """
+
+    text: str
+    token: int
+    logprobs: Array
+    from_draft: bool
+    prompt_tokens: int
+    prompt_tps: float
+    generation_tokens: int
+    generation_tps: float
+    peak_memory: float
+    finish_reason: str | None
+    source: str
+
+
+def stream_generate(
+    model: Any,
+    tokenizer: AnyTokenizer,
+    prompt: str | Sequence[int],
+    max_tokens: int = 256,
+    draft_model: Any = None,
+    stream: Any = None,
+    *,
+    draft_tokenizer: AnyTokenizer = None,
+    draft_prompt: str | Sequence[int] | None = None,
+    method: str = AUTO,
+    translation: str | None = None,
+    num_draft_tokens: int | None = None,
+    alternatives: int = DEFAULT_ALTERNATIVES,
+    order: Sequence[str] = HYBRID_ORDER,
+    dictionary: FilePath | None = None,
+    language: str | None = None,
+    alignment: FilePath | None = None,
+    sampling: Sampling | None = None,
+    sampler: Callable[[Array], Array] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    stop: str | Sequence[str] = (),
+    max_kv_size: int | None = None,
+    prompt_cache: list[Any] | None = None,
+    prefill_step_size: int = 2048,
+    kv_bits: int | None = None,
+    kv_group_size: int = 64,
+    quantized_kv_start: int = 5000,
+    prompt_progress_callback: Callable[[int, int], None] | None = None,
+    input_embeddings: Array | None = None,
+    session: str | None = None,
+    note: Note = no_note,
+) -> Iterator[GenerationResponse]:
+    """Generate text, one response per token. Drafting changes the speed, never the output.
+
+    model: the target, an mlx-lm model.
+    tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
+        tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
+    prompt: text after the chat template was applied (special tokens spelled out), or ids.
+    max_tokens: tokens to generate at most; -1 for as many as the context holds.
+    draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
+        dictionary, if one fits the tokenizer, and from the context.
+    draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
+        a model that `tokalign.load` has loaded.
+    draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
+    method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
+        "draft", "hybrid", "hybrid-fixed".
+    translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
+        "exact". By default "none" if the tokenizers are equal, else "exact".
+    num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
+        included, by expected gain; what is learned about these models serves later calls.
+    alternatives: tokens that the draft model proposes besides its first one, in a tree.
+    order: the order in which "hybrid-fixed" asks its sources.
+    dictionary, alignment: table files to use; otherwise they are found by the tokenizers, and an
+        alignment that is not found is computed.
+    language: of the dictionary, such as "pl", where dictionaries of several languages fit.
+    sampling: temperature, filters and seed; greedy decoding by default.
+    sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
+    logits_processors: as in mlx-lm.
+    stop: texts before which the output ends.
+    max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start: how the key-value
+        caches are filled and stored, as in mlx-lm.
+    prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
+        `prompt` is what follows. At the end they hold the prompt and every token of the responses.
+    prompt_progress_callback: told how many ids of the prompt have been read, and of how many.
+    input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
+    stream: of mlx, to run on.
+    session: a name; the outputs of a session are kept, and later ones may be drafted from them,
+        until `clear_session(name)`.
+    note: told in one line each what was found and chosen, for example which dictionary is used.
+
+    Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
+    not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
+    """
+    check_model("model", model)
+    require_integer("max_tokens", max_tokens, least=-1)
+    for name, value, kind in (("sampling", sampling, Sampling), ("session", session, str)):
+        if not isinstance(value, kind | None):
+            raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
+    for name, function in (
+        ("sampler", sampler),
+        ("prompt_progress_callback", prompt_progress_callback),
+    ):
+        if function is not None:
+            require_callable(name, function)
+    require_callable("note", note)
+    target: LanguageModel[TargetId] = language_model(model, tokenizer)
+    draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)
+    store = None if session is None else session_store(session, target.tokenizer.fingerprint)
+    decoder = assemble(
+        target,
+        draft,
+        DraftingOptions(
+            method=method,
+            translation=translation,
+            num_draft_tokens=num_draft_tokens,
+            alternatives=alternatives,
+            order=order,
+            dictionary=dictionary,
+            language=language,
+            alignment=alignment,
+        ),
+        sampler=make_sampler(sampling, sampler, logits_processors),
+        cache=CacheOptions(
+            prefill_step_size=prefill_step_size,
+            max_kv_size=max_kv_size,
+            kv_bits=kv_bits,
+            kv_group_size=kv_group_size,
+            quantized_kv_start=quantized_kv_start,
+        ),
+        outputs=() if store is None else (store.text,),
+        note=note,
+    )
+    context = _Contexts(decoder, prompt_cache)
+    ids = encode("prompt", target, prompt)
+    if input_embeddings is not None:
+        ids = context.embed(ids, input_embeddings)
+    generation = Generation(
+        decoder,
+        Prompt(
+            target=[*context.target.held, *ids],
+            draft=None
+            if draft is None or draft_prompt is None
+            else encode("draft_prompt", draft, draft_prompt),
+        ),
+        max_tokens=None if max_tokens < 0 else max_tokens,
+        stop=stop,
+        target_session=context.target,
+        draft_session=context.draft,
+    )
+    pieces, rest = on_stream(stream, iter(generation)), generation.rest
+    if hasattr(tokenizer, "detokenizer") and not stop:
+        own = _OwnText(tokenizer.detokenizer, target.stop_ids)
+        pieces, rest = map(own.spell, pieces), own.rest
+    responses = _responses(pieces, rest, generation, len(ids))
+    if prompt_progress_callback is not None:
+        responses = context.with_progress(responses, len(ids), prompt_progress_callback)
+    if store is not None:
+        responses = _kept(responses, generation, store)
+    return responses if prompt_cache is None else context.settled(responses, generation)
+
+
+def generate(
+    model: Any,
+    tokenizer: AnyTokenizer,
+    prompt: str | Sequence[int],
+    verbose: bool = False,
+    **kwargs: Any,
+) -> str:
+    """The whole text of `stream_generate`, with its keywords.
+
+    verbose: print the text as it comes, then tokens per second and the memory used.
+    Raises: as `stream_generate`.
+    """
+    parts, response = [], None
+    for response in stream_generate(model, tokenizer, prompt, **kwargs):
+        parts.append(response.text)
+        if verbose:
+            print(response.text, end="", flush=True)
+    if verbose and response is not None:
+        print(
+            f"\n{'=' * 10}\n"
+            f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec\n"
+            f"Generation: {response.generation_tokens} tokens, "
+            f"{response.generation_tps:.3f} tokens-per-sec\n"
+            f"Peak memory: {response.peak_memory:.3f} GB"
+        )
+    return "".join(parts)
+
+
+def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: Any) -> Any:
+    """mlx-lm's function of this name: several prompts at once, without drafting.
+
+    On a Mac a batch takes the place of speculation: both fill the rows of a pass that a single
+    sequence leaves empty.
+    """
+    return import_module("mlx_lm").batch_generate(model, tokenizer, prompts, **kwargs)
+
+
+def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any]:
+    check_model("draft_model", draft_model)
+    draft_tokenizer = draft_tokenizer or tokenizer_of(draft_model)
+    if draft_tokenizer is None:
+        raise UsageError(
+            "draft_tokenizer is missing; pass the draft model's tokenizer, or "
+            "draft_tokenizer=tokenizer if the two models share one"
+        )
+    return language_model(draft_model, draft_tokenizer)
+
+
+class _Contexts:
+    """The sessions of one call, which may go on with the caches that the caller keeps.
+
+    prompt_cache: the target's layers, then the draft's if there is a draft model.
+    """
+
+    def __init__(self, decoder: Decoder, prompt_cache: list[Any] | None) -> None:
+        self._prompt_cache = prompt_cache
+        ours, theirs = split_cache(prompt_cache, decoder.target.model)
+        self.target = decoder.open_target(ours)
+        self.draft = decoder.open_draft(theirs)
+
+    def embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
+        """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""
+        shape: tuple[int, ...] = tuple(getattr(embeddings, "shape", ()))
+        if len(shape) != 2 or (ids and len(ids) != shape[0]):
+            raise UsageError(
+                f"input_embeddings has to be an array f[{len(ids) or 'n'}, dimension], one row for "
+                f"each id of the prompt, not {shown(embeddings)} of shape {shape}"
+            )
+        self.target.embed(len(self.target.held), embeddings)
+        return list(ids) or [TargetId(0)] * shape[0]
+
+    def with_progress(
+        self,
+        responses: Iterator[GenerationResponse],
+        total: int,
+        report: Callable[[int, int], None],
+    ) -> Iterator[GenerationResponse]:
+        """Report how much of the prompt has been read: nothing, every step, all of it."""
+        done = 0
+
+        def count(read: int) -> None:
+            nonlocal done
+            done = min(total, done + read)
+            report(done, total)
+
+        self.target.watch_prefill(count)
+        report(0, total)
+        first = next(responses, None)
+        report(total, total)
+        if first is not None:
+            yield first
+            yield from responses
+
+    def settled(
+        self, responses: Iterator[GenerationResponse], generation: Generation
+    ) -> Iterator[GenerationResponse]:
+        """Afterwards the caches hold the prompt and every token of the responses."""
+        held = len(generation.context.prompt)
+        try:
+            for response in responses:
+                held += 1
+                yield response
+        finally:
+            self.target.settle(generation.context.ids[:held])
+            assert self._prompt_cache is not None
+            rest = self._prompt_cache[len(self.target.layers) :]
+            if self.draft is not None:
+                self.draft.settle(self.draft.held)
+                rest = self.draft.layers
+            self._prompt_cache[:] = [*self.target.layers, *rest]
+
+
+def _kept(
+    responses: Iterator[GenerationResponse], generation: Generation, store: OutputStore
+) -> Iterator[GenerationResponse]:
+    """The responses; what was emitted is kept even if the caller stops early."""
+    try:
+        yield from responses
+    finally:
+        store.add(generation.context.emitted)
+
+
+class _OwnText:
+    """The text of the pieces as mlx-lm's tokenizer writes it: without a space at the beginning."""
+
+    def __init__(self, detokenizer: Any, silent: frozenset[TargetId]) -> None:
+        self._detokenizer, self._silent = detokenizer, silent
+
+    def spell(self, piece: Piece) -> Piece:
+        """The piece with the text that can be printed once its token is known."""
+        if piece.token in self._silent:
+            return replace(piece, text="")
+        self._detokenizer.add_token(piece.token)
+        return replace(piece, text=self._detokenizer.last_segment)
+
+    def rest(self) -> str:
+        """The text that was still held back."""
+        self._detokenizer.finalize()
+        return str(self._detokenizer.last_segment)
+
+
+def _responses(
+    pieces: Iterator[Piece], rest: Callable[[], str], generation: Generation, prompt_tokens: int
+) -> Iterator[GenerationResponse]:
+    """One response per token; the last one has the finish reason and the rest of the text."""
+    held: Piece | None = None
+    number = 0
+    for piece in pieces:
+        if held is not None:
+            yield _response(generation, held, number, held.text, None, prompt_tokens)
+        held, number = piece, number + 1
+    if held is not None:
+        text, reason = held.text + rest(), generation.statistics.finish_reason
+        yield _response(generation, held, number, text, reason, prompt_tokens)
+
+
+def _response(
+    generation: Generation,
+    piece: Piece,
+    number: int,
+    text: str,
+    reason: str | None,
+    prompt_tokens: int,
+) -> GenerationResponse:
+    statistics = generation.statistics
+    share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the caller's cache
+    return GenerationResponse(
+        text=text,
+        token=piece.token,
+        logprobs=piece.logprobs,
+        from_draft=piece.from_draft,
+        prompt_tokens=prompt_tokens,
+        prompt_tps=statistics.prompt_tokens_per_second * share,
+        generation_tokens=number,
+        generation_tps=statistics.tokens_per_second,
+        peak_memory=peak_memory(),
+        finish_reason=reason,
+        source=piece.source,
+    )

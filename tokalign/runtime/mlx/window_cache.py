@@ -1,0 +1,124 @@
+"""The cache of a layer that sees only the last positions, kept so that it can be rewound.
+
+mlx-lm's RotatingKVCache is a ring: once it is full, every new position overwrites the oldest one,
+and what a rejected draft has overwritten is gone. Here positions lie in their order, with some
+more than the window on the left. They are dropped now and then, many at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import RotatingKVCache, create_causal_mask
+
+from tokalign.runtime.proposal import Array
+
+SLACK = 256
+"""Positions kept besides the window: so many may be taken back at any time."""
+
+
+class WindowCache:
+    """Keys and values f[1, heads, positions, dimension] of a layer with a window.
+
+    It has what mlx-lm's models and functions ask of a cache. max_size: the positions that a row
+    sees, its own included. offset: positions so far. start: the position of the first one kept.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
+        self.keys: Array = None
+        self.values: Array = None
+        self.offset = self.start = 0
+
+    @classmethod
+    def from_rotating(cls, ring: RotatingKVCache) -> WindowCache:
+        """The same content, for a ring that keeps no first positions (`keep` is 0)."""
+        cache = cls(ring.max_size)
+        cache.offset = cache.start = ring.offset
+        if ring.keys is not None:
+            cache.keys, cache.values = map(ring._temporal_order, (ring.keys, ring.values))
+            cache.start -= cache.keys.shape[2]
+        return cache
+
+    def to_rotating(self) -> RotatingKVCache:
+        """The same content as mlx-lm keeps it."""
+        ring = RotatingKVCache(self.max_size)
+        if self.keys is not None:
+            first = max(self.start, self.offset - self.max_size)
+            ring.keys, ring.values = (self._between(part, first) for part in self._parts())
+            ring.offset, ring._idx = self.offset, self.offset - first
+        return ring
+
+    def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Append the rows of a pass. Returns: what its first row sees, and all of its rows."""
+        rows = keys.shape[2]
+        first = max(0, self.offset - self.max_size + 1)
+        if self.keys is None or self.offset + rows - self.start > self.keys.shape[2]:
+            self._make_room(keys, values)
+        begin = self.offset - self.start
+        self.keys[..., begin : begin + rows, :] = keys
+        self.values[..., begin : begin + rows, :] = values
+        self.offset += rows
+        return self._between(self.keys, first), self._between(self.values, first)
+
+    def make_mask(
+        self, rows: int, window_size: int | None = None, return_array: bool = False
+    ) -> Any:
+        """As RotatingKVCache's, for positions in their order."""
+        before = min(self.max_size - 1, self.offset)
+        window = window_size or self.max_size
+        if rows > 1:
+            if before + rows > window or return_array:
+                return create_causal_mask(rows, before, window_size=window)
+            return "causal"
+        return mx.arange(before + 1) > before - window if before >= window else None
+
+    def can_take_back(self, count: int) -> bool:
+        """Whether the last `count` positions can be dropped, and those before are all there."""
+        return self.start <= max(0, self.offset - count - self.max_size + 1)
+
+    def is_trimmable(self) -> bool:
+        """See `can_take_back`."""
+        return self.can_take_back(min(self.offset, SLACK))
+
+    def trim(self, count: int) -> int:
+        """Drop the last positions. Returns: how many."""
+        count = min(self.offset, count)
+        self.offset -= count
+        return count
+
+    def empty(self) -> bool:
+        """Whether nothing was ever appended."""
+        return self.keys is None
+
+    @property
+    def state(self) -> list[Array]:
+        """What has to be evaluated."""
+        return [part for part in self._parts() if part is not None]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(part.nbytes for part in self.state)
+
+    def _parts(self) -> tuple[Array, Array]:
+        return self.keys, self.values
+
+    def _between(self, part: Array, first: int) -> Array:
+        """The positions from `first` to the last."""
+        return part[..., first - self.start : self.offset - self.start, :]
+
+    def _make_room(self, keys: Array, values: Array) -> None:
+        """Drop what no row will see, and make room for these rows and SLACK more."""
+        first = max(self.start, self.offset - self.max_size + 1 - SLACK)
+        parts = []
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            shape = list(new.shape)
+            shape[2] += SLACK
+            room = mx.zeros(shape, new.dtype)
+            parts.append(
+                room if kept is None else mx.concatenate([self._between(kept, first), room], axis=2)
+            )
+        self.keys, self.values = parts
+        self.start = first if self.offset else self.start

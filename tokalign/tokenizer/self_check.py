@@ -1,0 +1,194 @@
+"""The check of every tokenizer that is read: does tokalign encode as the owner of the file does?
+
+The owner is the library whose format the file has: `tokenizers`, `sentencepiece`, and `tiktoken`
+where it is installed; without it, rank files are checked against the `tokenizers` library with the
+same vocabulary. What the readers model is compared, on the texts of `check_texts.py`, with what the
+library makes of the file itself; a tokenizer that differs is refused with the first text that does.
+
+Loading the library's own tokenizer takes longer than reading the file. So a check that was passed
+is noted in the user's cache folder, under a hash of the file and of the versions of all concerned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.pretokenizer import RegexSplitter
+from tokalign.cost.store import cache_folder
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
+from tokalign.tokenizer.files import Kind, TokenizerFile, refusing
+from tokalign.tokenizer.formats.limits import check_tokens, shortened
+from tokalign.tokenizer.spelling import SPACE_MARK
+
+if TYPE_CHECKING:
+    from tokalign.tokenizer.tokenizer import Tokenizer
+
+_RULES = 1
+"""Counted up whenever readers or checks change, so that older notes no longer count."""
+
+_LIBRARIES = ("tokenizers", "sentencepiece", "protobuf", "regex", "tokalign")
+
+_OTHER = "choose another model, and report this tokenizer to tokalign's developers"
+
+_Encoder = Callable[[str], Sequence[int]]
+
+
+def check_once(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
+    """Check a tokenizer unless this very file was checked before, by the same versions.
+
+    Raises: VocabularyError if the library cannot read the file, or encodes another way.
+    Cost: that of hashing the file if it was checked before, 20 ms for 17 MB.
+    """
+    note = _note(file)
+    if note is not None and note.exists():
+        return
+    with refusing(file.path):
+        check(tokenizer, file)
+    if note is not None:
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+
+
+def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
+    """Check a vocabulary, then compare its tokenizer with the owner of its file.
+
+    Raises: VocabularyError, and whatever the library does.
+
+    Cost: 0.2 s for 32,000 tokens and 0.8 to 1.3 s for 128,000, most of it for loading the library's
+    own tokenizer.
+    """
+    check_tokens(tokenizer.spec)
+    texts = [text for text in plain_texts(tokenizer.spec) if text]
+    if tokenizer.spec.by_characters:  # a mark in the text is a space to the libraries
+        texts = [text for text in texts if SPACE_MARK not in text]
+    if isinstance(tokenizer.splitter, RegexSplitter) and not tokenizer.splitter.is_known:
+        for text in reversed(texts):  # where the library would panic, this ends by its limit
+            tokenizer.splitter.split(text.encode())
+    _check_growing(tokenizer, texts[::15])
+    match file.kind:
+        case Kind.TOKENIZER_JSON:
+            _check_against_tokenizers(tokenizer, file.data, texts)
+        case Kind.SENTENCEPIECE:
+            _check_against_sentencepiece(tokenizer, file, texts)
+        case Kind.TEKKEN | Kind.RANKS:
+            _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts)
+            _check_against_tiktoken(tokenizer, texts)
+
+
+def _check_against_tokenizers(tokenizer: Tokenizer[Any], data: bytes, texts: list[str]) -> None:
+    from tokenizers import Tokenizer as Library
+
+    library = Library.from_buffer(data)
+    added = {index: token.content for index, token in library.get_added_tokens_decoder().items()}
+    if added != dict(tokenizer.spec.specials):
+        wrong = sorted(set(added.items()) ^ set(tokenizer.spec.specials.items()))[0]
+        raise VocabularyError(
+            f"adds tokens whose ids are not those that the tokenizers library gives them (the "
+            f"first is {wrong[0]}, {shortened(wrong[1])}); download the file again"
+        )
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    library.encode_special_tokens = True  # a user's words cannot forge a turn
+    ordinary = [text for text in texts if not any(one in text for one in added.values())]
+    _compare("the tokenizers library", _ours(tokenizer), encode, ordinary)
+    _compare("the tokenizers library", tokenizer.encode, encode, ordinary[::7])
+    library.encode_special_tokens = False
+    _compare(
+        "the tokenizers library",
+        lambda text: tokenizer.encode(text, specials=True),
+        encode,
+        texts_with_specials(tokenizer.spec),
+    )
+
+
+def _check_against_sentencepiece(
+    tokenizer: Tokenizer[Any], file: TokenizerFile, texts: list[str]
+) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    library = SentencePieceProcessor()
+    library.LoadFromSerializedProto(file.data)
+    if file.supplement is not None and file.supplement.ranked_by_id:
+        # The ranks of runs of spaces are the supplement's, and not those of the file.
+        texts = [text for text in texts if "  " not in tokenizer.prepared(text)]
+    _compare("sentencepiece", _ours(tokenizer), library.encode, texts)
+    _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts[::7])
+
+
+def _check_against_tiktoken(tokenizer: Tokenizer[Any], texts: list[str]) -> None:
+    spec = tokenizer.spec
+    try:
+        from tiktoken import Encoding
+    except ImportError:
+        return
+    if not spec.ignore_merges:
+        return  # tiktoken takes a whole piece for a token wherever it can; this one does not
+    ranks = {token: index for index, token in enumerate(spec.tokens) if token}
+    library = Encoding("", pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
+
+    def encode(text: str) -> list[int]:
+        return list(library.encode_ordinary(tokenizer.prepared(text)))
+
+    _compare("tiktoken", _ours(tokenizer), encode, texts)
+
+
+def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
+    """Refuse (VocabularyError) a tokenizer whose growing texts are not cut as whole ones."""
+    for text in texts:
+        data = tokenizer.text_bytes(text)[:160]
+        encoder = IncrementalEncoder(tokenizer.bpe)
+        for at in range(0, len(data), 2):
+            encoder.push(data[at : at + 2])
+        if encoder.ids != tokenizer.bpe.encode(data):
+            raise VocabularyError(
+                f"cuts a text that grows otherwise than a whole one, which tokalign does not model "
+                f"(the first such text is {shortened(ascii(text), 80)}); {_OTHER}"
+            )
+
+
+def _ours(tokenizer: Tokenizer[Any]) -> _Encoder:
+    """The canonical encoder that decoding uses, on a whole text."""
+    return lambda text: tokenizer.bpe.encode(tokenizer.text_bytes(text))
+
+
+def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str]) -> None:
+    for text in texts:
+        mine, other = list(ours(text)), list(theirs(text))
+        if mine != other:
+            raise VocabularyError(
+                f"is encoded otherwise by {library}, so tokalign does not model it (the first text "
+                f"is {shortened(ascii(text), 80)}: {shortened(str(mine), 60)} here, "
+                f"{shortened(str(other), 60)} there); {_OTHER}"
+            )
+
+
+def _note(file: TokenizerFile) -> Path | None:
+    """Where it is noted that a file has passed the check; None without a cache folder."""
+    digest = hashlib.sha256()
+    versions = [f"{name} {_version(name)}" for name in _LIBRARIES]
+    for part in (str(_RULES), *versions, unicodedata.unidata_version, repr(file.supplement)):
+        digest.update(part.encode() + b"\0")
+    digest.update(file.path.suffix.encode() + b"\0" + file.config_data + b"\0")
+    digest.update(file.data)
+    with suppress(RuntimeError, OSError):  # a user without a home
+        return cache_folder() / "checked-tokenizers" / digest.hexdigest()[:40]
+    return None
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # tokalign itself, run from its sources
+        return ""
