@@ -17,6 +17,7 @@ from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
 from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.aliases import find_alias
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
@@ -24,6 +25,10 @@ DRAFT: Tokenizer[Any] = of_merges(b"abc ", [(b"b", b"c")])
 
 pytestmark = pytest.mark.slow
 """Each command runs in a process of its own: the Hub's library reads its settings at import."""
+
+
+WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
+"""The files of a model."""
 
 
 @dataclass
@@ -66,7 +71,8 @@ class World:
 
     def left(self) -> set[str]:
         """Every file in the table folder and every thing among the temporary files."""
-        found = {str(path.relative_to(self.tables)) for path in self.tables.rglob("*.*")}
+        files = (path for path in self.tables.rglob("*") if path.is_file())
+        found = {str(path.relative_to(self.tables)) for path in files}
         return found | {path.name for path in self.temporary.iterdir()}
 
 
@@ -135,6 +141,23 @@ def test_tables_of_several_models_do_not_replace_each_other(world: World, dictio
     }
 
 
+def resolved_folder(world: World, **settings: str) -> str:
+    """The folder of the model someone/model, which is downloaded if it is not in the cache."""
+    program = (
+        "from tokalign.tokenizer.registry import resolve_model\n"
+        "print(resolve_model('someone/model').folder)"
+    )
+    environment = {"HF_HOME": str(world.folder / "hf"), "HF_ENDPOINT": world.address}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
 def damaged(data: bytes) -> bytes:
     return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
 
@@ -201,21 +224,34 @@ def test_what_is_not_there_or_not_allowed_is_said(world: World, dictionary: Path
     assert refused.stderr.count("\n") == 1
 
 
+def test_of_an_alias_the_first_repository_with_tables_is_pulled(
+    world: World, dictionary: Path
+) -> None:
+    alias = find_alias("bielik")
+    world.repositories[alias.mlx] = {"config.json": b"{}"}
+    world.repositories[alias.repository] = {"pl.dictionary.tok": dictionary.read_bytes()}
+    pulled = world.run("pull", "bielik")
+    assert pulled.returncode == 0, pulled.stderr
+    assert f"bielik -> {alias.repository}\n" in pulled.stderr
+    slug = alias.repository.replace("/", "--")
+    assert world.left() == {f"pulled/{slug}/pl.dictionary.tok"}
+
+
+def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: Path) -> None:
+    world.repositories["someone/model"] |= WHOLE
+    assert world.run("push", dictionary, "someone/model").returncode == 0
+    folder = Path(resolved_folder(world))
+    assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
+    assert open_dictionary(TARGET, beside=folder) is not None
+
+
 def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictionary: Path) -> None:
     """And it stays whole: the download of its tables takes nothing's place in the cache."""
-    whole = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
-    snapshot = write_snapshot(world.cache, "someone/model", whole)
+    snapshot = write_snapshot(world.cache, "someone/model", WHOLE)
     world.repositories["someone/model"] |= {
-        **whole,
+        **WHOLE,
         "tokalign/pl.dictionary.tok": dictionary.read_bytes(),
     }
     assert world.run("pull", "someone/model").returncode == 0
     assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
-    program = (
-        "from tokalign.tokenizer.registry import resolve_model as m; print(m('someone/model'))"
-    )
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(world.folder / "hf")}
-    found = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | offline, capture_output=True, text=True
-    )
-    assert str(snapshot) in found.stdout
+    assert resolved_folder(world, HF_HUB_OFFLINE="1") == str(snapshot)
