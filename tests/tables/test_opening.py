@@ -105,12 +105,27 @@ def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folde
     notes: list[str] = []
     assert sources_of(note=notes.append) == {"dictionary:uk": 4, "dictionary:pl": 1}
     assert len(notes) == 3
-    for said in ("pl, uk", "while it predicts the text", "--language"):
+    for said in ("dictionary:pl, dictionary:uk", "while it predicts the text", "--language"):
         assert said in notes[-1]
     assert answer_of(languages=["uk"]) == 4
     assert answer_of(languages=["pl"]) == 1
     assert sources_of(languages=["pl", "uk"]) == {"dictionary:pl": 1, "dictionary:uk": 4}
     assert answer_of(languages=["uk", "uk"]) == 4
+
+
+def test_a_dictionary_of_a_domain_does_not_hide_the_general_one(folders: Folders) -> None:
+    """Of one language there may be several; only files of the same name stand for each other."""
+    write_dictionary(folders.named / "pulled" / "a--b" / "law.dictionary.tok", "pl", answer=1)
+    write_dictionary(folders.user / "x" / "law.dictionary.tok", "pl", answer=2)
+    write_dictionary(folders.user / "x" / "pl.dictionary.tok", "pl", answer=4)
+    both = {"dictionary:law": 1, "dictionary:pl": 4}
+    assert sources_of() == sources_of(languages=["pl"]) == both
+
+
+def test_what_was_built_comes_before_what_was_pulled(folders: Folders) -> None:
+    for place in (folders.user / "pulled" / "a--b", folders.user / "z"):
+        write_dictionary(place / "pl.dictionary.tok", "pl", answer=1 if place.name == "z" else 2)
+        assert answer_of() == (1 if place.name == "z" else 2)
 
 
 def test_a_language_joins_the_files_that_are_named(folders: Folders, tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ def command(*, name: str, as_json: bool, quiet: bool) -> None:
     downloaded before tables were added to its repository gets them this way.
     """
     from tokalign.tables.travelling import pull_tables
+    from tokalign.tokenizer.hub import hide_progress
 
+    if quiet:
+        hide_progress()
     paths = pull_tables(name, note=partial(note, quiet=quiet))
     if as_json:
         print_json({"files": [str(path) for path in paths]})

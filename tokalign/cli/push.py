@@ -31,7 +31,10 @@ def command(
     model's. A section for the README of REPO goes to stdout.
     """
     from tokalign.tables.travelling import model_card, push_tables
+    from tokalign.tokenizer.hub import hide_progress
 
+    if quiet:
+        hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
     for table in tables:
         note(f"{table.name} -> {name}/{table.path}", quiet=quiet)

@@ -49,9 +49,10 @@ def open_dictionary(
     """The dictionary of this tokenizer; `Dictionaries` where there are several, None for none.
 
     files: those that are named. languages: those to look for besides, each of which has to be found
-    or be that of a named file. With neither, one dictionary of every language is used.
-    beside: the model's own folder. In each language the first folder's dictionary is used (see
-    `finding`). `note` is told which, and of those that cannot be used.
+    or be that of a named file. With neither, the dictionaries of every language are used. Of a
+    language there may be several, such as a general one and one of a domain, told apart by their
+    file names; of equal names the first folder's is used (see `finding`).
+    beside: the model's own folder. `note` is told which are used, and which cannot be.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
@@ -62,19 +63,19 @@ def open_dictionary(
         found = _by_language(
             find_tables("dictionary", target=target.fingerprint, beside=beside, note=note), opened
         )
-        for paths in _candidates(found, languages or tuple(found)):
+        for paths in _candidates(found, languages or list(found)):
             others = [path for path in paths if path.resolve() not in named]
             first = _first_usable("dictionary", others, read, note)
             opened += [] if first is None else [first]
-        if not languages and len(opened) > 1:
-            note(
-                "dictionaries of several languages fit this tokenizer "
-                f"({', '.join(sorted(found))}); each is asked only while it predicts the text; "
-                "--language chooses among them"
-            )
-    if len(opened) > 1:
-        return Dictionaries(_named(opened))
-    return opened[0].table if opened else None
+    if len(opened) < 2:
+        return opened[0].table if opened else None
+    tables = _named(opened)
+    if not languages and not files:
+        note(
+            f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); each is asked "
+            "only while it predicts the text; --language or --dictionary chooses among them"
+        )
+    return Dictionaries(tables)
 
 
 def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
@@ -127,7 +128,8 @@ def open_alignment(
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "
-        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET"
+        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET, or fetch "
+        "one, if there is one, with: tokalign pull NAME"
     )
     return otherwise(draft.vocabulary, target.vocabulary)
 
@@ -223,16 +225,21 @@ def _language(bundle: Bundle) -> str:
 
 def _by_language(
     found: Iterable[tuple[Path, Bundle]], opened: Iterable[_Opened]
-) -> dict[str, list[Path]]:
-    """The dictionaries that were found in each language; a language that was opened counts too."""
-    paths: dict[str, list[Path]] = {one.language: [] for one in opened}
+) -> dict[str, dict[str, list[Path]]]:
+    """The files found in each language, by name; a language that was opened is there too."""
+    paths: dict[str, dict[str, list[Path]]] = {one.language: {} for one in opened}
     for path, bundle in found:
-        paths.setdefault(_language(bundle), []).append(path)
+        paths.setdefault(_language(bundle), {}).setdefault(path.name, []).append(path)
     return paths
 
 
-def _candidates(found: Mapping[str, list[Path]], wanted: Sequence[str]) -> list[list[Path]]:
-    """The dictionaries of each wanted language. Raises: MissingAssetError if one has none."""
+def _candidates(
+    found: Mapping[str, Mapping[str, list[Path]]], wanted: Sequence[str]
+) -> list[list[Path]]:
+    """For each dictionary of the wanted languages, its files.
+
+    Raises: MissingAssetError if there is none of a language.
+    """
     for language in wanted:
         if language not in found:
             raise MissingAssetError(
@@ -240,7 +247,7 @@ def _candidates(found: Mapping[str, list[Path]], wanted: Sequence[str]) -> list[
                 f"language: {', '.join(sorted(found)) or 'none'}; build one with: tokalign build "
                 f"--dictionary-only --language {language}"
             )
-    return [found[language] for language in dict.fromkeys(wanted)]
+    return [files for language in dict.fromkeys(wanted) for files in found[language].values()]
 
 
 def _open_kind(path: Path, kind: str) -> Bundle:

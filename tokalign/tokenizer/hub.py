@@ -193,6 +193,13 @@ def upload_files(repository: str, files: Mapping[str, bytes], *, message: str) -
         ) from error
 
 
+def hide_progress() -> None:
+    """Show no progress bars of transfers from now on, in this process."""
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    disable_progress_bars()
+
+
 def _download(
     repository: str,
     revision: str,
