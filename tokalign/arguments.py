@@ -31,16 +31,18 @@ def require_number(name: str, value: Any, *, least: float, most: float = inf) ->
 
 
 def require_text(name: str, value: object) -> None:
-    """Raises: UsageError for what is no text."""
-    if not isinstance(value, str):
-        raise UsageError(f"{name} has to be a text, not {shown(value)}")
+    """Raises: UsageError for what is no text, or one that UTF-8 cannot hold."""
+    if not _is_text(value):
+        raise UsageError(f"{name} has to be a text without lone surrogates, not {shown(value)}")
 
 
 def require_texts(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of texts; a single text is none."""
     fits = isinstance(value, Iterable) and not isinstance(value, str)
-    if not fits or not all(isinstance(item, str) for item in value):  # type: ignore[attr-defined]
-        raise UsageError(f"{name} has to be a sequence of texts, not {shown(value)}")
+    if not fits or not all(map(_is_text, value)):  # type: ignore[call-overload]
+        raise UsageError(
+            f"{name} has to be a sequence of texts without lone surrogates, not {shown(value)}"
+        )
 
 
 def require_callable(name: str, value: object) -> None:
@@ -49,10 +51,29 @@ def require_callable(name: str, value: object) -> None:
         raise UsageError(f"{name} has to be a function, not {shown(value)}")
 
 
+def require_callables(name: str, value: object) -> None:
+    """Raises: UsageError for what is no sequence of things that can be called."""
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{name} has to be a sequence of functions, not {shown(value)}")
+    for place, item in enumerate(value):
+        require_callable(f"{name}[{place}]", item)
+
+
 def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def shown_path(path: object) -> str:
+    """A path as an error message or a note shows it: on one line, whatever its name holds."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a text that UTF-8 can hold; a lone surrogate is half a character."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _range(least: float, most: float) -> str:

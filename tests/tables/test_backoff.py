@@ -164,7 +164,7 @@ def test_equal_entries_give_equal_bytes_and_sections_hold_the_table(stored: Stor
     assert (len(again), again.parameters) == (len(table), table.parameters)
 
 
-MANY = 1 << 18
+MANY = 1 << 16
 """A vocabulary that holds every id of these tests."""
 
 

@@ -35,7 +35,8 @@ SMALL = Bundle(
 plain = st.one_of(
     st.integers(0, 1 << 40), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=8)
 )
-mappings = st.dictionaries(st.text(max_size=8), plain, max_size=4)
+keys = st.text(max_size=8).map("{}!".format)  # none that the schema gives a type
+mappings = st.dictionaries(keys, plain, max_size=4)
 section_names = st.text("abc._", min_size=1, max_size=8)
 bundles = st.builds(
     lambda roles, **content: Bundle(

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from tokalign.arguments import shown
+from tokalign.arguments import require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
@@ -45,12 +45,12 @@ def tokenizer_of(model: Any) -> AnyTokenizer:
     return getattr(model, _LOADED_WITH, None)
 
 
-def language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
+def language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
     """A model and its tokenizer; it ends an output where the tokenizer or its configuration says.
 
-    Raises: as `as_tokenizer`.
+    name: of the argument that is the tokenizer. Raises: as `as_tokenizer`.
     """
-    ours, folder = as_tokenizer(tokenizer), folder_of(tokenizer)
+    ours, folder = as_tokenizer(tokenizer, name), folder_of(tokenizer)
     ends = frozenset(getattr(tokenizer, "eos_token_ids", ()))
     config = {} if folder is None else read_config(folder)
     return LanguageModel(
@@ -58,25 +58,26 @@ def language_model(model: Any, tokenizer: AnyTokenizer) -> LanguageModel[Any]:
     )
 
 
-def as_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer[Any]:
+def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:
     """The tokalign tokenizer that an object is, wraps or names.
 
     One that was loaded from a file is read from that file. One that exists in memory only, or has
     got more tokens since it was loaded, is saved to a temporary folder and read from there.
+    argument: its name, for the message.
     Raises: UsageError for what is no tokenizer; otherwise as `resolve_tokenizer`.
     """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
-    if isinstance(tokenizer, str | Path):
+    if isinstance(tokenizer, str | Path) and str(tokenizer) not in ("", "."):
         return _resolve(str(tokenizer))
     read: Tokenizer[Any] | None = getattr(tokenizer, _READ_AS, None)
     if read is None:
-        read = _read_object(tokenizer)
+        read = _read_object(tokenizer, argument)
         setattr(tokenizer, _READ_AS, read)
     return read
 
 
-def _read_object(tokenizer: Any) -> Tokenizer[Any]:
+def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
     name = getattr(tokenizer, "name_or_path", None)
     if name:
         try:
@@ -89,7 +90,7 @@ def _read_object(tokenizer: Any) -> Tokenizer[Any]:
                 return found
     if not hasattr(tokenizer, "save_pretrained"):
         raise UsageError(
-            f"cannot tell which tokenizer a {type(tokenizer).__name__} is; "
+            f"{argument}: cannot tell which tokenizer a {type(tokenizer).__name__} is; "
             "pass a path to the model's folder, or a tokalign Tokenizer"
         )
     with TemporaryDirectory() as folder:
@@ -116,6 +117,7 @@ def encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> 
     Raises: UsageError.
     """
     if isinstance(prompt, str):
+        require_text(name, prompt)
         return encode_prompt(model.tokenizer, prompt)
     return cast("list[Id]", read_ids(name, prompt))
 
@@ -138,12 +140,15 @@ def split_cache(
     """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm."""
     if prompt_cache is None:
         return None, None
-    if not isinstance(prompt_cache, list):
-        raise UsageError(
-            "prompt_cache has to be a list as mlx_lm.models.cache.make_prompt_cache returns it, "
-            f"not {shown(prompt_cache)}"
-        )
     count = len(model.layers)
+    is_cache = isinstance(prompt_cache, list) and all(
+        hasattr(layer, "is_trimmable") for layer in prompt_cache
+    )
+    if not is_cache or len(prompt_cache) < count:
+        raise UsageError(
+            f"prompt_cache has to be a list of {count} caches, and then the draft model's, as "
+            "make_prompt_cache of mlx-lm returns them"
+        )
     return prompt_cache[:count], prompt_cache[count:] or None
 
 
@@ -152,8 +157,16 @@ def make_sampler(
     sampler: Callable[[Array], Array] | None,
     processors: Sequence[LogitsProcessor] | None,
 ) -> Sampler:
-    """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it."""
-    if sampler is not None:
-        return CallableSampler(sampler, tuple(processors or ()))
-    sampling = sampling or Sampling()
-    return replace(sampling, processors=(*sampling.processors, *(processors or ())))
+    """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it.
+
+    Raises: UsageError.
+    """
+    processors = () if processors is None else processors
+    require_callables("logits_processors", processors)
+    if sampler is None:
+        sampling = sampling or Sampling()
+        return replace(sampling, processors=(*sampling.processors, *processors))
+    require_callable("sampler", sampler)
+    if sampling is not None:
+        raise UsageError("sampler and sampling exclude each other; pass one of them")
+    return CallableSampler(sampler, tuple(processors))

@@ -17,7 +17,7 @@ from tokalign.api.objects import (
     read_ids,
     split_cache,
 )
-from tokalign.arguments import require_integer
+from tokalign.arguments import require_integer, require_text
 from tokalign.assemble import pair_tables
 from tokalign.errors import UsageError
 from tokalign.runtime.context import Context
@@ -80,6 +80,9 @@ def speculative_generate_step(
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
     check_draft_tokens(num_draft_tokens)
+    if translation is not None:
+        require_text("translation", translation)
+    check_translation(translation)
     options = CacheOptions(
         prefill_step_size=prefill_step_size,
         kv_bits=kv_bits,
@@ -90,6 +93,8 @@ def speculative_generate_step(
     target_session = TargetModelSession(model, options, cache=ours)
     draft_session = DraftModelSession(draft_model, options, cache=theirs)
     ids = cast("list[TargetId]", read_ids("prompt", prompt))
+    if not ids:
+        raise UsageError("prompt is empty; pass at least one id")
     target_session.require_ids("prompt", ids)
     context = Context([*target_session.held, *ids])
     chooser = make_sampler(None, sampler, logits_processors)
@@ -146,8 +151,8 @@ def _pass_ids(
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
         return SharedIds(sampler)
-    check_translation(translation)
-    target, draft = as_tokenizer(tokenizer), as_tokenizer(draft_tokenizer)
+    target = as_tokenizer(tokenizer, "tokenizer")
+    draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")
     return make_translation(
         choose_translation(translation, target, draft),
         Pair(target, draft),

@@ -147,14 +147,11 @@ def stream_generate(
     for name, value, kind in (("sampling", sampling, Sampling), ("session", session, str)):
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
-    for name, function in (
-        ("sampler", sampler),
-        ("prompt_progress_callback", prompt_progress_callback),
-    ):
-        if function is not None:
-            require_callable(name, function)
+    if prompt_progress_callback is not None:
+        require_callable("prompt_progress_callback", prompt_progress_callback)
     require_callable("note", note)
-    target: LanguageModel[TargetId] = language_model(model, tokenizer)
+    chooser = make_sampler(sampling, sampler, logits_processors)
+    target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
     draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)
     store = None if session is None else session_store(session, target.tokenizer.fingerprint)
     decoder = assemble(
@@ -170,7 +167,7 @@ def stream_generate(
             language=language,
             alignment=alignment,
         ),
-        sampler=make_sampler(sampling, sampler, logits_processors),
+        sampler=chooser,
         cache=CacheOptions(
             prefill_step_size=prefill_step_size,
             max_kv_size=max_kv_size,
@@ -255,7 +252,7 @@ def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any
             "draft_tokenizer is missing; pass the draft model's tokenizer, or "
             "draft_tokenizer=tokenizer if the two models share one"
         )
-    return language_model(draft_model, draft_tokenizer)
+    return language_model(draft_model, draft_tokenizer, "draft_tokenizer")
 
 
 class _Contexts:

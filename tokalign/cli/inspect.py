@@ -48,14 +48,12 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _rows(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
     for key, item in value.items():
+        if isinstance(item, list):
+            item = dict(enumerate(item, 1))
         if isinstance(item, Mapping):
             yield from _rows(item, f"{prefix}{key}.")
-        elif isinstance(item, list):
-            for number, element in enumerate(item, 1):
-                named = element if isinstance(element, Mapping) else {"": element}
-                yield from _rows(named, f"{prefix}{key}.{number}.")
         else:
             yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -38,7 +39,7 @@ def command(
     name, tables = push_tables(files, repository, folder=folder)
     for table in tables:
         note(f"{table.name} -> {name}/{table.path}", quiet=quiet)
-    card = model_card(tables, "OWNER/NAME" if Path(name).is_dir() else name)
+    card = model_card(tables, "OWNER/NAME" if os.path.isdir(os.path.expanduser(name)) else name)
     if as_json:
         described = [table.described() for table in tables]
         print_json({"repository": name, "files": described, "model_card": card})

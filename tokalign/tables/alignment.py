@@ -30,8 +30,17 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 OtherId = TypeVar("OtherId", bound=int)
 """The ids of a second tokenizer."""
 
+_REMEDY = "rebuild the table with: tokalign build"
+
 NO_TOKEN = -1
 """In an array of ids: there is none."""
+
+
+MOST_DOUBLES = 8
+"""The most draft ids with the same bytes. There are two where a byte is a literal and a fallback.
+
+Adding up their probabilities takes a step for each.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,12 +82,18 @@ class Intersection:
     def from_sections(cls, sections: Sections) -> Intersection:
         """The table in these sections, in place.
 
-        Raises: BundleError if one is missing, or has an id outside the other vocabulary.
+        Raises: BundleError if one is missing, has an id outside the other vocabulary, or more than
+        MOST_DOUBLES draft ids for one target id.
         """
         to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
         found = cls(read_array(sections, to_target, "<i4"), read_array(sections, to_draft, "<i4"))
         check_ids(found.draft_to_target, len(found.target_to_draft), to_target, least=NO_TOKEN)
         check_ids(found.target_to_draft, len(found.draft_to_target), to_draft, least=NO_TOKEN)
+        if np.bincount(found.draft_to_target + 1)[1:].max(initial=0) > MOST_DOUBLES:
+            raise BundleError(
+                f"more than {MOST_DOUBLES} draft ids stand for one target id in the section "
+                f"{to_target}; {_REMEDY}"
+            )
         return found
 
 
@@ -143,9 +158,7 @@ class HealingTrie:
         order = read_array(sections, "healing.order", "<u4")
         check_ids(order, vocabulary_size, "healing.order")
         if np.bincount(order, minlength=1).max() > 1:
-            raise BundleError(
-                "the section healing.order has an id twice; rebuild the table with: tokalign build"
-            )
+            raise BundleError(f"the section healing.order has an id twice; {_REMEDY}")
         return cls(order, tokens)
 
 
@@ -201,6 +214,11 @@ class MergeSites:
 
         vocabulary_size: of the target. Raises: BundleError if a section is missing or wrong.
         """
+        # Lengths of 0 would let a small file ask for any amount of memory.
+        row_lengths = read_array(sections, "merge_sites.row_lengths", "<u4")
+        site_lengths = read_array(sections, "merge_sites.site_lengths", "u1")
+        if len(row_lengths) > vocabulary_size + 1 or not site_lengths.all():
+            raise BundleError(f"there are empty merge sites, or too many rows of them; {_REMEDY}")
         data = bytes(read_array(sections, "merge_sites.bytes", "u1"))
         parts = read_parts(sections, "merge_sites.site_lengths", "u1", of=len(data))
         sites = [data[begin:end] for begin, end in parts]
@@ -209,10 +227,8 @@ class MergeSites:
         rows = read_array(sections, "merge_sites.rows", "<u4")
         check_length(rows, vocabulary_size, "merge_sites.rows")
         check_ids(rows, len(by_row), "merge_sites.rows")
-        if b"" in sites or any(sorted(row) != row for row in by_row):
-            raise BundleError(
-                "merge sites are empty or not sorted; rebuild the table with: tokalign build"
-            )
+        if any(by_row[:1]) or any(sorted(set(row)) != row for row in by_row):
+            raise BundleError(f"merge sites are not sorted, or row 0 has some; {_REMEDY}")
         return cls(rows, by_row)
 
 

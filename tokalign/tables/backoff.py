@@ -32,7 +32,6 @@ from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE
 from tokalign.tables.header import HeaderError, read_parameter
 from tokalign.tables.sections import (
     array_bytes,
-    check_ids,
     check_length,
     ids_section,
     read_array,
@@ -219,12 +218,11 @@ class BackoffTable:
             ) from error
         fingerprints = read_array(bundle.sections, "backoff.fingerprints", "u1")
         numbers = read_array(bundle.sections, "backoff.numbers", "<u2")
-        ids = read_ids(bundle.sections, "backoff.predictions.ids")
+        ids = read_ids(bundle.sections, "backoff.predictions.ids", vocabulary_size)
         probabilities = read_array(bundle.sections, "backoff.predictions.probabilities", "u1")
         check_length(fingerprints, slots, "backoff.fingerprints")
         check_length(numbers, slots, "backoff.numbers")
         check_length(probabilities, len(ids), "backoff.predictions.probabilities")
-        check_ids(ids, vocabulary_size, "backoff.predictions.ids")
         return cls(
             parameters,
             entries=entries,

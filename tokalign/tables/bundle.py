@@ -22,9 +22,16 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.arguments import shown_path
 from tokalign.atomic_file import write_file
-from tokalign.errors import BundleError, FingerprintError, MissingAssetError
-from tokalign.tables.header import ALIGNMENT, HeaderError, parse_header, place_sections
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError
+from tokalign.tables.header import (
+    ALIGNMENT,
+    MOST_HEADER_BYTES,
+    HeaderError,
+    parse_header,
+    place_sections,
+)
 from tokalign.tables.sections import Section
 
 MAGIC = b"tokalign"
@@ -57,7 +64,10 @@ class Bundle:
 
 
 def encode_bundle(bundle: Bundle) -> bytes:
-    """The bytes of a file. Raises: TypeError for a header value that msgpack cannot store."""
+    """The bytes of a file.
+
+    Raises: TypeError for a header value that msgpack cannot store; UsageError for too many of them.
+    """
     sizes = {name: len(section) for name, section in bundle.sections.items()}
     directory, length = place_sections(sizes)
     header = msgpack.packb(
@@ -72,6 +82,11 @@ def encode_bundle(bundle: Bundle) -> bytes:
             }
         )
     )
+    if len(header) > MOST_HEADER_BYTES:
+        raise UsageError(
+            f"the table's header would have {len(header)} bytes of at most {MOST_HEADER_BYTES}; "
+            "join the files of the corpus"
+        )
     data = bytearray(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header)
     data += hashlib.sha256(data).digest()
     start = _aligned(len(data))
@@ -92,10 +107,7 @@ def decode_bundle(
     """
     view = memoryview(data).toreadonly()
     header, start = _read_header(view, name)
-    sections = _cut_sections(view, header["sections"], start, name)
-    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
-        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
-    return Bundle(**{**header, "sections": sections})
+    return _read_sections(view, header, start, name, verify=verify)
 
 
 def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
@@ -106,21 +118,33 @@ def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
     Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError for
     an unreadable file.
     """
+    name = shown_path(path)
+    irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
-        # Without O_NONBLOCK, a FIFO that nobody writes to would be waited for.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                raise BundleError(f"{path} is no regular file of a table's size; give a .tok file")
-            data: bytes | mmap.mmap = b""
-            if status.st_size:
-                data = file.read() if verify else mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
+                raise irregular
+            size = status.st_size
+            view = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b"")
+            header, start = _read_header(view, name)
+            bundle = _read_sections(view, header, start, name, verify=False)
+            if verify:  # not before the header shows that a whole table may be there
+                copy = memoryview(file.read(size))
+                bundle = _read_sections(copy, header, start, name, verify=True)
+            return bundle
+    except IsADirectoryError as error:
+        raise irregular from error
+    except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
+        reason = getattr(error, "strerror", None) or "cannot be read"
         raise MissingAssetError(
-            f"{path}: {reason}; give an existing table, or make it with: tokalign build"
+            f"{name}: {reason}; give an existing table, or make it with: tokalign build"
         ) from error
-    return decode_bundle(memoryview(data), name=str(path), verify=verify)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; without O_NONBLOCK, a FIFO that nobody writes to would be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
@@ -168,11 +192,16 @@ def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
         )
     if len(view) < _PREAMBLE.size:
         raise _truncated(name, _PREAMBLE.size, len(view))
-    _, version, _, length = _PREAMBLE.unpack_from(view)
+    _, version, reserved, length = _PREAMBLE.unpack_from(view)
     if version != FORMAT_VERSION:
         raise BundleError(
             f"{name} has format version {version}, this tokalign reads version {FORMAT_VERSION}; "
             "rebuild it with: tokalign build"
+        )
+    if reserved or length > MOST_HEADER_BYTES:
+        raise BundleError(
+            f"{name} begins as no table does: bytes 10 and 11 are {reserved}, not 0, or the header "
+            f"has {length} bytes of at most {MOST_HEADER_BYTES}; {_REMEDY}"
         )
     end = _PREAMBLE.size + length
     if len(view) < end + _DIGEST_SIZE:
@@ -184,6 +213,16 @@ def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
     return header, _aligned(end + _DIGEST_SIZE)
+
+
+def _read_sections(
+    view: memoryview, header: Mapping[str, Any], start: int, name: str, *, verify: bool
+) -> Bundle:
+    """The bundle of a checked header whose sections start at `start`. Raises: BundleError."""
+    sections = _cut_sections(view, header["sections"], start, name)
+    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
+        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
+    return Bundle(**{**header, "sections": sections})
 
 
 def _cut_sections(

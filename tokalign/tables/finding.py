@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -41,8 +42,11 @@ def pulled_folder() -> Path:
 
 def table_files(folder: Path, kind: str) -> list[Path]:
     """The files in a folder, and in the folders in it, that are tables by their names."""
-    pattern = f"*.{kind}.tok"
-    return [*sorted(folder.glob(pattern)), *sorted(folder.glob(f"*/{pattern}"))]
+    found: list[Path] = []
+    for pattern in (f"*.{kind}.tok", f"*/*.{kind}.tok"):
+        with suppress(OSError):  # no folder, such as a name that is too long
+            found += sorted(folder.glob(pattern))
+    return found
 
 
 def find_tables(
@@ -84,7 +88,7 @@ _PULLED = "pulled"
 def _named_folder() -> Path | None:
     """$TOKALIGN_TABLES; an empty one counts as unset."""
     name = os.environ.get("TOKALIGN_TABLES")
-    return Path(name).expanduser() if name else None
+    return Path(os.path.expanduser(name)) if name else None  # it leaves ~NOBODY as it is
 
 
 def _user_folder() -> Path:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from tokalign.arguments import shown, shown_path
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -57,14 +58,14 @@ def open_dictionary(
     `languages` cannot be honoured.
     """
     read = partial(_read_dictionary, target=target)
-    named = {Path(file).resolve(): Path(file) for file in files}
+    named = {os.path.abspath(file): Path(file) for file in files}
     opened = [read(path) for path in named.values()]
     if languages or not files:
         found = _by_language(
             find_tables("dictionary", target=target.fingerprint, beside=beside, note=note), opened
         )
         for paths in _candidates(found, languages or list(found)):
-            others = [path for path in paths if path.resolve() not in named]
+            others = [path for path in paths if os.path.abspath(path) not in named]
             first = _first_usable("dictionary", others, read, note)
             opened += [] if first is None else [first]
     if len(opened) < 2:
@@ -98,7 +99,7 @@ def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dicti
     if kind == DICTSPEC:
         return DictSpecTable.from_sections(bundle.sections, said)
     raise BundleError(
-        f"the dictionary is of kind {kind!r}, neither {BACKOFF!r} nor {DICTSPEC!r}; {_REMEDY}"
+        f"the dictionary is of kind {shown(kind)}, neither {BACKOFF!r} nor {DICTSPEC!r}; {_REMEDY}"
     )
 
 
@@ -139,7 +140,7 @@ def verify_table(path: Path) -> None:
 
     Raises: BundleError, MissingAssetError.
     """
-    check_tables(open_bundle(path, verify=True), str(path))
+    check_tables(open_bundle(path, verify=True), shown_path(path))
 
 
 def check_tables(bundle: Bundle, name: str) -> None:
@@ -167,7 +168,7 @@ class _Opened(NamedTuple):
 def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> _Opened:
     bundle = _open_kind(path, "dictionary")
     remedy = "tokalign build --dictionary-only --target TARGET CORPUS"
-    require_fingerprint(bundle, target=target.fingerprint, name=str(path), remedy=remedy)
+    require_fingerprint(bundle, target=target.fingerprint, name=shown_path(path), remedy=remedy)
     with _errors_name(path):
         return _Opened(path, _language(bundle), read_dictionary(bundle, len(target.vocabulary)))
 
@@ -180,7 +181,8 @@ def _named(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
     """
     labels = [one.language for one in opened]
     if len(set(labels)) < len(labels):
-        labels = [one.path.name.removesuffix(".tok").removesuffix(".dictionary") for one in opened]
+        names = (shown_path(one.path.name) for one in opened)
+        labels = [name.removesuffix(".tok").removesuffix(".dictionary") for name in names]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{number}" for number, label in enumerate(labels, 1)]
     tables = (one.table for one in opened)
@@ -195,7 +197,7 @@ def _read_alignment(
         bundle,
         target=target.fingerprint,
         draft=draft.fingerprint,
-        name=str(path),
+        name=shown_path(path),
         remedy="tokalign build --alignment-only --draft DRAFT --target TARGET",
     )
     with _errors_name(path):
@@ -214,7 +216,7 @@ def _first_usable(
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
-        note(f"{kind} -> {path}")
+        note(f"{kind} -> {shown_path(path)}")
         return table
     return None
 
@@ -254,7 +256,9 @@ def _open_kind(path: Path, kind: str) -> Bundle:
     """A table file whose every byte was checked. Raises: BundleError if it is of another kind."""
     bundle = open_bundle(path, verify=True)
     if bundle.kind != kind:
-        raise BundleError(f"{path} is a table of kind {bundle.kind}; give a .{kind}.tok file")
+        raise BundleError(
+            f"{shown_path(path)} is a table of kind {bundle.kind}; give a .{kind}.tok file"
+        )
     return bundle
 
 
@@ -264,4 +268,4 @@ def _errors_name(path: Path | str) -> Iterator[None]:
     try:
         yield
     except BundleError as error:
-        raise BundleError(f"{path}: {error}") from error
+        raise BundleError(f"{shown_path(path)}: {error}") from error

@@ -41,13 +41,24 @@ def array_bytes(array: NDArray[Any]) -> bytes:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def read_ids(sections: Sections, name: str) -> NDArray[np.uint16] | NDArray[np.uint32]:
-    """The ids that `ids_section` wrote. Raises: BundleError."""
-    if f"{name}.u16" in sections:
-        return read_array(sections, f"{name}.u16", "<u2")
-    if f"{name}.u32" in sections:
-        return read_array(sections, f"{name}.u32", "<u4")
-    raise BundleError(f"the section {name}.u16 or {name}.u32 is missing; {_REMEDY}")
+def read_ids(
+    sections: Sections, name: str, vocabulary_size: int
+) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """The ids that `ids_section` wrote, of the width that the vocabulary's size asks for.
+
+    Raises: BundleError if the section is missing, if one of the other width is there, and for an id
+    outside the vocabulary.
+    """
+    used, other = ("u2", "u4") if vocabulary_size <= 1 << 16 else ("u4", "u2")
+    names = {width: f"{name}.u{8 * int(width[1])}" for width in (used, other)}
+    if names[other] in sections:
+        raise BundleError(
+            f"the section {names[other]} is there, but a vocabulary of {vocabulary_size} ids has "
+            f"{names[used]}; {_REMEDY}"
+        )
+    ids = read_array(sections, names[used], f"<{used}")
+    check_ids(ids, vocabulary_size, names[used])
+    return ids
 
 
 def ids_section(name: str, ids: NDArray[Any]) -> dict[str, bytes]:

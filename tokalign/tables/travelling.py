@@ -8,6 +8,7 @@ where it can be found: what arrives is checked in memory, and written from there
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tokalign.arguments import shown_path
 from tokalign.atomic_file import write_file
 from tokalign.errors import BundleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import MOST_BYTES, Bundle, decode_bundle
@@ -73,14 +75,15 @@ def push_tables(
     """
     if "/" in folder or folder.startswith("."):
         raise UsageError(f"--folder {folder} is not the name of a folder at the top level")
-    tables = [_verified(file, f"{folder}/{file.name}", str(file)) for file in files]
+    tables = [_verified(file, f"{folder}/{file.name}", shown_path(file)) for file in files]
     names = [table.name for table in tables]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(
-            f"two files have the name {min(twice)}; push them to different folders with --folder"
+            f"two files have the name {shown_path(min(twice))}; push them to different folders "
+            "with --folder"
         )
-    place = Path(repository).expanduser()
-    if place.is_dir():
+    place = Path(os.path.expanduser(repository))
+    if os.path.isdir(place):
         for table in tables:
             write_file(place / table.path, table.data, parents=True)
         return repository, tables
@@ -99,8 +102,8 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
     Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
     there are none or they cannot be reached.
     """
-    place = Path(name).expanduser()
-    if place.is_dir():
+    place = Path(os.path.expanduser(name))
+    if os.path.isdir(place):
         return _keep(list(_tables_in(place, str(place))), place.resolve().name)
     alias = find_alias(name)
     with TemporaryDirectory(prefix="tokalign-") as temporary:
@@ -151,7 +154,7 @@ def _tables_in(folder: Path, repository: str) -> Iterator[VerifiedTable]:
         raise _no_tables(repository)
     for path in paths:
         relative = path.relative_to(folder).as_posix()
-        yield _verified(path, relative, f"{repository}/{relative}")
+        yield _verified(path, relative, shown_path(f"{repository}/{relative}"))
 
 
 def _verified(file: Path, path: str, name: str) -> VerifiedTable:

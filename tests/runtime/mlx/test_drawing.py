@@ -42,7 +42,8 @@ def test_probabilities_of_draft_ids_with_the_same_target_id_add_up(
 ) -> None:
     size = len(to_target)
     preferred = [i if i < size else -1 for i in preferred]
-    onto = ToTargetIds(Intersection(np.array(to_target, np.int32), np.array(preferred, np.int32)))
+    shared = Intersection(np.array(to_target, np.int32), np.array(preferred, np.int32))
+    onto = ToTargetIds(shared, len(to_target))
     row = np.random.default_rng(size).normal(0, 2, size + padding)
     expected = np.zeros(6)
     for draft, target in enumerate(to_target):
@@ -89,6 +90,14 @@ def test_drawing_among_a_few_ids_equals_drawing_among_all(
         assert (found is None) == (expected is None) == (acceptance == "match")
         if found is not None:
             assert np.allclose(np.array(found), np.array(expected), atol=1e-5)
+
+
+def test_a_tokenizer_with_more_ids_than_its_model_reads_nothing_beyond_the_logits() -> None:
+    shared = Intersection(np.array([0, 1, 2, 1], np.int32), np.array([0, 3, 2], np.int32))
+    onto = ToTargetIds(shared, 2)
+    assert onto.logits(mx.array([[0.5, 0.25]])).tolist() == [[0.5, 0.25, -mx.inf]]
+    assert onto.draft_ids(mx.array([1])).tolist() == [1]
+    assert onto.mask.tolist() == [0, 0, -mx.inf, -mx.inf]
 
 
 def test_noise_does_not_depend_on_rows_or_padding() -> None:

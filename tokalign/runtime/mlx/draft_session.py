@@ -41,7 +41,7 @@ class DraftModelSession(ModelSession[DraftId]):
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
     ) -> Pending[GreedyDraft]:
         """See `interfaces.DraftSession`."""
-        if not self._has_room(ids, steps):
+        if not self._can_draft(ids, steps):
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
         row = self.logits(ids)
@@ -67,7 +67,7 @@ class DraftModelSession(ModelSession[DraftId]):
         shared: Intersection | None = None,
     ) -> Pending[DrawnDraft]:
         """See `interfaces.DraftSession`."""
-        if not self._has_room(ids, steps):
+        if not self._can_draft(ids, steps):
             return UnderWay(self.busy, lambda: DrawnDraft([], []))
         onto = None if shared is None else self._project(shared)
         drawn, distributions = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
@@ -76,22 +76,24 @@ class DraftModelSession(ModelSession[DraftId]):
     @timed
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
         """See `interfaces.DraftSession`."""
-        if not self._has_room(ids, 1):
+        if not self._can_draft(ids, 1):
             return _NoShortlists(self.busy)
-        assert back < len(ids), "a list needs at least one id before it"
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
         return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
 
-    def _has_room(self, ids: Sequence[DraftId], steps: int) -> bool:
-        """Whether so many ids may follow these; nothing follows an empty text."""
-        return bool(ids) and len(ids) + steps <= min(self.context_length, self.rewindable)
+    def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
+        """Whether there is a text to go on from, and room for so many more ids.
+
+        There is no text if the target's prompt has only ids that stand for none.
+        """
+        return 0 < len(ids) <= min(self.context_length, self.rewindable) - steps
 
     def _project(self, shared: Intersection) -> ToTargetIds:
         """The tables on the device. A request asks for the same ones in every round."""
         if self._projection is None or self._projection.shared is not shared:
-            self._projection = ToTargetIds(shared)
+            self._projection = ToTargetIds(shared, self._cache.vocabulary_size)
         return self._projection
 
 
@@ -120,6 +122,8 @@ class _Shortlists:
     def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
         """See `interfaces.PendingShortlists`."""
         logprobs = self._logprobs
+        known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
+        allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]
         tail = mx.array(list(self._tail), dtype=mx.uint32)
         kept = logprobs[mx.arange(len(self._tail)), tail]

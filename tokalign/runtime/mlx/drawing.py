@@ -27,15 +27,22 @@ class ToTargetIds:
 
     shared: says which target id each draft id stands for. Where several draft ids stand for one
     target id, the draft goes on with the one that `target_to_draft` names, if it is one of them.
+    draft_size: ids of the draft model. Its tokenizer may have more, which stand for nothing here:
+    the device would read beyond the logits.
     """
 
-    def __init__(self, shared: Intersection) -> None:
+    def __init__(self, shared: Intersection, draft_size: int) -> None:
         self.shared = shared
+        self._to_target = shared.draft_to_target.copy()
+        self._to_target[draft_size:] = NO_TOKEN
+        self._preferred = np.where(
+            shared.target_to_draft < draft_size, shared.target_to_draft, NO_TOKEN
+        )
 
     @cached_property
     def mask(self) -> Array:
         """f32[draft vocabulary]: 0 where a draft id stands for a target id, else -inf."""
-        known = self.shared.draft_to_target != NO_TOKEN
+        known = self._to_target != NO_TOKEN
         return mx.array(np.where(known, 0, -np.inf).astype(np.float32))
 
     def logits(self, row: Array) -> Array:
@@ -44,7 +51,7 @@ class ToTargetIds:
         Probabilities of draft ids that stand for the same target id add up; a target id that no
         draft id stands for has -inf.
         """
-        row = row[:, : len(self.shared.draft_to_target)].astype(mx.float32)
+        row = row[:, : len(self._to_target)].astype(mx.float32)
         projected = row[:, self._to_draft] + self._masked_out
         for drafts, targets in self._doubles:
             projected[:, targets] = mx.logaddexp(projected[:, targets], row[:, drafts])
@@ -57,7 +64,7 @@ class ToTargetIds:
     @cached_property
     def _chosen(self) -> Ids:
         """i32[target vocabulary]: the draft id for each target id, -1 for none."""
-        to_target, preferred = self.shared.draft_to_target, self.shared.target_to_draft
+        to_target, preferred = self._to_target, self._preferred
         drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
         chosen = np.full(len(preferred), NO_TOKEN, dtype=np.int32)
         chosen[to_target[drafts]] = drafts
@@ -77,7 +84,7 @@ class ToTargetIds:
     @cached_property
     def _doubles(self) -> list[tuple[Array, Array]]:
         """Draft ids that were not chosen, each with its target id, which another one stands for."""
-        to_target = self.shared.draft_to_target
+        to_target = self._to_target
         drafts = np.flatnonzero(to_target != NO_TOKEN).astype(np.int32)
         others = drafts[self._chosen[to_target[drafts]] != drafts]
         return [(mx.array(d), mx.array(t)) for d, t in _layers(others, to_target[others])]

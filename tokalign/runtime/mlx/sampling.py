@@ -20,7 +20,7 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
-from tokalign.arguments import require_callable, require_integer, require_number, shown
+from tokalign.arguments import require_callables, require_integer, require_number, shown
 from tokalign.errors import UsageError
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
@@ -71,8 +71,7 @@ class Sampling:
         require_number("xtc_probability", self.xtc_probability, least=0, most=1)
         require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
         require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
-        for processor in self.processors:
-            require_callable("every logits processor", processor)
+        require_callables("processors", self.processors)
         if self.acceptance not in get_args(Acceptance):
             raise UsageError(
                 f"acceptance has to be match or residual, not {shown(self.acceptance)}"

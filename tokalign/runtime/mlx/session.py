@@ -97,6 +97,7 @@ class ModelSession(Generic[Id]):
         What the cache already holds of `ids` is not computed again, except for those positions.
         """
         ids = list(ids)
+        assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
         logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]

@@ -103,13 +103,14 @@ class ExactTranslation:
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.
 
-        At least one token of the draft's text is left before them, to predict from.
+        The first token of all is never among them: the draft model needs one to go on from.
         """
         tokens, segment = self._pair.draft.vocabulary.tokens, self._text.segment
         pending, tail = [b""], b""
+        most = min(self._search.max_back, len(self._text.ids) - 1)
         # By piece: `stable` would be finer, but costs 60 µs, and no more was accepted with it.
-        unstable = segment.ids[max(segment.settled, len(segment.ids) - self._search.max_back) :]
-        while unstable and len(pending) < len(self._text.ids):
+        unstable = segment.ids[max(segment.settled, len(segment.ids) - most) :]
+        while unstable:
             tail = tokens[unstable.pop()] + tail
             pending.append(tail)
         return pending

@@ -1,0 +1,219 @@
+"""Wrong arguments of the Python API: an error that names the argument, before any pass.
+
+Every attack is one case. After it the same model has to give what it gave before, and nothing may
+have been computed with it until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from places import ROOT
+from random_models import random_model
+from small_tokenizers import write_tokenizer
+
+import tokalign
+from tokalign.errors import TokalignError, UsageError
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+PROMPT = [5, 17, 3]
+SIZE = 400
+"""Ids of the target model; its tokenizer has fewer."""
+
+
+class Counted:
+    """A model that counts its passes."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.passes = model, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.passes += 1
+        return self._model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    sizes = {"target": 340, "draft": 300}
+    ours, theirs = [
+        Tokenizer.from_file(write_tokenizer(folder / name, vocabulary_size=size))
+        for name, size in sizes.items()
+    ]
+    return {
+        "model": Counted(random_model(6, vocabulary=SIZE)),
+        "tokenizer": ours,
+        "draft_model": Counted(random_model(7, vocabulary=SIZE)),
+        "draft_tokenizer": theirs,
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(pair: dict[str, Any]) -> list[int]:
+    return stream(pair, method="plain")
+
+
+def stream(pair: dict[str, Any], **how: Any) -> list[int]:
+    arguments = {"prompt": PROMPT, "max_tokens": 6, **pair, **how}
+    return [response.token for response in tokalign.stream_generate(**arguments)]
+
+
+def step(pair: dict[str, Any], **how: Any) -> list[int]:
+    models = {name: pair[name] for name in ("model", "draft_model")}
+    arguments = {"prompt": PROMPT, "max_tokens": 6, **models, **how}
+    return [token for token, _, _ in tokalign.speculative_generate_step(**arguments)]
+
+
+def broken() -> Iterator[int]:
+    yield 5
+    yield "6"  # type: ignore[misc]
+
+
+STREAM: list[tuple[str, Any]] = [
+    *(("prompt", bad) for bad in (None, 5, 5.0, b"Wis", [], "", [5, "6"], [5, 6.0], [5, None])),
+    *(("prompt", bad) for bad in ([5, True], [5, -1], [5, SIZE], [5, 1 << 31], [1 << 70])),
+    *(("prompt", bad) for bad in ([[5, 6]], mx.array([5.0]), mx.array([[5]]), mx.array(5))),
+    *(
+        ("prompt", bad)
+        for bad in (mx.array([SIZE]), np.array([5.5]), np.array([[5]]), np.array(["5"]))
+    ),
+    *(
+        ("prompt", bad)
+        for bad in (np.array([-1]), np.array([True]), object(), broken(), "\ud800", [5] * 300)
+    ),
+    *(("draft_prompt", bad) for bad in (5, b"W", [5, -1], [5, SIZE], [5, "6"], "\ud800", object())),
+    *(("max_tokens", bad) for bad in (None, "6", 6.0, True, -2, [6], float("inf"))),
+    *(("model", bad) for bad in (None, "model", (1, 2), object(), 5, lambda ids: ids)),
+    *(("draft_model", bad) for bad in ("model", (1, 2), 5, lambda ids: ids)),
+    *(("tokenizer", bad) for bad in (None, 5, object(), {}, "", b"x")),
+    *(("draft_tokenizer", bad) for bad in (None, 5, object(), {}, "", b"x")),
+    *(("method", bad) for bad in (None, 5, "", "Draft", ["draft"], "draft\n")),
+    *(
+        ("translation", bad)
+        for bad in (5, "", "best", "context:", "context:0", "context:-1", ["a"])
+    ),
+    *(("num_draft_tokens", bad) for bad in ("3", 3.0, 0, -1, True, [3])),
+    *(("alternatives", bad) for bad in (None, "2", 2.0, -1, True, 1 << 40)),
+    *(("order", bad) for bad in (None, 5, "draft", ["model"], [5], [None])),
+    *(("dictionary", bad) for bad in (5, b"x", True, ["x"])),
+    *(("alignment", bad) for bad in (5, b"x", True, ["x"])),
+    *(("language", bad) for bad in (5, b"pl", ["pl"])),
+    *(("sampling", bad) for bad in (0.7, "greedy", {"temperature": 1}, Sampling)),
+    *(("sampler", bad) for bad in (5, "greedy", Sampling(), [])),
+    *(("logits_processors", bad) for bad in (5, "x", [5], [None], {"a": 1}, lambda ids, row: row)),
+    *(("stop", bad) for bad in (None, 5, b"x", [5], "", ["a", ""], [None], "\ud800", ["\ud800"])),
+    *(("prefill_step_size", bad) for bad in (0, -1, 2.5, "8", None, True)),
+    *(("max_kv_size", bad) for bad in (0, -1, 7, 2.5, "64", True)),
+    *(("kv_bits", bad) for bad in (0, 9, 4.0, "4", True)),
+    *(("kv_group_size", bad) for bad in (0, -64, "64", None)),
+    *(("quantized_kv_start", bad) for bad in (-1, 0.5, None)),
+    *(("prompt_progress_callback", bad) for bad in (5, "x", [])),
+    *(("prompt_cache", bad) for bad in (5, "x", {}, [1, 2], [None])),
+    *(("input_embeddings", bad) for bad in (5, "x", mx.zeros((2,)), mx.zeros((2, 32)))),
+    *(("session", bad) for bad in (5, b"x", ["x"])),
+    *(("note", bad) for bad in (None, "note", 5)),
+]
+STEP: list[tuple[str, Any]] = [
+    *(("prompt", bad) for bad in (None, 5, "Wisła", b"W", [], [5, "6"], [5, 6.0], [5, True])),
+    *(("prompt", bad) for bad in ([5, -1], [5, SIZE], [1 << 70], mx.array([5.0]), mx.array([[5]]))),
+    *(("model", bad) for bad in (None, "model", (1, 2), object())),
+    *(("draft_model", bad) for bad in (None, "model", (1, 2), object())),
+    *(("num_draft_tokens", bad) for bad in (None, "3", 3.0, 0, -1, True)),
+    *(("max_tokens", bad) for bad in (None, "6", 6.0, True, -2)),
+    *(("sampler", bad) for bad in (5, "greedy", Sampling())),
+    *(("logits_processors", bad) for bad in (5, "x", [5], [None])),
+    *(("prompt_cache", bad) for bad in (5, "x", [], [None] * 4, {}, make_prompt_cache)),
+    *(("prefill_step_size", bad) for bad in (None, "512", 0, -1, 512.0, True)),
+    *(("kv_bits", bad) for bad in ("4", 0, -1, 9, 4.0, True)),
+    *(("kv_group_size", bad) for bad in (None, "64", 0, -1, 64.0, True)),
+    *(("quantized_kv_start", bad) for bad in (None, "0", -1, 0.0, True)),
+    *(("tokenizer", bad) for bad in (5, object(), {}, "")),
+    *(("draft_tokenizer", bad) for bad in (5, object(), {}, "")),
+    *(("translation", bad) for bad in (5, "", "best", "context:0", ["a"])),
+]
+ATTACKS = {
+    f"{call.__name__}-{name}-{number}": (call, name, bad)
+    for call, attacks in ((stream, STREAM), (step, STEP))
+    for number, (name, bad) in enumerate(attacks)
+}
+
+NAMES = {
+    "method": "method|--method",
+    "num_draft_tokens": "num.draft.tokens",
+    "order": "order|source",
+}
+"""What an error calls an argument where that is not its name."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_wrong_argument_is_named_before_any_pass(
+    pair: dict[str, Any], expected: list[int], attack: str
+) -> None:
+    call, name, bad = ATTACKS[attack]
+    how = {name: bad}
+    if call is step and name in ("tokenizer", "draft_tokenizer", "translation"):
+        how = {"tokenizer": pair["tokenizer"], "draft_tokenizer": pair["draft_tokenizer"], **how}
+    before = pair["model"].passes, pair["draft_model"].passes
+    with pytest.raises(TokalignError, match=NAMES.get(name, name.replace("_", "."))) as caught:
+        call(pair, **how)
+    assert isinstance(caught.value, UsageError)
+    assert str(caught.value).isprintable()
+    assert (pair["model"].passes, pair["draft_model"].passes) == before
+    assert stream(pair, num_draft_tokens=2, method="draft", max_tokens=2) == expected[:2]
+
+
+@pytest.mark.parametrize("call", [stream, step])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        lambda: tuple(PROMPT),
+        lambda: iter(PROMPT),
+        lambda: range(3, 9),
+        lambda: np.array(PROMPT),
+        lambda: np.array(PROMPT, dtype=np.uint16),
+        lambda: [np.int64(5), 17, np.uint8(3)],
+        lambda: mx.array(PROMPT),
+        lambda: mx.array(PROMPT, dtype=mx.uint8),
+        lambda: [5, SIZE - 1],
+    ],
+)
+def test_ids_of_any_kind_are_ids(
+    pair: dict[str, Any], call: Callable[..., list[int]], prompt: Callable[[], Any]
+) -> None:
+    given, ids = prompt(), [int(i) for i in prompt()]
+    assert call(pair, prompt=given) == call(pair, prompt=ids)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"max_tokens": np.int32(6)},
+        {"num_draft_tokens": np.int64(2)},
+        {"alternatives": np.uint8(1)},
+        {"stop": ("never so",)},
+        {"order": ("draft", "copy")},
+        {"sampling": Sampling(temperature=np.float32(0))},
+        {"sampler": lambda logprobs: mx.argmax(logprobs, axis=-1)},
+        {"logits_processors": [lambda ids, row: row]},
+        {"prefill_step_size": np.int64(16)},
+        {"session": "żółw"},
+    ],
+    ids=lambda how: next(iter(how)),
+)
+def test_what_is_right_goes_on_working(
+    pair: dict[str, Any], expected: list[int], how: dict[str, Any]
+) -> None:
+    assert stream(pair, **how) == expected
+
+
+def test_the_documentation_counts_these_attacks() -> None:
+    assert f"| arguments | {len(ATTACKS)} |" in (ROOT / "docs" / "reliability.md").read_text()

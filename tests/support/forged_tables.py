@@ -1,0 +1,115 @@
+"""Tables as an attacker makes them: every checksum is right, the content is not."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from tokalign.build.alignment.alignment_bundle import align
+from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.dictionary.backoff import Entries, pack
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.tables.alignment import Alignment, MergeSites
+from tokalign.tables.bundle import FORMAT_VERSION, MAGIC, Bundle
+from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def backoff_bundle(
+    target: Tokenizer[Any], answers: Mapping[int, tuple[int, float]], p_min: float = 0.0
+) -> Bundle:
+    """A back-off dictionary that expects `answers[id]`, an id with its probability, after an id."""
+    size = len(target.vocabulary)
+    width = 2 if size <= 1 << 16 else 4
+    known = sorted(answers)
+    levels = grow_tree([TokenNgrams(np.array(known, f"u{width}")[:, None], np.ones(len(known)))])
+    entries = Entries(
+        nodes=np.arange(len(known)),
+        ids=np.array([answers[i][0] for i in known]),
+        probabilities=np.array([answers[i][1] for i in known], dtype=np.float32),
+    )
+    table = pack(levels, [entries], vocabulary_size=size, p_min=p_min)
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": target.fingerprint},
+        parameters={
+            "kind": "backoff",
+            "language": "pl",
+            "vocabulary_size": size,
+            **table.parameters.to_header(),
+        },
+        statistics={"entries": len(table)},
+        sections=table.to_sections(),
+    )
+
+
+def dictspec_bundle(
+    target: Tokenizer[Any], entries: Mapping[tuple[int, ...], tuple[tuple[int, ...], float]]
+) -> Bundle:
+    """A DictSpec dictionary of these contexts, continuations and probabilities."""
+    size = len(target.vocabulary)
+    table = DictSpecTable.from_entries(entries, size)  # type: ignore[arg-type]
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": target.fingerprint},
+        parameters={"kind": "dictspec", "language": "pl", "vocabulary_size": size},
+        statistics={"entries": len(table)},
+        sections=table.to_sections(),
+    )
+
+
+def alignment_bundle(
+    draft: Tokenizer[Any], target: Tokenizer[Any], sites: Mapping[int, Iterable[bytes]]
+) -> Bundle:
+    """The alignment of a pair, with merge sites of these target tokens."""
+    right = align(draft.vocabulary, target.vocabulary)
+    rows = np.zeros(len(target.vocabulary), dtype=np.uint32)
+    rows[list(sites)] = np.arange(1, len(sites) + 1)
+    by_row = [[], *[sorted(some) for some in sites.values()]]
+    made = Alignment(right.intersection, right.healing, MergeSites(rows, by_row))
+    return Bundle(
+        kind="alignment",
+        fingerprints={"target": target.fingerprint, "draft": draft.fingerprint},
+        sections=made.to_sections(),
+    )
+
+
+class Packed(bytes):
+    """A value of a header that is msgpack already."""
+
+
+def pack_pairs(pairs: Iterable[tuple[Any, Any]]) -> Packed:
+    """A msgpack map of these keys and values, in this order, with duplicates."""
+    items = list(pairs)
+    data = msgpack.Packer().pack_map_header(len(items))
+    for pair in items:
+        data += b"".join(x if isinstance(x, Packed) else msgpack.packb(x) for x in pair)
+    return Packed(data)
+
+
+def split_file(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a table file, and its sections with the gaps between them."""
+    (length,) = struct.unpack_from("<I", data, 12)
+    start = -(-(48 + length) // 64) * 64
+    return msgpack.unpackb(data[16 : 16 + length]), data[start:-32]
+
+
+def forge_file(
+    header: bytes,
+    body: bytes = b"",
+    *,
+    version: int = FORMAT_VERSION,
+    reserved: int = 0,
+    length: int | None = None,
+) -> bytes:
+    """A table file of this header, with right checksums of whatever it says."""
+    said = len(header) if length is None else length
+    data = struct.pack("<8sHHI", MAGIC, version, reserved, said) + header
+    data += hashlib.sha256(data[: 16 + said]).digest()
+    data += bytes(-len(data) % 64) + body
+    return data + hashlib.sha256(data).digest()
