@@ -231,8 +231,9 @@ def test_of_an_alias_the_first_repository_with_tables_is_pulled(
     alias = find_alias("bielik")
     world.repositories[alias.mlx] = {"config.json": b"{}"}
     world.repositories[alias.repository] = {"pl.dictionary.tok": dictionary.read_bytes()}
-    pulled = world.run("pull", "bielik")
+    pulled = world.run("pull", "bielik", HF_TOKEN="own")
     assert pulled.returncode == 0, pulled.stderr
+    assert "Bearer own" in world.hub.tokens
     assert f"bielik -> {alias.repository}\n" in pulled.stderr
     slug = alias.repository.replace("/", "--")
     assert world.left() == {f"pulled/{slug}/pl.dictionary.tok"}
