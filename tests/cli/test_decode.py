@@ -373,7 +373,7 @@ def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_pat
     assert "tokalign build" in message
 
 
-def test_of_two_languages_one_has_to_be_chosen(
+def test_of_two_languages_both_are_followed_unless_one_is_chosen(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
@@ -383,8 +383,10 @@ def test_of_two_languages_one_has_to_be_chosen(
         write_dictionary(path, tokenizer, language=language)
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
     unsaid = run(*arguments)
-    assert (unsaid.exit_code, unsaid.stderr.count("choose one with --language")) == (0, 1)
-    assert "no dictionary is in use" in unsaid.stderr
+    assert (unsaid.exit_code, unsaid.stderr.count("chooses among them")) == (0, 1)
+    assert "hybrid of context copy, dictionary:pl, dictionary:uk" in unsaid.stderr
+    both = run(*arguments, "--language", "uk,pl")
+    assert "hybrid of context copy, dictionary:uk, dictionary:pl" in both.stderr
     said = run(*arguments, "--language", "uk")
     assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.stderr
     assert "hybrid of context copy, dictionary" in said.stderr

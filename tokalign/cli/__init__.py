@@ -28,6 +28,8 @@ _COMMANDS = {
     "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
     "inspect": "Show what is in a table file.",
     "project": "Estimate the speed-up of recorded drafts under any cost curve.",
+    "pull": "Fetch the tables of a model or of a repository of tables.",
+    "push": "Put tables into a repository, beside a model or by themselves.",
     "replay": "Measure a draft model on texts that play the target's output.",
     "report": "Show how each token of a run came about, as a page.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",

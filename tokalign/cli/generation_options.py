@@ -270,8 +270,8 @@ class GenerationOptions(LoadingOptions):
     translation: str | None
     num_draft_tokens: int | None
     alternatives: int
-    dictionary: Path | None
-    language: str | None
+    dictionary: tuple[Path, ...]
+    language: tuple[str, ...]
     alignment: Path | None
     temp: float
     top_p: float
