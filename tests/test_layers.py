@@ -93,7 +93,7 @@ def loaded_by(program: str) -> set[str]:
     return set(subprocess.run(run, capture_output=True, text=True, check=True).stderr.split())
 
 
-HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "rich", "scipy"}
+HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "prompt_toolkit", "rich", "scipy"}
 TABLES = {"numpy", "tokenizers", "sentencepiece", "marisa_trie"}
 
 RUNS_MODELS = {
