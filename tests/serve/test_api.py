@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DEMO
 from served import demo_settings, echo_folder, metric, request, serving
 
 from tokalign.serve.server import Server
@@ -329,3 +331,39 @@ def test_errors_are_those_of_openais_client(server: Server) -> None:
         ask(server, model="someone/else")
     with pytest.raises(openai.NotFoundError):
         client(server).models.retrieve("someone/else")
+
+
+def test_defaults_that_mlx_lms_server_has_no_flags_for() -> None:
+    from tokalign.tokenizer.tokenizer import Tokenizer
+
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    with serving(demo_settings(draft_model=None)) as plain:
+        answer = ask(plain, max_tokens=40, logprobs=True, **LOOP)
+    ids = [token.id for token in answer.choices[0].logprobs.content]
+    last = next(i for i in ids[5:] if tokenizer.vocabulary.tokens[i])
+    with serving(demo_settings(draft_model=None, extra_eos_token=(str(last),))) as server:
+        ended = ask(server, max_tokens=40, logprobs=True, **LOOP)
+    found = [token.id for token in ended.choices[0].logprobs.content]
+    assert found == ids[: ids.index(last) + 1]
+    assert ended.choices[0].finish_reason == "stop"
+    with serving(
+        demo_settings(draft_model=None, xtc_probability=1.0, xtc_threshold=0.01)
+    ) as server:
+        drawn = {"temperature": 0.2, "seed": 2, "max_tokens": 40}
+        off = {"extra_body": {**LOOP["extra_body"], "xtc_probability": 0.0}}
+        assert said(server, **drawn, **LOOP) != said(server, **drawn, **off)
+
+
+def test_a_cache_of_bounded_size(server: Server) -> None:
+    """What fits into it is decoded as without a bound; what does not comes to its end all the same.
+
+    A full rotating cache is rewound by nobody, alone or together.
+    """
+    with serving(demo_settings(max_kv_size=48, num_draft_tokens=2)) as small:
+        assert said(small, max_tokens=8) == said(server, max_tokens=8)
+        with ThreadPoolExecutor(3) as pool:
+            replies = list(
+                pool.map(lambda i: ask(small, f"{USER} {i}", max_tokens=80, **LOOP), range(3))
+            )
+        alone = [ask(small, f"{USER} {i}", max_tokens=80, **LOOP) for i in range(3)]
+    assert [r.usage.completion_tokens for r in replies + alone] == [80] * 6

@@ -49,7 +49,7 @@ def read_max_tokens(_context: click.Context, _option: click.Parameter, value: in
     raise UsageError(f"--max-tokens {value} generates nothing; give a number, or -1 for no limit")
 
 
-def _read_variables(_context: click.Context, _option: click.Parameter, value: str) -> object:
+def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
     """The variables of a chat template. Raises: UsageError if they are no JSON object."""
     try:
         variables = json.loads(value)
@@ -58,7 +58,7 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
     if isinstance(variables, dict):
         return variables
     raise UsageError(
-        f"--chat-template-config {value} is not a JSON object; "
+        f"{option.opts[0]} {value} is not a JSON object; "
         """give one such as '{"enable_thinking": false}'"""
     )
 
@@ -161,7 +161,7 @@ TEMPLATE = (
         "--chat-template-config",
         metavar="JSON",
         default="{}",
-        callback=_read_variables,
+        callback=read_variables,
         help="Variables of the chat template, such as enable_thinking or tools.",
     ),
     click.option(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tokalign.cli.build_options import read_size
-from tokalign.cli.drafting_options import (
-    alignment_option,
-    alternatives_option,
-    dictionary_option,
-    dtype_option,
-    language_option,
-    order_option,
-    translation_option,
+from tokalign.cli.generation_options import (
+    CACHE,
+    DRAFTING,
+    MODEL,
+    read_variables,
+    with_options,
 )
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
+from tokalign.runtime.methods import read_order
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
@@ -32,28 +28,13 @@ def _read_size(_context: click.Context, option: click.Parameter, value: str | No
     return None if value is None else read_size(value, option.opts[0])
 
 
-def _read_object(_context: click.Context, option: click.Parameter, value: str) -> object:
-    """A JSON object. Raises: UsageError."""
-    try:
-        variables = json.loads(value)
-    except ValueError:
-        variables = None
-    if isinstance(variables, dict):
-        return variables
-    raise UsageError(
-        f"{option.opts[0]} {value} is not a JSON object; "
-        """give one such as '{"enable_thinking": false}'"""
-    )
-
-
 def _read_names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 @click.command("serve")
 @click.option("--target", "--model", "model", metavar="NAME", help="The model to serve.")
-@click.option("--draft", "--draft-model", "draft_model", metavar="NAME", help="A smaller model.")
-@click.option("--adapter-path", metavar="FOLDER", help="A trained adapter of the model.")
+@with_options(*MODEL[1:], *DRAFTING)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 is any free port.")
 @click.option(
@@ -107,27 +88,6 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     default=True,
     help="Draft from earlier answers to the same API key.",
 )
-@click.option(
-    "--method",
-    type=click.Choice((AUTO, *METHODS)),
-    default=AUTO,
-    help="How to draft; auto uses every source there is.",
-)
-@order_option
-@translation_option
-@alternatives_option
-@click.option(
-    "--num-draft-tokens",
-    metavar="N",
-    default=AUTO,
-    callback=lambda _context, _option, value: read_draft_tokens(value),
-    help="Tokens drafted in a round; with auto every round chooses its own number, or none.",
-)
-@dictionary_option
-@language_option
-@alignment_option
-@dtype_option
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model.")
 @click.option("--chat-template", metavar="TEMPLATE", default="", help="Instead of the model's own.")
 @click.option(
     "--use-default-chat-template", is_flag=True, help="Where the model has none of its own."
@@ -137,7 +97,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     "--chat-template-config",
     metavar="JSON",
     default="{}",
-    callback=_read_object,
+    callback=read_variables,
     help="Variables of the chat template, such as enable_thinking.",
 )
 @click.option(
@@ -149,6 +109,14 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 @click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="1 is off.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off.")
 @click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
+@click.option("--xtc-probability", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
+@click.option("--xtc-threshold", type=click.FloatRange(0, 0.5), default=0.1, help="For XTC.")
+@click.option(
+    "--extra-eos-token",
+    multiple=True,
+    metavar="TOKEN",
+    help="A further token that ends every answer; repeatable.",
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
@@ -168,12 +136,6 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     help="Prompts that are read together.",
 )
 @click.option(
-    "--prefill-step-size",
-    type=click.IntRange(min=1),
-    default=2048,
-    help="Prompt tokens read in one pass.",
-)
-@click.option(
     "--prompt-cache-size",
     type=click.IntRange(min=1),
     default=10,
@@ -185,18 +147,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     callback=_read_size,
     help="Bytes that kept contexts may take, such as 4GB. Default: no bound.",
 )
-@click.option(
-    "--kv-bits",
-    type=click.Choice(["2", "3", "4", "6", "8"]),
-    help="Quantize the key-value cache to so many bits; requests then take turns.",
-)
-@click.option("--kv-group-size", type=int, default=64, help="Group size of the quantized cache.")
-@click.option(
-    "--quantized-kv-start",
-    type=int,
-    default=5000,
-    help="Quantize the cache from this position on.",
-)
+@with_options(*CACHE)
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
@@ -242,9 +193,10 @@ def _settings(given: dict[str, Any]) -> Any:
             "there is no model to serve: give --target NAME, or let requests name one with "
             "--allow-model-switching"
         )
-    if given["model"] is None and given["draft_model"] is not None:
+    if given["model"] is None and given["draft"] is not None:
         raise UsageError("--draft needs a model to draft for: give --target NAME")
-    if (adapter := given["adapter_path"]) and not Path(adapter).is_dir():
+    adapter = given.pop("adapter_path")
+    if adapter is not None and not adapter.is_dir():
         raise UsageError(f"--adapter-path {adapter} is not a folder")
     keys = (*given.pop("api_keys"), os.environ.get(KEY_VARIABLE, ""))
     drafting = DraftingOptions(
@@ -262,11 +214,11 @@ def _settings(given: dict[str, Any]) -> Any:
         answer_seconds=given.pop("answer_timeout"),
         waiting=given.pop("max_waiting"),
     )
-    kv_bits = given.pop("kv_bits")
     return Settings(
+        draft_model=given.pop("draft"),
+        adapter_path=None if adapter is None else str(adapter),
         api_keys=tuple(key for key in keys if key),
         drafting=drafting,
         limits=limits,
-        kv_bits=None if kv_bits is None else int(kv_bits),
         **given,
     )

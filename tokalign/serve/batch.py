@@ -37,6 +37,7 @@ class Batch:
             completion_batch_size=settings.decode_concurrency,
             prefill_batch_size=settings.prompt_concurrency,
             prefill_step_size=settings.prefill_step_size,
+            max_kv_size=settings.max_kv_size,
             stream=stream,
         )
         self._jobs: dict[int, Job] = {}

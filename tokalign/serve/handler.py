@@ -106,6 +106,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         given = body.read_json(data)
         prediction = body.predicted(given)
         checked = body.check(given, chat=path in _CHATS)
+        for name in ("xtc_probability", "xtc_threshold"):  # mlx-lm's server has no flags for these
+            checked.setdefault(name, getattr(self.settings, name))
         self._asked = Asked(
             "chat" if path in _CHATS else "text",
             "" if path in _CHATS else checked["prompt"],

@@ -13,7 +13,7 @@ from mlx_lm.server import ModelDescription, ModelProvider
 
 from tokalign.assemble import assemble, choose_dtype, keep_loaded
 from tokalign.errors import CacheError, MissingAssetError
-from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.serve.contexts import Key
 from tokalign.serve.refusal import Refusal
@@ -134,6 +134,8 @@ class Models(ModelProvider):  # type: ignore[misc]
     def _assemble(self, folder: Path, draft: LanguageModel[DraftId] | None) -> Decoder:
         settings = self._settings
         tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(folder)
+        for token in tokens_that_stop(tokenizer, settings.extra_eos_token):
+            self.tokenizer.add_eos_token(str(token))
         return assemble(
             LanguageModel(
                 model=self.model,
@@ -145,6 +147,7 @@ class Models(ModelProvider):  # type: ignore[misc]
             replace(settings.drafting, num_draft_tokens=settings.num_draft_tokens),
             cache=CacheOptions(
                 prefill_step_size=settings.prefill_step_size,
+                max_kv_size=settings.max_kv_size,
                 kv_bits=settings.kv_bits,
                 kv_group_size=settings.kv_group_size,
                 quantized_kv_start=settings.quantized_kv_start,

@@ -16,6 +16,7 @@ class Settings:
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
     num_draft_tokens: None has every round choose its own number.
+    extra_eos_token: further tokens that end an answer. max_kv_size: as in `CacheOptions`.
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
     allow_model_switching: whether a request may name other models, which are then loaded.
     api_keys: one of them has to come with every request; none are needed if there are none.
@@ -38,12 +39,16 @@ class Settings:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    extra_eos_token: tuple[str, ...] = ()
     max_tokens: int = 512
     decode_concurrency: int = 32
     prompt_concurrency: int = 8
     prefill_step_size: int = 2048
     prompt_cache_size: int = 10
     prompt_cache_bytes: int | None = None
+    max_kv_size: int | None = None
     kv_bits: int | None = None
     kv_group_size: int = 64
     quantized_kv_start: int = 5000

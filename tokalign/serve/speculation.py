@@ -92,7 +92,7 @@ class Speculation:
 
     def close(self) -> Held:
         """End for good. Returns: the draft model's cache."""
-        self._rounds.close()  # type: ignore[attr-defined]
+        self._rounds.close()
         if self._draft is None:
             return NOTHING
         return _handed_over(self._draft, list(self._draft.held))
