@@ -227,6 +227,7 @@ def test_stop_texts(echo: Server) -> None:
         assert text_of(streamed(echo, text, stop=stop)) == (expected or "")
 
 
+@pytest.mark.slow
 def test_a_prediction_is_copied_from(server: Server) -> None:
     prompt: dict[str, Any] = {"max_tokens": 120, **LOOP, "extra_body": {**LOOP["extra_body"]}}
     whole = said(server, "Rzeki", temperature=1.0, seed=8, **prompt)
