@@ -113,6 +113,7 @@ RUNS_MODELS = {
     "serve/handler.py",
     "serve/job.py",
     "serve/models.py",
+    "serve/own_decoder.py",
     "serve/scheduler.py",
     "serve/server.py",
     "serve/speculation.py",

@@ -12,6 +12,7 @@ answers and event streams; its prompt cache keeps contexts. What is new here:
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
     contexts.py      caches and outputs that later requests go on with
+    own_decoder.py   what a request makes of the server's decoder
     speculation.py   a request that is alone: rounds of drafting and verification
     batch.py         requests that are there together: mlx-lm's batches
     scheduler.py     the loop that starts, moves and ends requests

@@ -11,11 +11,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from secrets import randbits
 from threading import Event
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -24,26 +22,25 @@ import mlx.core as mx
 from mlx_lm.server import (
     GenerationArguments,
     ResponseGenerator,
-    _make_logits_processors,
 )
 
 from tokalign.errors import ContextLengthError, TokalignError
-from tokalign.runtime.chat import encode_chat
-from tokalign.runtime.conversation import expected_text
-from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.mlx.cache import vocabulary_size
-from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.text import opens_segment
-from tokalign.runtime.translation.base import Pair
 from tokalign.serve.batch import Batch
 from tokalign.serve.contexts import Contexts, Held
 from tokalign.serve.job import Answer, Asked, Job
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
+from tokalign.serve.own_decoder import (
+    check_bias,
+    decoder_of,
+    draft_ids,
+    prompt_of,
+    sampling_of,
+)
 from tokalign.serve.refusal import Refusal, refusal_of
 from tokalign.serve.settings import Settings
 from tokalign.serve.speculation import Speculation
-from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether it has to end."""
@@ -331,7 +328,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         length = models.context_length
         if len(prompt) >= length:
             raise ContextLengthError(len(prompt), length)
-        self._check_bias(args)
+        check_bias(args, vocabulary_size(models.model))
         opening = self._contexts.target(models.model_key, asked.api_key, prompt)
         _, text_machine = self._make_state_machine(
             models.model_key, models.tokenizer, args.stop_words
@@ -352,7 +349,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             answer=answer,
             tokenizer=models.tokenizer,
             stop_ids=models.decoder.target.stop_ids,
-            sampler=self._sampler(args),
+            sampler=sampling_of(args, models.tokenizer),
             max_tokens=min(args.max_tokens, length - len(prompt)),
             deadline=asked.arrived + self.settings.limits.answer_seconds,
             opening=opening,
@@ -383,35 +380,16 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
                 marks[min(end, len(prompt) - 1)] = kind
         return list(prompt), marks, state
 
-    def _check_bias(self, args: GenerationArguments) -> None:
-        size = vocabulary_size(self.model_provider.model)
-        wrong = [token for token in args.logits.logit_bias or () if not 0 <= token < size]
-        if wrong:
-            raise Refusal(
-                400, f"logit_bias names the id {wrong[0]}, but ids are from 0 to {size - 1}"
-            )
-
-    def _sampler(self, args: GenerationArguments) -> Sampling:
-        sampling, tokenizer = args.sampling, self.model_provider.tokenizer
-        exempt = ()
-        if sampling.xtc_probability:  # as in mlx-lm's server
-            exempt = (*tokenizer.encode("\n"), *tokenizer.eos_token_ids)
-        return Sampling(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            xtc_probability=sampling.xtc_probability,
-            xtc_threshold=sampling.xtc_threshold,
-            xtc_exempt=exempt,
-            seed=randbits(32) if args.seed is None else args.seed,
-            processors=tuple(_make_logits_processors(args)),
-        )
-
     def _speculation(self, job: Job) -> Speculation:
         models = self.model_provider
-        decoder, prompt = self._decoder(job), self._prompt(job)
-        ids = _draft_ids(decoder, prompt)
+        outputs = []
+        if self.settings.reuse_outputs:
+            outputs.append(self._contexts.outputs(models.model_key, job.asked.api_key).text)
+        decoder = decoder_of(
+            models.decoder, job, self.settings, drafts=self._can_speculate(job), outputs=outputs
+        )
+        prompt = prompt_of(decoder, job, self.settings)
+        ids = draft_ids(decoder, prompt)
         held = self._contexts.draft(models.model_key, job.asked.api_key, ids)
         keep = partial(self._keep, job)
         return Speculation(job, decoder, prompt, held, metrics=self.metrics, keep=keep)
@@ -420,57 +398,3 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         """Keep a cache of the target for later requests."""
         models, api_key = self.model_provider.model_key, job.asked.api_key
         self._contexts.keep_target(models, api_key, held, kind=kind)
-
-    def _decoder(self, job: Job) -> Decoder:
-        """The decoder with the options of one request."""
-        models, asked = self.model_provider, job.asked
-        decoder: Decoder = models.decoder
-        drafting = decoder.drafting
-        if not self._can_speculate(job):
-            drafting = replace(drafting, method="plain", knowledge=None)
-        elif job.args.num_draft_tokens != self.settings.num_draft_tokens:
-            count = job.args.num_draft_tokens
-            drafting = replace(drafting, num_draft_tokens=count, knowledge=None)
-        outputs = []
-        if self.settings.reuse_outputs:
-            outputs.append(self._contexts.outputs(models.model_key, asked.api_key).text)
-        if asked.prediction:
-            tokenizer, prompt = decoder.target.tokenizer, job.answer.prompt
-            if opens_segment(tokenizer, prompt):
-                ids = tokenizer.encode(asked.prediction)
-            else:
-                ids = tokenizer.bpe.encode(asked.prediction.encode())
-            outputs.append(expected_text(prompt, ids))
-        return replace(
-            decoder, drafting=replace(drafting, outputs=tuple(outputs)), sampler=job.sampler
-        )
-
-    def _prompt(self, job: Job) -> Prompt:
-        """The prompt for both models; the draft has its own rendering if it has a template."""
-        target: list[TargetId] = list(job.answer.prompt)
-        draft, asked, args = self.model_provider.decoder.draft, job.asked, job.args
-        template = None if draft is None else draft.template
-        goes_on = bool(asked.messages) and asked.messages[-1].get("role") == "assistant"
-        if draft is None or template is None or not asked.messages or goes_on:
-            return Prompt(target=target)
-        variables = {**self.settings.chat_template_args, **(args.chat_template_kwargs or {})}
-        try:
-            own = encode_chat(
-                draft.tokenizer, template, asked.messages, {"tools": asked.tools, **variables}
-            )
-        except TokalignError:
-            return Prompt(target=target)  # a template that is stricter than the target's
-        return Prompt(target=target, draft=own)
-
-
-def _draft_ids(decoder: Decoder, prompt: Prompt) -> list[int]:
-    """The draft model's ids for a prompt, by which its caches are kept."""
-    if decoder.draft is None or not decoder.drafting.uses_model:
-        return []
-    if decoder.drafting.translation == "none":
-        return list(prompt.target)
-    if prompt.draft is not None:
-        return list(prompt.draft)
-    text = prompt.draft_text(Pair(decoder.target.tokenizer, decoder.draft.tokenizer))
-    text.follow(prompt.target)
-    return list(text.ids)
