@@ -30,6 +30,7 @@ class Layers:
         self.all = layers
         self._rewinds = rewinds
         self._mark: Mark | None = None
+        self._windows: list[WindowCache] = []
         self._is_open = False
 
     @property
@@ -51,17 +52,20 @@ class Layers:
         """Make the layers ready for a round."""
         if self._rewinds and not self._is_open:
             self._replace(_opened)
+            self._windows = [c for c in leaves_of(self.all) if isinstance(c, WindowCache)]
             self._is_open = True
+        for window in self._windows:
+            window.verifies = False
 
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
         self._replace(_closed)
-        self._is_open, self._mark = False, None
+        self._is_open, self._mark, self._windows = False, None, []
 
     def renew(self, layers: Sequence[Any]) -> None:
         """Go on with other layers."""
         self.all[:] = layers
-        self._is_open, self._mark = False, None
+        self._is_open, self._mark, self._windows = False, None, []
         self.open()
 
     def mark(self, positions: int) -> None:
@@ -69,6 +73,8 @@ class Layers:
         states = [list(c.cache) for c in leaves_of(self.all) if isinstance(c, ArraysCache)]
         if states and self._rewinds:
             self._mark = positions, states
+        for window in self._windows:
+            window.verifies = True
 
     def take_back(self, count: int, *, held: int) -> int | None:
         """Take back the last `count` of `held` positions, or more where a mark lies further back.
@@ -124,6 +130,7 @@ def _is_ring(layer: Any) -> bool:
 def _can_take_back(layer: Any, count: int) -> bool:
     if isinstance(layer, WindowCache):
         return layer.can_take_back(count)
-    if isinstance(layer, ChunkedKVCache):
-        return count <= int(layer.offset - layer.start_position)
+    if isinstance(layer, ChunkedKVCache):  # a row sees its chunk from the beginning
+        left = layer.offset - count
+        return bool(layer.start_position <= left // layer.chunk_size * layer.chunk_size)
     return bool(layer.is_trimmable())
