@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx_lm.models
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Proposal
@@ -451,17 +451,18 @@ def zoo_model(architecture: str) -> Any:
     mx.random.seed(0)
     model = module.Model(module.ModelArgs.from_dict(arguments(architecture)))
     model.set_dtype(mx.float32)
-    model.update(tree_map(_random, model.parameters()))
+    model.update(tree_map_with_path(_random, model.parameters()))
     mx.eval(model.parameters())
     model.eval()
     return model
 
 
-def _random(weight: mx.array) -> mx.array:
-    """Matrices large enough that greedy output does not repeat one token; the rest as it is."""
+def _random(name: str, weight: mx.array) -> mx.array:
+    """Matrices large enough, and embeddings small enough, that greedy output does not repeat."""
     if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
         return weight
-    return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5
+    size = 0.3 if "embed" in name else 3.0
+    return mx.random.normal(weight.shape) * size / weight.shape[-1] ** 0.5
 
 
 class WildDrafter:

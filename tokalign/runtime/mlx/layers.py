@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    RotatingKVCache,
+)
 
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -92,7 +98,7 @@ class Layers:
         if not all(_can_take_back(c, held - left) for c in others):
             return None
         for layer in others:
-            layer.trim(held - left)
+            _take_back(layer, held - left)
         if recurrent and self._mark is not None:
             for layer, state in zip(recurrent, self._mark[1], strict=True):
                 layer.cache = list(state)
@@ -125,6 +131,15 @@ def _closed(layer: Any) -> Any:
 
 def _is_ring(layer: Any) -> bool:
     return type(layer) is RotatingKVCache
+
+
+def _take_back(layer: Any, count: int) -> None:
+    layer.trim(count)
+    if isinstance(layer, ConcatenateKVCache) and layer.keys is not None:
+        # Its trim only lowers the offset, and the next rows would come after what was dropped.
+        layer.keys, layer.values = (
+            part[..., : layer.offset, :] for part in (layer.keys, layer.values)
+        )
 
 
 def _can_take_back(layer: Any, count: int) -> bool:

@@ -10,7 +10,7 @@ Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache as cache_calls
@@ -129,7 +129,7 @@ def twin_of(model: Any, positions: RowPositions) -> Any:
 
 def _twin(value: Any, positions: RowPositions, made: dict[int, Any]) -> Any:
     if id(value) not in made:
-        if isinstance(value, nn.Module) and _is_rope(type(value)):
+        if isinstance(value, nn.Module) and _is_rope(type(value).__call__):
             made[id(value)] = RowRope(value, positions)
         elif isinstance(value, nn.Module):
             made[id(value)] = twin = copy(value)
@@ -145,10 +145,9 @@ def _twin(value: Any, positions: RowPositions, made: dict[int, Any]) -> Any:
 
 
 @cache_calls
-def _is_rope(kind: type[nn.Module]) -> bool:
-    """Whether modules of this kind are called as `nn.RoPE` is: with rows and an offset."""
-    parameters = list(signature(kind.__call__).parameters)
-    return parameters[2:3] == ["offset"]
+def _is_rope(call: Callable[..., Any]) -> bool:
+    """Whether a module with this `__call__` is called as `nn.RoPE` is: with rows and an offset."""
+    return list(signature(call).parameters)[2:3] == ["offset"]
 
 
 def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], NDArray[np.bool_]]:
