@@ -11,9 +11,15 @@ import numpy as np
 import pytest
 import zoo
 from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache, make_prompt_cache
+from random_models import random_model
+from small_tokenizers import of_merges
 
+from tokalign.api.text import stream_generate
+from tokalign.assemble import DraftingOptions, assemble
+from tokalign.errors import CacheError
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions
@@ -141,3 +147,125 @@ def test_which_architectures_take_trees() -> None:
         recurrent = any(type(leaf).__name__ == "ArraysCache" for leaf in leaves)
         expected = not recurrent and name not in CHAINS_ONLY
         assert TargetModelSession(model).can_branch == expected, name
+
+
+def test_a_model_is_known_of_every_architecture() -> None:
+    assert set(zoo.UNBUILDABLE) <= set(zoo.architectures())
+    assert len(zoo.zoo()) == len(zoo.architectures()) - len(zoo.UNBUILDABLE)
+    for name in ("bitnet", "muse_spark", "olmo", "prism_hadamard_qwen35"):
+        if name in ("bitnet", "muse_spark") and mx.metal.is_available():
+            continue
+        with pytest.raises((RuntimeError, SystemExit, ValueError)):
+            mlx_lm_emits(name, 12, 2)
+
+
+TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
+
+
+def turns_keep_a_cache(name: str) -> None:
+    """Three turns over one cache, each longer than the window at its end."""
+    model = zoo.zoo_model(name)
+    kept = make_prompt_cache(model)
+    kinds = [type(layer) for layer in leaves_of(kept)]
+    whole: list[int] = []
+    for turn in (PROMPT[:40], PROMPT[90:93], PROMPT[100:170]):
+        whole += turn
+        expected = [t for t, _ in generate_step(mx.array(whole), model, max_tokens=30)]
+        found = [
+            response.token
+            for response in stream_generate(
+                model,
+                TOKENIZER,
+                list(turn),
+                max_tokens=30,
+                method="prompt-lookup",
+                num_draft_tokens=4,
+                prompt_cache=kept,
+            )
+        ]
+        assert found == expected
+        whole += expected
+        assert [type(layer) for layer in leaves_of(kept)] == kinds
+    # mlx-lm's own functions go on with it.
+    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
+    fresh = generate_step(mx.array([*whole, *PROMPT[:3]]), model, max_tokens=8)
+    assert [t for t, _ in after] == [t for t, _ in fresh]
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "falcon_h1"])
+def test_a_kept_cache_is_gone_on_with(name: str) -> None:
+    turns_keep_a_cache(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
+    turns_keep_a_cache(name)
+
+
+QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
+    try:
+        expected = mlx_lm_emits(name, 12, 50, **QUANTIZED)
+    except Exception as error:  # each architecture fails in its own way
+        with pytest.raises((CacheError, type(error))):
+            plain_with(name, **QUANTIZED)
+        return
+    assert emitted_with_drafts(name, 12, 50, **QUANTIZED) == expected
+
+
+def plain_with(name: str, **options: Any) -> None:
+    """Rounds with random proposals, for models with which nothing is known to be right."""
+    session = TargetModelSession(zoo.zoo_model(name), CacheOptions(**options))
+    context = Context([TargetId(i) for i in PROMPT[:12]])
+    drafter = zoo.WildDrafter([], trees=False)
+    events = decode(
+        context, drafter, TargetVerifier(session, Sampling()), limits=Limits(max_tokens=50)
+    )
+    for _ in events:
+        pass
+
+
+def language_model(name: str) -> LanguageModel[Any]:
+    return LanguageModel(model=zoo.zoo_model(name), tokenizer=TOKENIZER)
+
+
+def test_a_cache_of_an_unknown_kind_decodes_plainly_and_says_so() -> None:
+    lines: list[str] = []
+    decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(), note=lines.append)
+    assert [line for line in lines if "LayerCache" in line and "plainly" in line]
+    context, events = decoder.run(
+        Prompt(target=[TargetId(i) for i in PROMPT[:12]]), Limits(max_tokens=20)
+    )
+    for _ in events:
+        pass
+    assert list(context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
+
+
+def test_a_draft_model_with_a_cache_of_an_unknown_kind_is_not_used() -> None:
+    lines: list[str] = []
+    target, draft = language_model("llama"), language_model("deepseek_v41")
+    decoder = assemble(target, draft, DraftingOptions(), note=lines.append)
+    assert decoder.draft is None
+    assert [line for line in lines if "draft model keeps" in line]
+
+
+def test_a_method_that_is_named_is_refused_with_such_a_cache() -> None:
+    decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(method="copy"))
+    with pytest.raises(CacheError, match="LayerCache"):
+        decoder.open_target()
+
+
+def test_a_cache_that_concatenates_is_rewound() -> None:
+    """mlx-lm's ConcatenateKVCache keeps what it was told to trim."""
+    model = random_model()
+    cache = [ConcatenateKVCache() for _ in model.layers]
+    session = TargetModelSession(model, cache=cache)
+    mx.eval(session.logits([TargetId(i) for i in (5, 6, 7, 8, 9)]))
+    found = np.array(session.logits([TargetId(i) for i in (5, 6, 1, 2)]))
+    fresh = np.array(TargetModelSession(model).logits([TargetId(i) for i in (5, 6, 1, 2)]))
+    np.testing.assert_allclose(found, fresh, atol=2e-5)

@@ -43,7 +43,8 @@ class Layers:
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
         leaves = [c for c in leaves_of(self.all) if not isinstance(c, ArraysCache)]
-        return sorted({type(c).__name__ for c in leaves if not _can_take_back(c, 0)})
+        left = [c for c in leaves if not _becomes_window(c)]
+        return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
 
     @property
     def rewindable(self) -> int:
@@ -122,11 +123,15 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def _opened(layer: Any) -> Any:
-    return WindowCache.from_rotating(layer) if _is_ring(layer) and not layer.keep else layer
+    return WindowCache.from_rotating(layer) if _becomes_window(layer) else layer
 
 
 def _closed(layer: Any) -> Any:
     return layer.to_rotating() if isinstance(layer, WindowCache) else layer
+
+
+def _becomes_window(layer: Any) -> bool:
+    return _is_ring(layer) and not layer.keep
 
 
 def _is_ring(layer: Any) -> bool:
