@@ -20,6 +20,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
@@ -109,14 +110,21 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """
     if list(path) == list(range(len(path))):
         return
+
+    @cache_calls
+    def place(at: int) -> tuple[Array, Array]:
+        return mx.array([at + index for index in path]), mx.array([at])
+
     for layer in leaves_of(cache):
         if layer.keys is None:  # a layer that reads the keys of another one
             continue
-        at = begin - getattr(layer, "start", 0)
-        chosen = at + mx.array(list(path))
-        for part in (layer.keys, layer.values):
-            for array in part if isinstance(part, tuple | list) else (part,):  # quantized: three
-                array[..., at : at + len(path), :] = array[..., chosen, :]
+        chosen, first = place(begin - getattr(layer, "start", 0))
+
+        def moved(part: Array, chosen: Array = chosen, first: Array = first) -> Array:
+            # Half the host time of indexing and assigning.
+            return mx.slice_update(part, mx.take(part, chosen, axis=2), first, (2,))
+
+        layer.keys, layer.values = tree_map(moved, (layer.keys, layer.values))
 
 
 def twin_of(model: Any, positions: RowPositions) -> Any:
