@@ -108,6 +108,15 @@ class TargetSession(Session[TargetId], Protocol):
         """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
         ...
 
+    def likeliest(
+        self, logprobs: Array, count: int, *, normalized: bool = True
+    ) -> tuple[Array, Array]:
+        """The `count` likeliest ids i[rows, count] and their log-probabilities, lazy, unsorted.
+
+        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
+        """
+        ...
+
 
 class GreedyDraft(NamedTuple):
     """The likeliest ids, one per pass.
@@ -220,12 +229,14 @@ class Sampler(Protocol):
         position: int,
         ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
+        depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
         be left out unless `needs_history`; its ids from `position` on are a proposal, and
-        `distributions` are as in `Proposal`.
+        `distributions` are as in `Proposal`. depths: of rows that are no chain, where nothing is
+        drawn and no history needed; row i then chooses the id at index `position + depths[i]`.
         """
         ...
 
