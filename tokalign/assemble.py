@@ -237,6 +237,7 @@ def assemble(
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
 
+    options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
     drafting = choose_drafting(
         target.tokenizer,
@@ -351,6 +352,30 @@ def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | No
         return draft
     note(f"method {options.method} drafts without a model: the draft model is not used")
     return None
+
+
+def _what_caches_allow(
+    target: LanguageModel[TargetId],
+    draft: LanguageModel[DraftId] | None,
+    options: DraftingOptions,
+    note: Note,
+) -> tuple[DraftingOptions, LanguageModel[DraftId] | None]:
+    """What is left of method auto with models whose caches cannot be rewound; `note` is told.
+
+    A method that was asked for by its name is left as it is: opening the session is the error then.
+    """
+    from tokalign.runtime.mlx.cache import kinds_without_rewinding
+
+    if options.method != AUTO:
+        return options, draft
+    cannot = "keeps its context in {}, which cannot be rewound after a rejected guess: {}"
+    if kinds := kinds_without_rewinding(target.model):
+        note(f"the target {cannot.format(', '.join(kinds), 'it decodes plainly')}")
+        return replace(options, method="plain"), None
+    if draft is not None and (kinds := kinds_without_rewinding(draft.model)):
+        note(f"the draft model {cannot.format(', '.join(kinds), 'it is not used')}")
+        draft = None
+    return options, draft
 
 
 def _explanation(drafting: Drafting, *, with_model: bool) -> str:

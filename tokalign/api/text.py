@@ -114,7 +114,7 @@ def stream_generate(
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
     method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
-        "draft", "hybrid", "hybrid-fixed".
+        "draft", "hybrid", "hybrid-fixed", "recycling", "sam", "unispec".
     translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
         "exact". By default "none" if the tokenizers are equal, else "exact".
     num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero

@@ -257,7 +257,7 @@ class Decoder:
         target.require_room(len(prompt.target))
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
-        drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
+        drafter, verifier = self._collaborators(target, prompt, draft)
         as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
         limits = replace(
             limits,
@@ -268,14 +268,23 @@ class Decoder:
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
-        self, verifier: TargetVerifier, prompt: Prompt, draft: DraftModelSession | None
+        self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the draft length controller is both."""
-        neural = self.translated(prompt, draft, trees=verifier.can_branch)
-        knowledge = self.drafting.knowledge
-        if knowledge is None or self.drafting.method == "plain":
-            return make_drafter(self.drafting, neural), verifier
-        controller = make_controlled(self.drafting, knowledge, verifier, neural)
+        """Drafter and verifier of one request; the draft length controller is both.
+
+        Published methods draft as they do, whatever that costs; only UniSpec's draft size is chosen
+        by what is known of the machine, once.
+        """
+        drafting, knowledge = self.drafting.with_adjacency(), self.drafting.knowledge
+        verifier = TargetVerifier(target, self.sampler, drafting.adjacency)
+        branches = verifier.can_branch
+        neural = self.translated(prompt, draft, trees=branches)
+        if knowledge is None or drafting.method == "plain":
+            return make_drafter(drafting, neural, branches=branches), verifier
+        if drafting.is_recycling:
+            drafting = replace(drafting, costs=knowledge.costs.for_ranking)
+            return make_drafter(drafting, neural, branches=branches), verifier
+        controller = make_controlled(drafting, knowledge, verifier, neural)
         return controller, controller
 
     def translated(

@@ -108,6 +108,14 @@ class TokenTree:
             (*self.probabilities, *[other.probabilities[i] for i in new]),
         )
 
+    @property
+    def depths(self) -> list[int]:
+        """How many ids lead to each id, itself included: 1 for a root."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
+
     def path_to(self, index: int) -> list[int]:
         """Indices from a root to the id at `index`, itself included; none for -1."""
         path = []

@@ -275,6 +275,14 @@ class ModelCache(Generic[Id]):
             ) from error
 
 
+def kinds_without_rewinding(model: Any) -> list[str]:
+    """The kinds of caches in a model from which no position can be taken back; none, as a rule.
+
+    Such a model can only decode plainly.
+    """
+    return Layers(make_prompt_cache(model), rewinds=True).unknown_kinds
+
+
 def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
     return CacheError(
         f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound after a "
