@@ -109,7 +109,7 @@ def _drafted(
 ) -> tuple[list[int], list[Round]]:
     session = TargetModelSession(model, CacheOptions(**how))
     context = Context([TargetId(i) for i in PROMPT[:12]])
-    drafter = zoo.WildDrafter(expected, trees=trees)
+    drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
     limits = Limits(max_tokens=len(expected), context_length=session.context_length)
     events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
     rounds = [event for event in events if isinstance(event, Round)]
