@@ -9,7 +9,7 @@ drafters in `runtime/draft/`, the verifier in `verify.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,29 @@ class Verifier(Protocol):
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """Return the accepted path of the proposal and one more id."""
+        ...
+
+
+class RowStore(Protocol):
+    """Keeps what the target found likely after the rows that it verified, for later drafts."""
+
+    @property
+    def width(self) -> int:
+        """How many of the likeliest ids of every row it is told."""
+        ...
+
+    def learn(
+        self,
+        ids: Sequence[TargetId],
+        tree: TokenTree,
+        likely: NDArray[Any],
+        logprobs: NDArray[Any],
+    ) -> None:
+        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
+
+        likely: i[1 + tree, width], the likeliest next ids in any order. logprobs: of the same
+        shape, of the raw logits at temperature 1.
+        """
         ...
 
 
@@ -106,6 +129,15 @@ class TargetSession(Session[TargetId], Protocol):
 
     def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
         """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
+        ...
+
+    def likeliest(
+        self, logprobs: Array, count: int, *, normalized: bool = True
+    ) -> tuple[Array, Array]:
+        """The `count` likeliest ids i[rows, count] and their log-probabilities, lazy, unsorted.
+
+        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
+        """
         ...
 
 
@@ -220,12 +252,14 @@ class Sampler(Protocol):
         position: int,
         ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
+        depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
         be left out unless `needs_history`; its ids from `position` on are a proposal, and
-        `distributions` are as in `Proposal`.
+        `distributions` are as in `Proposal`. depths: of rows that are no chain, where nothing is
+        drawn and no history needed; row i then chooses the id at index `position + depths[i]`.
         """
         ...
 

@@ -17,7 +17,10 @@ def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
 
 def opens_segment(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> bool:
     """Whether the text after `prompt` begins a segment, where the tokenizer puts a dummy prefix."""
-    return not prompt or not token_bytes(tokenizer.vocabulary.tokens, prompt[-1])
+    tokens = tokenizer.vocabulary.tokens
+    if tokenizer.spec.prefix_once:
+        return not any(token_bytes(tokens, token) for token in prompt)
+    return not prompt or not token_bytes(tokens, prompt[-1])
 
 
 class TextStream:
@@ -43,6 +46,7 @@ class TextStream:
         self._tokens = tokenizer.vocabulary.tokens
         self._specials = tokenizer.vocabulary.specials
         self._dummy_prefix = tokenizer.spec.dummy_prefix
+        self._prefix_once = tokenizer.spec.prefix_once
         self._at_start = opens_segment(tokenizer, prompt)
         self._silent = silent
         self._stop_strings = tuple(stop_strings)
@@ -65,7 +69,7 @@ class TextStream:
     def _spell(self, token: TargetId) -> str:
         data = token_bytes(self._tokens, token)
         if not data:
-            self._at_start = True
+            self._at_start = self._at_start or not self._prefix_once
             broken = self._decoder.decode(b"", final=True)
             return broken + ("" if token in self._silent else self._specials.get(token, ""))
         if self._at_start and self._dummy_prefix:

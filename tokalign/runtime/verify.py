@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Sampler, TargetSession
+from tokalign.runtime.interfaces import RowStore, Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -16,11 +18,13 @@ class Choices(NamedTuple):
     """The target's choices, lazy, in arrays i[rows] of one or more rows each.
 
     logprobs: f[vocabulary] of each row. rows: how many rows the target computed for them.
+    likely: arrays i[rows, width] and f[rows, width] for the store of rows, if there is one.
     """
 
     chosen: list[Array]
     logprobs: Sequence[Array]
     rows: int
+    likely: tuple[Array, ...] = ()
 
 
 class TargetVerifier:
@@ -29,11 +33,16 @@ class TargetVerifier:
     One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
+    store: is told what the target found likely after every row. That is computed and read together
+    with the choices, so nothing waits for the device once more.
     """
 
-    def __init__(self, session: TargetSession, sampler: Sampler) -> None:
+    def __init__(
+        self, session: TargetSession, sampler: Sampler, store: RowStore | None = None
+    ) -> None:
         self._session = session
         self._sampler = sampler
+        self._store = store
         self._ahead: tuple[int, Choices] | None = None
 
     @property
@@ -44,13 +53,16 @@ class TargetVerifier:
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """See `interfaces.Verifier`."""
         began = perf_counter()
-        chosen, logprobs, fed = self._choose(context, proposal)
+        chosen, logprobs, fed, likely = self._choose(context, proposal)
         if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
             self._run_ahead(context, chosen[0])
         choices: list[TargetId] = []
         for some in chosen:
             choices += self._session.read(some)
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
+        if self._store is not None:
+            ids, values = map(np.array, likely)
+            self._store.learn(context.ids, proposal.tree, ids, values)
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
         return Verdict(
@@ -69,25 +81,39 @@ class TargetVerifier:
         fed = self._session.rows
         tree = proposal.tree
         if tree.chain_length < len(tree):
-            chosen, logprobs = self._choose_in_tree(context, proposal)
+            logits = self._session.tree(context.ids, tree)
+            chosen, logprobs = self._choose_in_tree(context, proposal, logits)
         else:
             ids = [*context.ids, *tree.ids]
             logits = self._session.logits(ids, last=len(tree) + 1)
             rows, logprobs = self._sampler.choose(
                 logits, position=len(context.ids), ids=ids, distributions=proposal.distributions
             )
-            self._session.start(rows, logprobs)
             chosen = [rows]
-        return Choices(chosen, logprobs, self._session.rows - fed)
+        likely = self._likely(logits, logprobs)
+        self._session.start(*chosen, *_arrays(logprobs), *likely)
+        return Choices(chosen, logprobs, self._session.rows - fed, likely)
+
+    def _likely(self, logits: Array, logprobs: Sequence[Array]) -> tuple[Array, ...]:
+        """What the store of rows is to be told; nothing without one.
+
+        Processors change the log-probabilities, so with them the raw ones are computed again.
+        """
+        if self._store is None:
+            return ()
+        if self._sampler.needs_history:
+            return self._session.likeliest(logits, self._store.width, normalized=False)
+        return self._session.likeliest(logprobs, self._store.width)
 
     def _choose_in_tree(
-        self, context: Context, proposal: Proposal
+        self, context: Context, proposal: Proposal, logits: Array
     ) -> tuple[list[Array], Sequence[Array]]:
         tree, size = proposal.tree, proposal.tree.chain_length
-        logits = self._session.tree(context.ids, tree)
-        if not (self._sampler.needs_history or self._sampler.needs_position):
-            chosen, logprobs = self._sampler.choose(logits, position=len(context.ids))
-            self._session.start(chosen, logprobs)
+        drawn = any(q is not None for q in proposal.distributions)
+        if not self._sampler.needs_history and not drawn:
+            chosen, logprobs = self._sampler.choose(
+                logits, position=len(context.ids), depths=[0, *tree.depths]
+            )
             return [chosen], logprobs
         # The draft distributions belong to the first chain; other ids are only compared.
         choices = [
@@ -107,9 +133,7 @@ class TargetVerifier:
                 )
             )
         arrays = [rows for rows, _ in choices]
-        logprobs = [row for _, rows in choices for row in rows]
-        self._session.start(*arrays, *logprobs)
-        return arrays, logprobs
+        return arrays, [row for _, rows in choices for row in rows]
 
     def _run_ahead(self, context: Context, chosen: Array) -> None:
         """Start the next round's pass while the host still waits for this round's id.
@@ -117,6 +141,13 @@ class TargetVerifier:
         mlx-lm's `generate_step` does the same. One pass is wasted at the end of a generation.
         """
         position = len(context.ids) + 1
-        following, logprobs = self._sampler.choose(self._session.feed(chosen), position=position)
-        self._session.start(following, logprobs)
-        self._ahead = position, Choices([following], logprobs, 1)
+        logits = self._session.feed(chosen)
+        following, logprobs = self._sampler.choose(logits, position=position)
+        likely = self._likely(logits, logprobs)
+        self._session.start(following, logprobs, *likely)
+        self._ahead = position, Choices([following], logprobs, 1, likely)
+
+
+def _arrays(logprobs: Sequence[Array]) -> list[Array]:
+    """Rows that were computed one by one, or all of them as the one array that they are."""
+    return logprobs if isinstance(logprobs, list) else [logprobs]

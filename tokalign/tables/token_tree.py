@@ -88,6 +88,10 @@ class TokenTree:
         """The same ids with these probabilities."""
         return replace(self, probabilities=tuple(probabilities))
 
+    def guessed_by(self, source: str) -> Self:
+        """The same ids, all of them guessed by `source`."""
+        return replace(self, sources=(source,) * len(self.ids))
+
     def with_roots_of(self, other: TokenTree) -> TokenTree:
         """This tree and, as further alternatives for its first id, the other roots of `other`.
 
@@ -103,6 +107,14 @@ class TokenTree:
             (*self.sources, *[other.sources[i] for i in new]),
             (*self.probabilities, *[other.probabilities[i] for i in new]),
         )
+
+    @property
+    def depths(self) -> list[int]:
+        """How many ids lead to each id, itself included: 1 for a root."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
 
     def path_to(self, index: int) -> list[int]:
         """Indices from a root to the id at `index`, itself included; none for -1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import texts
 
+from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText, map_specials
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -103,3 +105,17 @@ def test_chunks_keep_the_bytes_but_cut_words(bielik: Tokenizer[Any], llama: Toke
     assert [llama.vocabulary.tokens[i] for i in whole.ids[-1:]] == [b" bardzo"]
     assert [llama.vocabulary.tokens[i] for i in chunked.ids[-3:]] == [b" b", b"ard", b"zo"]
     assert whole.segment.text == chunked.segment.text == "Dziękuję bardzo".encode()
+
+
+@pytest.mark.parametrize("once", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_dummy_prefix_that_is_put_once_is_not_put_after_special_tokens(
+    bielik: Tokenizer[Any], once: tuple[bool, bool]
+) -> None:
+    target, draft = (Tokenizer[Any](replace(bielik.spec, prefix_once=one)) for one in once)
+    text = "Ala<|im_end|>ma kota<|im_end|> i psa"
+    ids = target.encode(text, specials=True)
+    view, stream = DraftText(target, draft), TextStream(target)
+    for end in range(1, len(ids) + 1):
+        view.follow(ids[:end])
+    assert view.ids == draft.encode(text, specials=True)
+    assert "".join(map(stream.push, ids)) + stream.finish() == text

@@ -143,6 +143,11 @@ class LearnedCosts:
         return self._plain
 
     @property
+    def plain_is_known(self) -> bool:
+        """Whether `plain` is in seconds and was measured on this machine."""
+        return self._plain_times.is_calibrated
+
+    @property
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return max(0.0, self.rows(1) / self.plain - 1)

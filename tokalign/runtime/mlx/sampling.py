@@ -99,12 +99,13 @@ class Sampling:
         position: int,
         ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
+        depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
         judges = self.temperature > 0 and self.acceptance == "residual"
         if not judges or all(q is None for q in distributions):
-            return self.pick(logprobs, position=position), logprobs
+            return self.pick(logprobs, position=position, depths=depths), logprobs
         scores = self._scores(logprobs, position)
         gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
         chosen = mx.argmax(scores + gumbel, axis=-1)
@@ -118,14 +119,18 @@ class Sampling:
         )
         return mx.concatenate([judged, chosen[count:]]), logprobs
 
-    def pick(self, logprobs: Array, *, position: int) -> Array:
+    def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
         """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
-        `position + i`, and processors have been applied.
+        `position + i`, or for `position + depths[i]`, and processors have been applied.
         """
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
-        scores = self._scores(logprobs, position)
-        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
+        scores = self._scores(logprobs, position, depths)
+        # Rows of one depth share their noise, which is the dearest part of a choice.
+        rows = scores.shape[0] if depths is None else max(depths) + 1
+        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (rows, scores.shape[1]))
+        if depths is not None:
+            gumbel = gumbel[mx.array(list(depths))]
         return mx.argmax(scores + gumbel, axis=-1)
 
     def draw(
@@ -167,27 +172,31 @@ class Sampling:
         q = mx.zeros((1, noise.shape[0]))
         return ranked, q.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
-    def filter(self, logprobs: Array, position: int = 0) -> Array:
+    def filter(
+        self, logprobs: Array, position: int = 0, depths: Sequence[int] | None = None
+    ) -> Array:
         """Log-probabilities with -inf for the ids that top-p, min-p, XTC or top-k rule out.
 
-        position: that of the first row, by which XTC is decided.
+        position, depths: of the rows, as in `pick`; XTC is decided by them.
         """
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
             logprobs = apply_min_p(logprobs, self.min_p, 1)
         if self.xtc_probability:
-            rows = logprobs.shape[0]
+            rows = logprobs.shape[0] if depths is None else max(depths) + 1
             number = keyed.uniform(self.seed, keyed.VERDICT, position, rows, number=_XTC)
+            number = number if depths is None else number[mx.array(list(depths))]
             without = apply_xtc(logprobs, 1.0, self.xtc_threshold, list(self.xtc_exempt))
             logprobs = mx.where(number < self.xtc_probability, without, logprobs)
         if 0 < self.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, self.top_k)
         return logprobs
 
-    def _scores(self, logprobs: Array, position: int) -> Array:
+    def _scores(self, logprobs: Array, position: int, depths: Sequence[int] | None = None) -> Array:
         """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
-        return self.filter(logprobs, position).astype(mx.float32) * (1 / self.temperature)
+        filtered = self.filter(logprobs, position, depths)
+        return filtered.astype(mx.float32) * (1 / self.temperature)
 
     @property
     def _draft_stream(self) -> int:
@@ -241,6 +250,7 @@ class CallableSampler:
         position: int,
         ids: Sequence[TargetId] = (),
         distributions: Sequence[Array | None] = (),
+        depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`. What is proposed never matters here."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)

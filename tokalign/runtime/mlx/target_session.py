@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.session import ModelSession, timed
 from tokalign.runtime.mlx.tree_attention import TreeModel
 from tokalign.runtime.mlx.tree_probe import can_branch
@@ -34,6 +35,13 @@ class TargetModelSession(ModelSession[TargetId]):
         self.passes += 1
         self.rows += len(tokens)
         return logits
+
+    def likeliest(
+        self, logprobs: Array, count: int, *, normalized: bool = True
+    ) -> tuple[Array, Array]:
+        """See `interfaces.TargetSession`."""
+        ids, values = likeliest(logprobs, count)
+        return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 
     @cached_property
     def _tree_model(self) -> TreeModel:

@@ -53,6 +53,7 @@ class DraftText:
         while length and token_bytes(tokens, draft_prompt[length - 1]):
             length -= 1
         self._ids = list(draft_prompt[:length])
+        self._has_text = any(token_bytes(tokens, token) for token in draft_prompt)
         self._open_segment()
         self._append(draft.vocabulary.bytes_of(draft_prompt[length:]))
         self._at_start = opens_segment(target, covered)
@@ -87,7 +88,7 @@ class DraftText:
         return data.removeprefix(b" ") if self._target.spec.dummy_prefix else data
 
     def _push_special(self, token: TargetId) -> None:
-        self._at_start = True
+        self._at_start = self._at_start or not self._target.spec.prefix_once
         own = self._special_of.get(token)
         if own is None:
             self._push(self._target.vocabulary.specials.get(token, "").encode())
@@ -98,8 +99,10 @@ class DraftText:
     def _push(self, data: bytes) -> None:
         """Append text to the open segment; its first text is put after the draft's dummy prefix."""
         if data:
-            if self._draft.spec.dummy_prefix and not self._segment.ids:
+            spec, opens = self._draft.spec, not self._segment.ids
+            if spec.dummy_prefix and opens and not (spec.prefix_once and self._has_text):
                 data = b" " + data
+            self._has_text = True
             self._append(data)
 
     def _append(self, data: bytes) -> None:
