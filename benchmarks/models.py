@@ -110,7 +110,11 @@ def _drafted(
     session = TargetModelSession(model, CacheOptions(**how))
     context = Context([TargetId(i) for i in PROMPT[:12]])
     drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
-    limits = Limits(max_tokens=len(expected), context_length=session.context_length)
+    limits = Limits(
+        max_tokens=len(expected),
+        context_length=session.context_length,
+        quantized_from=session.quantized_from,
+    )
     events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds

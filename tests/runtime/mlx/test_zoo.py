@@ -80,7 +80,11 @@ def emitted_with_drafts(
     right = mlx_lm_emits(name, prompt, tokens, **options)
     drafter = zoo.WildDrafter(right, trees=trees and session.can_branch)
     context = Context([TargetId(i) for i in PROMPT[:prompt]])
-    limits = Limits(max_tokens=tokens, context_length=session.context_length)
+    limits = Limits(
+        max_tokens=tokens,
+        context_length=session.context_length,
+        quantized_from=session.quantized_from,
+    )
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass
     return list(context.emitted)
