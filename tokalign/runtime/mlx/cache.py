@@ -105,7 +105,8 @@ class ModelCache(Generic[Id]):
     @property
     def quantized_from(self) -> int:
         """The position from which rows see a quantized cache; -1 if none does."""
-        return -1 if self._options.kv_bits is None else self._options.quantized_kv_start
+        options = self._options
+        return -1 if options.kv_bits is None else max(1, options.quantized_kv_start)
 
     @property
     def held(self) -> list[Id]:
