@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,10 +26,6 @@ import click
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-import zoo
-from small_tokenizers import of_merges
 
 from tokalign.api.step import speculative_generate_step
 from tokalign.api.text import stream_generate
@@ -45,10 +42,14 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
+# The models are those of the tests.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+zoo, small_tokenizers = import_module("zoo"), import_module("small_tokenizers")
+
 PROMPT = [(i * 7 + 3) % zoo.VOCABULARY for i in range(120)]
 TOKENS = 90
-QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
-TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
+QUANTIZED: dict[str, Any] = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
+TOKENIZER = small_tokenizers.of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
 HEAD = ["architecture", "caches", "chain", "tree", "draft", "cache", "kv"]
 
 
@@ -100,8 +101,10 @@ def _verdict(check: Callable[[], bool]) -> str:
         return f"**{type(error).__name__}**"
 
 
-def _plain(model: Any, ids: Sequence[int] = PROMPT[:12], tokens: int = TOKENS, **how: Any) -> Any:
-    return [t for t, _ in generate_step(mx.array(ids), model, max_tokens=tokens, **how)]
+def _plain(
+    model: Any, ids: Sequence[int] = PROMPT[:12], tokens: int = TOKENS, **how: Any
+) -> list[int]:
+    return [t for t, _ in generate_step(mx.array(list(ids)), model, max_tokens=tokens, **how)]
 
 
 def _drafted(
@@ -109,8 +112,12 @@ def _drafted(
 ) -> tuple[list[int], list[Round]]:
     session = TargetModelSession(model, CacheOptions(**how))
     context = Context([TargetId(i) for i in PROMPT[:12]])
-    drafter = zoo.WildDrafter(expected, trees=trees)
-    limits = Limits(max_tokens=len(expected), context_length=session.context_length)
+    drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
+    limits = Limits(
+        max_tokens=len(expected),
+        context_length=session.context_length,
+        quantized_from=session.quantized_from,
+    )
     events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds
@@ -119,9 +126,7 @@ def _drafted(
 def _drafts(model: Any, expected: list[int]) -> bool:
     """Whether a model that drafts for itself is right."""
     steps = list(
-        speculative_generate_step(
-            mx.array(PROMPT[:12]), model, model, max_tokens=TOKENS, num_draft_tokens=4
-        )
+        speculative_generate_step(PROMPT[:12], model, model, max_tokens=TOKENS, num_draft_tokens=4)
     )
     accepted = sum(from_draft for _, _, from_draft in steps)
     return [t for t, _, _ in steps] == expected and accepted >= 0.9 * TOKENS * 4 / 5

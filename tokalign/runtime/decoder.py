@@ -263,6 +263,7 @@ class Decoder:
             limits,
             context_length=context_length,
             drafted_length=target.rewindable,
+            quantized_from=target.quantized_from,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)

@@ -43,7 +43,7 @@ class Layers:
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
         leaves = [c for c in leaves_of(self.all) if not isinstance(c, ArraysCache)]
-        left = [c for c in leaves if not _becomes_window(c)]
+        left = [c for c in leaves if not becomes_window(c)]
         return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
 
     @property
@@ -123,14 +123,15 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def _opened(layer: Any) -> Any:
-    return WindowCache.from_rotating(layer) if _becomes_window(layer) else layer
+    return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
 
 
 def _closed(layer: Any) -> Any:
     return layer.to_rotating() if isinstance(layer, WindowCache) else layer
 
 
-def _becomes_window(layer: Any) -> bool:
+def becomes_window(layer: Any) -> bool:
+    """Whether a session uses a `WindowCache` in the place of this cache."""
     return _is_ring(layer) and not layer.keep
 
 

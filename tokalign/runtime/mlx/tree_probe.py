@@ -17,7 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
-from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
 from tokalign.runtime.mlx.tree_attention import BRANCHING, RowPositions, twin_of
 from tokalign.runtime.proposal import Array
 
@@ -33,13 +33,17 @@ def can_branch(model: Any, cache: Sequence[Any]) -> bool:
     """Whether passes over trees are possible with this model and cache."""
     if not isinstance(model, nn.Module) or getattr(model, "model_type", None) in _BY_COLUMN:
         return False
-    if not all(type(leaf) in BRANCHING for leaf in leaves_of(cache)):
+    if not _can_hold_trees(cache):
         return False
     key = id(model)  # modules are dicts, so they cannot be keys
     found = _known.get(key)
     if found is None or found[0]() is not model:
         _known[key] = found = ref(model, lambda _: _known.pop(key, None)), _takes_trees(model)
     return found[1]
+
+
+def _can_hold_trees(cache: Sequence[Any]) -> bool:
+    return all(type(leaf) in BRANCHING or becomes_window(leaf) for leaf in leaves_of(cache))
 
 
 class _Offset:
@@ -85,7 +89,7 @@ def _takes_trees(model: Any) -> bool:
     try:
         layers = make_prompt_cache(model)
         Layers(layers, rewinds=True).open()
-        if not all(type(leaf) in BRANCHING for leaf in leaves_of(layers)):
+        if not _can_hold_trees(layers):
             return False
         traced = [_traced(layer, log) for layer in layers]
         logits = twin_of(model, positions)(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
