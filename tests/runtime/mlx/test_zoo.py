@@ -269,8 +269,8 @@ QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
 def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
     try:
         expected = mlx_lm_emits(name, 12, 50, **QUANTIZED)
-    except Exception as error:  # each architecture fails in its own way
-        with pytest.raises((CacheError, type(error))):
+    except Exception:  # each architecture fails in its own way
+        with pytest.raises((CacheError, AttributeError, TypeError, ValueError)):
             decode_wildly(name, **QUANTIZED)
         return
     assert emitted_with_drafts(name, 12, 50, **QUANTIZED) == expected
