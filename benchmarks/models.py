@@ -9,7 +9,8 @@ chain    drafts that are right or wrong at random, over 90 tokens from a prompt 
 tree     the same with trees; otherwise the reason why not
 draft    the model drafts for itself, and at least 9 of 10 of its ids are accepted
 cache    two turns over one prompt cache
-kv       drafts with a quantized cache: 8 bits in groups of 32
+kv       drafts with a quantized cache: 8 bits in groups of 32; "without effect" where mlx-lm
+         quantizes no part of the cache
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ def _keeps_cache(model: Any) -> bool:
 
 
 def _quantized(model: Any) -> str:
+    if not any(hasattr(layer, "to_quantized") for layer in make_prompt_cache(model)):
+        return "without effect"
     try:
         expected = _plain(model, **QUANTIZED)
     except Exception:

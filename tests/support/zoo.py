@@ -443,6 +443,11 @@ def arguments(architecture: str) -> dict[str, Any]:
 
 @cache
 def zoo_model(architecture: str) -> Any:
+    """As `make_model`, made once."""
+    return make_model(architecture)
+
+
+def make_model(architecture: str) -> Any:
     """A float32 model of this architecture with random weights.
 
     Raises: what the architecture raises if it cannot be built here.
