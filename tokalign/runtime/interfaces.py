@@ -191,6 +191,27 @@ class DraftSession(Session[DraftId], Protocol):
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         ...
 
+    @property
+    def can_branch(self) -> bool:
+        """Whether `branch` is possible with this model and its cache."""
+        ...
+
+    def branch(
+        self,
+        ids: Sequence[DraftId],
+        tree: TokenTree,
+        computed: int | None,
+        count: int,
+        shared: Intersection | None = None,
+    ) -> Pending[list[Shortlist]]:
+        """List the `count` likeliest ids after each id of a tree of draft ids, with one pass.
+
+        computed: how many leading ids of the tree are cached after `ids` already; the others are
+        listed. None lists what may follow `ids` too, first of all. shared: as for `draft`; the
+        probabilities are those among the ids allowed. The lists are empty if the context is full.
+        """
+        ...
+
 
 # -- choosing --------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from math import exp, log
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
@@ -36,7 +36,12 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.exact_continuation import Continuation, NothingDrafted
+from tokalign.runtime.translation.exact_continuation import (
+    Continuation,
+    GrownDraft,
+    NothingDrafted,
+)
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -62,9 +67,11 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
         self._extended = pair.target.bpe.order.extended
-        self._last: Continuation | None = None  # of the round before
+        self._last: Continuation | GrownDraft | None = None  # of the round before
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         committed = context.ids
         self._text.follow(committed)
@@ -73,15 +80,19 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
+        grows = trees and self._sampler is None and session.can_branch
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
         kept = [ids[: len(ids) - back] for back in range(len(pending))]
-        covers = CandidateCovers(lists.read(), self._search.least_cover, self._translator)
-        covers.look(until_clear=self._sampler is None)
+        least = min(self._search.least_cover, LEAST_NODE) if grows else self._search.least_cover
+        covers = CandidateCovers(lists.read(), least, self._translator)
+        covers.look(enough=WIDTH if grows else None, until_clear=self._sampler is None)
         if not covers.translated or self._is_ruled_out(covers):
-            self._weigh(covers, counts)
+            self._possible(covers, counts)
             return NothingDrafted(counts)
+        if grows:
+            return self._grow(covers, len(committed), ids, session, steps - 1, counts)
         ranked, distribution = self._rank(covers, context, noise)
         cover = covers.likeliest_with(ranked[0])
         draft = Continuation(
@@ -98,6 +109,31 @@ class ExactTranslation:
         covers.look()
         self._offer(draft, ranked, self._weigh(covers, counts))
         self._last = draft
+        return draft
+
+    def _grow(
+        self,
+        covers: CandidateCovers,
+        start: int,
+        ids: Sequence[DraftId],
+        session: DraftSession,
+        steps: int,
+        counts: Counter[str],
+    ) -> GrownDraft:
+        """Start the passes that grow a tree after the likeliest covers."""
+        least = covers.possible * LEAST_NODE
+        known = len(covers.translated)
+        growth = Growth(
+            session, ids, covers.nodes(), steps, extend=self._translator.extend, least=least
+        )
+        # While the first of these passes runs, look at the other covers.
+        covers.look()
+        growth.nodes += covers.nodes()[known:]
+        back = max(growth.nodes, key=attrgetter("logprob")).back
+        if back:
+            counts["healed"] += 1
+            counts["taken_back"] += back
+        self._last = draft = GrownDraft(growth, start, self._possible(covers, counts), counts)
         return draft
 
     def _pending_bytes(self) -> list[bytes]:
@@ -190,17 +226,22 @@ class ExactTranslation:
         return self._pair.with_roles(self._alignment.intersection)
 
     def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
-        """The probability of each first token, the likeliest first.
+        """The probability of each first token, the likeliest first."""
+        possible = self._possible(covers, counts)
+        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
+        return {token: mass / possible for token, mass in ranked}
 
-        Masked covers are subtracted from what may follow, as the target has ruled them out.
+    def _possible(self, covers: CandidateCovers, counts: Counter[str]) -> float:
+        """The probability of everything that may follow.
+
+        Masked covers are subtracted from it, as the target has ruled them out.
         """
         possible = covers.possible
         for logprob, data in covers.doubtful:
             if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
                 possible -= exp(logprob)
-        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-        return {token: mass / possible for token, mass in ranked}
+        return possible
 
     def _offer(
         self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
