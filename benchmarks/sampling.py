@@ -2,10 +2,11 @@
 
     python benchmarks/sampling.py [--data FOLDER] [--draft MODEL] [--temp 0.8] [--seeds 3]
 
-Three conditions for each translation, interleaved prompt by prompt and seed by seed:
+Four conditions for each translation, interleaved prompt by prompt and seed by seed:
 
 * `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
 * `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
+* `match, tree`: so it does, but it grows a tree of what the target may choose with that noise;
 * `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection.
 
 It prints for each condition the rounds, accepted tokens per round, acceptance per proposed token,
@@ -33,6 +34,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -55,11 +57,13 @@ class LikeliestDrafts(Sampling):
         return None
 
 
-CHOICES: dict[str, tuple[type[Sampling], Any]] = {
-    "greedy": (LikeliestDrafts, "match"),
-    "match": (Sampling, "match"),
-    "residual": (Sampling, "residual"),
+CHOICES: dict[str, tuple[type[Sampling], Any, bool]] = {
+    "greedy": (LikeliestDrafts, "match", False),
+    "match": (Sampling, "match", False),
+    "match, tree": (Sampling, "match", True),
+    "residual": (Sampling, "residual", False),
 }
+"""For each condition how ids are chosen and accepted, and whether trees are drafted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,7 @@ def _against(counts: NDArray[np.int64], base: NDArray[np.int64]) -> str:
 @click.option("--limit", type=int, default=10, show_default=True, help="Prompts.")
 @click.option("--tokens", type=int, default=48, show_default=True, help="Of each output.")
 @click.option("--num-draft-tokens", type=int, default=2, show_default=True)
-@click.option("--alternatives", type=int, default=0, show_default=True)
+@click.option("--alternatives", default=DEFAULT_ALTERNATIVES, show_default=True, help="Of trees.")
 @click.option("--temp", type=float, default=0.8, show_default=True)
 @click.option("--top-p", type=float, default=0.0, show_default=True)
 @click.option("--seeds", type=int, default=3, show_default=True)
@@ -140,9 +144,7 @@ def benchmark(
     seeds: int,
 ) -> None:
     """Decode every prompt under every condition; exit 1 if a matched text differs from plain."""
-    options = DraftingOptions(
-        method="draft", num_draft_tokens=num_draft_tokens, alternatives=alternatives
-    )
+    options = DraftingOptions(method="draft", num_draft_tokens=num_draft_tokens)
     models = data / "models"
     decoder = load_decoder(
         str(models / "target-bielik-tiny"), str(models / draft), options, dtype="float32"
@@ -158,8 +160,9 @@ def benchmark(
         plain, _ = bench.run(text, Sampling(**how), Drafting(method="plain"))
         for translation in ("intersection", "exact"):
             drafting = replace(decoder.drafting, translation=translation)
-            for name, (kind, acceptance) in CHOICES.items():
-                ids, counts = bench.run(text, kind(acceptance=acceptance, **how), drafting)
+            for name, (kind, acceptance, tree) in CHOICES.items():
+                how_many = replace(drafting, alternatives=alternatives if tree else 0)
+                ids, counts = bench.run(text, kind(acceptance=acceptance, **how), how_many)
                 found[translation, name].append(counts)
                 differing += acceptance == "match" and ids != plain
     click.echo(HEADER)

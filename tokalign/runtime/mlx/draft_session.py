@@ -6,7 +6,7 @@ for when it is read. Drawing over target ids is in `drawing.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import cast
@@ -92,17 +92,23 @@ class DraftModelSession(ModelSession[DraftId]):
         computed: int | None,
         count: int,
         shared: Intersection | None = None,
+        expect: Callable[[Array], Array] | None = None,
     ) -> Pending[list[Shortlist]]:
         """See `interfaces.DraftSession`."""
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return UnderWay(self.busy, lambda: [Shortlist([], [], 0.0)] * lists)
         rows = self.tree(ids, tree, computed).astype(mx.float32)
-        if shared is not None:
-            rows = _masked(rows, self._project(shared).mask)
-        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        onto = None if shared is None else self._project(shared)
+        if expect is None:
+            rows = rows if onto is None else _masked(rows, onto.mask)
+            logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        else:
+            logprobs = expect(rows if onto is None else onto.logits(rows))
         found = mx.argpartition(-logprobs, count, axis=-1)[:, :count]
         values = mx.take_along_axis(logprobs, found, axis=-1)
+        if expect is not None and onto is not None:
+            found = onto.draft_ids(found)
         self.start(found, values)
         return UnderWay(self.busy, partial(_rows_of_lists, found, values))
 

@@ -20,7 +20,7 @@ All host work that does not need the answer is done while a pass is under way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import exp, log
 from operator import attrgetter, itemgetter
@@ -41,7 +41,7 @@ from tokalign.runtime.translation.exact_continuation import (
     GrownDraft,
     NothingDrafted,
 )
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -80,19 +80,20 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = trees and self._sampler is None and session.can_branch
+        grows = trees and session.can_branch and self._foresees()
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
         kept = [ids[: len(ids) - back] for back in range(len(pending))]
         least = min(self._search.least_cover, LEAST_NODE) if grows else self._search.least_cover
         covers = CandidateCovers(lists.read(), least, self._translator)
-        covers.look(enough=WIDTH if grows else None, until_clear=self._sampler is None)
+        greedy = self._sampler is None
+        covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
         if not covers.translated or self._is_ruled_out(covers):
             self._possible(covers, counts)
             return NothingDrafted(counts)
         if grows:
-            return self._grow(covers, len(committed), ids, session, steps - 1, counts)
+            return self._grow(covers, context, session, steps - 1, noise, counts)
         ranked, distribution = self._rank(covers, context, noise)
         cover = covers.likeliest_with(ranked[0])
         draft = Continuation(
@@ -111,29 +112,53 @@ class ExactTranslation:
         self._last = draft
         return draft
 
+    def _foresees(self) -> bool:
+        """Whether ids may be ranked by how probably the target chooses them.
+
+        They may not if a distribution binds them; logits processors would need each row's history.
+        """
+        sampler = self._sampler
+        return sampler is None or (sampler.shares_noise and not sampler.needs_history)
+
     def _grow(
         self,
         covers: CandidateCovers,
-        start: int,
-        ids: Sequence[DraftId],
+        context: Context,
         session: DraftSession,
         steps: int,
+        noise: Array | None,
         counts: Counter[str],
     ) -> GrownDraft:
         """Start the passes that grow a tree after the likeliest covers."""
-        least = covers.possible * LEAST_NODE
-        known = len(covers.translated)
+        roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
+        if sampler is None:
+            least, shared, expect = covers.possible * LEAST_NODE, None, None
+        else:
+            roots = _expected_roots(roots, covers.mass, sampler, noise)
+            least, shared, start = LEAST_NODE, self._shared, len(context.ids)
+
+            def expect(depths: Sequence[int], logits: Array) -> Array:
+                return sampler.expect(logits, positions=[start + depth for depth in depths])
+
         growth = Growth(
-            session, ids, covers.nodes(), steps, extend=self._translator.extend, least=least
+            session,
+            self._text.ids,
+            roots,
+            steps,
+            extend=self._translator.extend,
+            least=least,
+            shared=shared,
+            expect=expect,
         )
         # While the first of these passes runs, look at the other covers.
         covers.look()
         growth.nodes += covers.nodes()[known:]
-        back = max(growth.nodes, key=attrgetter("logprob")).back
-        if back:
+        possible = self._possible(covers, counts)
+        if roots[0].back:
             counts["healed"] += 1
-            counts["taken_back"] += back
-        self._last = draft = GrownDraft(growth, start, self._possible(covers, counts), counts)
+            counts["taken_back"] += roots[0].back
+        draft = GrownDraft(growth, len(context.ids), possible if sampler is None else 1.0, counts)
+        self._last = draft
         return draft
 
     def _pending_bytes(self) -> list[bytes]:
@@ -256,3 +281,22 @@ class ExactTranslation:
         least = self._search.least_alternative
         draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
         draft.probability = probability
+
+
+def _expected_roots(
+    roots: Sequence[Node],
+    mass: Mapping[TargetId, float],
+    sampler: DraftSampler,
+    noise: Array | None,
+) -> list[Node]:
+    """The first nodes of a tree, by how probable it is that the target chooses them."""
+    logs = {token: log(probability) for token, probability in mass.items()}
+    expected = sampler.expect_among(logs, noise=noise)
+    changed = []
+    for node in roots:
+        assert node.ids, "a cover looked at has target ids"
+        first = node.ids[0]
+        if first in expected:
+            logprob = node.logprob - logs[first] + expected[first]
+            changed.append(node._replace(logprob=logprob))
+    return sorted(changed, key=attrgetter("logprob"), reverse=True)

@@ -9,10 +9,12 @@ host chooses the nodes that the next pass goes on after: the likeliest of the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import exp, log
 from typing import NamedTuple, TypeAlias, cast
 
 from tokalign.runtime.interfaces import DraftSession, Pending, Shortlist
+from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -62,12 +64,16 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 """Translates a node's text with one more token."""
 
 
+Expect: TypeAlias = Callable[[Sequence[int], Array], Array]
+"""Log-probabilities of target ids, given how many ids come before each row, and its logits."""
+
+
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
     ids: the text that the session's cache holds. roots: the first nodes, the likeliest first.
     steps: passes to come. least: nodes of a lower probability are dropped. shared: as for
-    `DraftSession.branch`.
+    `DraftSession.branch`. expect: what the target probably chooses; None for its likeliest id.
     """
 
     def __init__(
@@ -80,9 +86,10 @@ class Growth:
         extend: Extend,
         least: float = LEAST_NODE,
         shared: Intersection | None = None,
+        expect: Expect | None = None,
     ) -> None:
         self._session, self._extend = session, extend
-        self._least, self._shared = log(least), shared
+        self._least, self._shared, self._expect = log(least), shared, expect
         self._steps = steps
         self.nodes = list(roots)
         chosen = self._likeliest(range(len(roots)))
@@ -134,7 +141,11 @@ class Growth:
             tuple(self._parents),
             (_SOURCE,) * len(self._tokens),
         )
-        return chosen, self._session.branch(self._before, tree, computed, CHILDREN, self._shared)
+        depths = [len(self.nodes[index].ids or ()) for index in chosen]
+        expect = None if self._expect is None else partial(self._expect, depths)
+        return chosen, self._session.branch(
+            self._before, tree, computed, CHILDREN, self._shared, expect
+        )
 
 
 def join(nodes: Sequence[Node], possible: float) -> TokenTree:
