@@ -74,6 +74,7 @@ class Growth:
     ids: the text that the session's cache holds. roots: the first nodes, the likeliest first.
     steps: passes to come. least: nodes of a lower probability are dropped. shared: as for
     `DraftSession.branch`. expect: what the target probably chooses; None for its likeliest id.
+    width, children: how many nodes a pass goes on after, and how many ids are listed after each.
     """
 
     def __init__(
@@ -87,7 +88,10 @@ class Growth:
         least: float = LEAST_NODE,
         shared: Intersection | None = None,
         expect: Expect | None = None,
+        width: int = WIDTH,
+        children: int = CHILDREN,
     ) -> None:
+        self._width, self._children = width, children
         self._session, self._extend = session, extend
         self._least, self._shared, self._expect = log(least), shared, expect
         self._steps = steps
@@ -120,7 +124,7 @@ class Growth:
 
     def _likeliest(self, among: Sequence[int]) -> list[int]:
         going_on = [index for index in among if self.nodes[index].goes_on]
-        return sorted(going_on, key=lambda index: -self.nodes[index].logprob)[:WIDTH]
+        return sorted(going_on, key=lambda index: -self.nodes[index].logprob)[: self._width]
 
     def _start(
         self, chosen: Sequence[int]
@@ -144,7 +148,7 @@ class Growth:
         depths = [len(self.nodes[index].ids or ()) for index in chosen]
         expect = None if self._expect is None else partial(self._expect, depths)
         return chosen, self._session.branch(
-            self._before, tree, computed, CHILDREN, self._shared, expect
+            self._before, tree, computed, self._children, self._shared, expect
         )
 
 
