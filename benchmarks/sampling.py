@@ -40,6 +40,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
+TRANSLATIONS = ("intersection", "exact")
 HEADER = """\
 | translation | drafts | rounds | accepted/round | acceptance | against greedy | against match |
 |---|---|---|---|---|---|---|"""
@@ -52,7 +53,7 @@ class LikeliestDrafts(Sampling):
     __slots__ = ()
 
     @property
-    def drafts(self) -> None:
+    def draft_sampler(self) -> None:
         """See `interfaces.Sampler`."""
         return None
 
@@ -106,7 +107,9 @@ def rows(found: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
         counts = np.array(each)
         rounds, proposed, accepted = counts.sum(axis=0)
         against = [
-            _against(counts, np.array(found[translation, base])) if base != name else ""
+            _against(counts, np.array(found[translation, base]))
+            if base != name and (translation, base) in found
+            else ""
             for base in ("greedy", "match")
         ]
         yield (
@@ -132,6 +135,8 @@ def _against(counts: NDArray[np.int64], base: NDArray[np.int64]) -> str:
 @click.option("--temp", type=float, default=0.8, show_default=True)
 @click.option("--top-p", type=float, default=0.0, show_default=True)
 @click.option("--seeds", type=int, default=3, show_default=True)
+@click.option("--translation", "translations", multiple=True, default=TRANSLATIONS)
+@click.option("--only", multiple=True, default=tuple(CHOICES), help="Conditions to run.")
 def benchmark(
     data: Path,
     draft: str,
@@ -142,6 +147,8 @@ def benchmark(
     temp: float,
     top_p: float,
     seeds: int,
+    translations: tuple[str, ...],
+    only: tuple[str, ...],
 ) -> None:
     """Decode every prompt under every condition; exit 1 if a matched text differs from plain."""
     options = DraftingOptions(method="draft", num_draft_tokens=num_draft_tokens)
@@ -158,9 +165,10 @@ def benchmark(
     for text, seed in track(runs, console=Console(stderr=True)):
         how: dict[str, Any] = {"temperature": temp, "top_p": top_p, "seed": seed}
         plain, _ = bench.run(text, Sampling(**how), Drafting(method="plain"))
-        for translation in ("intersection", "exact"):
+        for translation in translations:
             drafting = replace(decoder.drafting, translation=translation)
-            for name, (kind, acceptance, tree) in CHOICES.items():
+            for name in only:
+                kind, acceptance, tree = CHOICES[name]
                 how_many = replace(drafting, alternatives=alternatives if tree else 0)
                 ids, counts = bench.run(text, kind(acceptance=acceptance, **how), how_many)
                 found[translation, name].append(counts)

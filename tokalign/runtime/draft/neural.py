@@ -25,8 +25,9 @@ out: with more passes a round costs more, so that a row more is a smaller part o
 class NeuralDrafter:
     """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
 
-    alternatives: propose at most so many other ids in the place of the first one, if the
-    translation knows any; 0 for a target that cannot verify a tree.
+    alternatives: how many ids a tree may have besides one for each pass; 0 for a target that cannot
+    verify a tree. A translation that drafts a chain may know other ids in the place of the first
+    one, and at most so many of these are proposed.
     """
 
     def __init__(

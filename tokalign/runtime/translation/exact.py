@@ -10,11 +10,12 @@ It needs three things together (`docs/lossless.md`):
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
 
-The draft model goes on after the likeliest next target token (`exact_draft.py`). The next
-likeliest ones are proposed as alternatives, as leaves of a tree: where a draft model is wrong, its
-second or third guess is often right.
-The host waits for the device twice in a round: for the covers, and for what follows the chosen one.
-All host work that does not need the answer is done while a pass is under way.
+The draft model then goes on after several of the likeliest covers at once and grows a tree
+(`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
+waits for the device once for each pass, and does what needs no answer while a pass is under way.
+Where the target takes no tree, where the draft model's cache takes none, or where ids are drawn
+from a distribution that binds them, the draft is a chain after the likeliest next target token
+(`exact_continuation.py`), and the host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
