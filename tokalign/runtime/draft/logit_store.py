@@ -144,7 +144,8 @@ def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
     p = np.clip(np.exp(logprobs.astype(np.float64)), 1e-12, 1 - 1e-12)
     odds = np.log(p) - np.log1p(-p)
-    return np.clip(np.rint(odds / _STEP) + 128, 0, 255).astype(np.uint8)
+    codes: NDArray[np.uint8] = np.clip(np.rint(odds / _STEP) + 128, 0, 255).astype(np.uint8)
+    return codes
 
 
 def log_odds(probability: float) -> float:
