@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -178,7 +179,7 @@ def calibrated(bench: Bench, prompts: Sequence[Sequence[TargetId]], costs: Costs
     tokens = []
     for size in CALIBRATION_SIZES:
         found = Found()
-        make: Maker = lambda rows, size=size: UniSpecDrafter(rows, size=size)  # noqa: E731
+        make = partial(UniSpecDrafter, size=size)
         for _ in bench.outputs(make, UNISPEC_WIDTH, prompts, found):
             pass
         tokens.append(found.statistics.tokens_per_round)
