@@ -47,6 +47,10 @@ CONTEXTS = (128, 1024, 4096)
 _READING_SHARE = 0.25
 """The longest context is measured if reading it takes at most this share of the budget."""
 
+_BRIEF_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 13, 16)
+_BRIEF_CONTEXT, _BRIEF_BUDGET = 128, 3.0
+"""What a first impression of a machine is made from."""
+
 _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
 """Measured where every count would take too long: no chip is known to have a step between them."""
 
@@ -54,7 +58,7 @@ _DRAFT_STEPS = 4
 _LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 15
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which measuring goes on."""
-_EXTENSION = 3
+_EXTENSION = 3.0
 """How many times its budget and repetitions a disturbed measurement may take."""
 
 
@@ -78,6 +82,25 @@ def measure_curve(
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
     times = _repeat(benches, rows, budget, advance)
+    return _curve(target, draft, benches, times)
+
+
+def measure_briefly(
+    target: Any, draft: Any = None, *, advance: Callable[[float], object] = lambda _: None
+) -> CostCurve:
+    """Measure a curve in about three seconds: few counts of rows, after a short context only.
+
+    A slow machine takes longer: about 75 passes of the target, after 128 ids of prompt.
+    advance: as in `measure_curve`, which knows more in the end.
+    """
+    bench = _Bench(target, draft, min(_BRIEF_CONTEXT, *_possible_contexts(target)))
+    times = _repeat([bench], _BRIEF_ROWS, _BRIEF_BUDGET, advance, extension=1)
+    return _curve(target, draft, [bench], times)
+
+
+def _curve(
+    target: Any, draft: Any, benches: Sequence[_Bench], times: dict[_Key, list[float]]
+) -> CostCurve:
     costs = tuple(_costs(bench, times) for bench in benches)
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
@@ -151,8 +174,13 @@ def _repeat(
     budget: float,
     advance: Callable[[float], object],
     clock: Callable[[], float] = perf_counter,
+    *,
+    extension: float = _EXTENSION,
 ) -> dict[_Key, list[float]]:
-    """Time everything, repetition by repetition, as long as the budget lasts."""
+    """Time everything, repetition by repetition, as long as the budget lasts.
+
+    extension: how many times the budget a disturbed measurement may take.
+    """
     times: dict[_Key, list[float]] = defaultdict(list)
     start = clock()
     for repetition in count():
@@ -162,7 +190,7 @@ def _repeat(
         if repetition > _LEAST_REPETITIONS:
             disturbed = _spread(Timing.of(times[benches[0], "rows", 1])) > _DISTURBED
             share = max((began - start) / budget, repetition / (_MOST_REPETITIONS + 1))
-            if share >= (_EXTENSION if disturbed else 1):
+            if share >= (extension if disturbed else 1):
                 break
         for key, seconds in _once(benches, rows, Random(repetition)):
             times[key].append(seconds)

@@ -3,7 +3,7 @@
 It holds both models' caches and the text that context copy searches. A new turn is given as a whole
 prompt. What it shares with what the caches hold is not computed again; what follows is trimmed, so
 history may be edited, and a chat template may write the last turn's end anew. A cache that cannot
-be trimmed is filled again from the start.
+be rewound so far is filled again from the start.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
@@ -36,7 +37,7 @@ class Conversation:
         draft: DraftModelSession | None = None,
     ) -> None:
         self.decoder = decoder
-        self.target = target or decoder.open_target()
+        self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
         self._copy = ContextCopy()
 
@@ -81,6 +82,14 @@ class Conversation:
             target_session=self.target,
             draft_session=self.draft,
         )
+
+
+def _open_target(decoder: Decoder) -> TargetModelSession:
+    """A session that can be rewound to an earlier turn, if the model's cache allows it."""
+    try:
+        return decoder.open_target(rewinds=True)
+    except CacheError:
+        return decoder.open_target()
 
 
 _LEAD = 8

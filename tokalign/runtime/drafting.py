@@ -13,7 +13,7 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.lookup import DictionaryDrafter, PromptLookupDrafter
+from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource, PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recycling import (
     RECYCLED_WIDTH,
@@ -151,7 +151,7 @@ def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
 def _free_hybrid(drafting: Drafting) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(DictionaryDrafter(drafting.dictionary))
+        sources.append(DictionarySource(drafting.dictionary))
     most = drafting.num_draft_tokens or _MOST_PROPOSED
     return Hybrid(sources, costs=drafting.costs, max_tokens=most)
 

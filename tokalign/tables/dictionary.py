@@ -27,6 +27,10 @@ class Dictionary(Protocol):
         """The number of stored contexts."""
         ...
 
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """How many ids the longest stored context has in which `suffix` ends; 0 if none is."""
+        ...
+
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:

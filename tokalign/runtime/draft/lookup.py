@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -16,7 +18,8 @@ PROMPT_LOOKUP = "prompt-lookup"
 class DictionaryDrafter:
     """Proposes what usually follows the longest suffix of the context that a table knows.
 
-    It is both a drafter and a source of a hybrid (`hybrid.Source`).
+    table: one dictionary, or several, of which those are asked that fit the text. One object serves
+    one request.
     max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
     None for the table's own.
     """
@@ -27,23 +30,37 @@ class DictionaryDrafter:
         self._table = table
         self._max_tokens = max_tokens
         self._p_min = p_min
-        self._tail: list[TargetId] = []
+        self._fit = DictionaryFit(table.by_source) if isinstance(table, Dictionaries) else None
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        return Proposal(tree=self._look_up(context.ids, min(limit, self._max_tokens)))
+        ids, most = context.ids, min(limit, self._max_tokens)
+        table = self._table if self._fit is None else Dictionaries(self._fit.follow(ids))
+        return Proposal(tree=table.follow(ids[-MAX_CONTEXT:], most, p_min=self._p_min))
+
+
+class DictionarySource:
+    """One dictionary or several as sources of a hybrid, which learns to trust each by its name.
+
+    Only those that fit the text are asked. One object serves one request.
+    """
+
+    def __init__(self, table: Dictionary) -> None:
+        tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
+        self._fit = DictionaryFit(tables)
+        self._asked: dict[str, Dictionary] = {}
+        self._tail: list[TargetId] = []
 
     def follow(self, ids: Sequence[TargetId]) -> None:
         """See `hybrid.Source`."""
+        self._asked = self._fit.follow(ids)
         self._tail = list(ids[-MAX_CONTEXT:])
 
     def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
         """See `hybrid.Source`."""
-        chain = self._look_up([*self._tail, *ahead], limit)
-        return [chain] if chain else []
-
-    def _look_up(self, ids: Sequence[TargetId], limit: int) -> TokenTree:
-        return self._table.follow(ids[-MAX_CONTEXT:], limit, p_min=self._p_min)
+        text = [*self._tail, *ahead][-MAX_CONTEXT:]
+        found = [(name, table.follow(text, limit)) for name, table in self._asked.items()]
+        return [chain.guessed_by(name) for name, chain in found if chain]
 
 
 class PromptLookupDrafter:

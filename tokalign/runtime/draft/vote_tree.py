@@ -73,7 +73,7 @@ class Node:
         votes = self.votes[token]
         others = {s for voted in self.votes.values() for s in voted if s not in votes}
         situation = _voters(votes), frozenset(others)
-        start = max(CONTESTED.get(s, _CONTESTED_OTHERS) for s in votes) if others else 1.0
+        start = max(map(_contested, votes)) if others else 1.0
         probability = trust.calibrated(_noisy_or(votes), situation, start)
         return Judgement(token, probability, situation, start)
 
@@ -133,6 +133,11 @@ class VoteTree:
 def _voters(votes: dict[str, float]) -> Hashable:
     """The set of sources that vote; a lone source stands for itself."""
     return next(iter(votes)) if len(votes) == 1 else frozenset(votes)
+
+
+def _contested(source: str) -> float:
+    """By the kind of a source: `dictionary:pl` is a dictionary."""
+    return CONTESTED.get(source.partition(":")[0], _CONTESTED_OTHERS)
 
 
 def _surest(votes: dict[str, float]) -> str:
