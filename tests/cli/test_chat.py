@@ -287,6 +287,8 @@ def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
         stderr=(tmp_path / "stderr").open("wb"),
         cwd=ROOT,
         text=True,
+        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdin is not None
     process.stdin.write("Wisła jest\n")
@@ -335,6 +337,7 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
         stderr=(tmp_path / "stderr").open("wb"),
         env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)},
         cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(terminal)
     os.set_blocking(person, False)
