@@ -22,6 +22,7 @@ from tokalign.runtime.chat import (
     with_bos,
 )
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
@@ -207,7 +208,7 @@ class Decoder:
         target.require_room(len(prompt.target))
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
-        drafter, verifier = self._collaborators(TargetVerifier(target, self.sampler), prompt, draft)
+        drafter, verifier = self._collaborators(target, prompt, draft)
         as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
         limits = replace(
             limits,
@@ -218,14 +219,18 @@ class Decoder:
         return context, decode(context, drafter, verifier, limits=limits)
 
     def _collaborators(
-        self, verifier: TargetVerifier, prompt: Prompt, draft: DraftModelSession | None
+        self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the draft length controller is both."""
-        neural = self.translated(prompt, draft, trees=verifier.can_branch)
-        knowledge = self.drafting.knowledge
-        if knowledge is None or self.drafting.method == "plain":
-            return make_drafter(self.drafting, neural), verifier
-        controller = make_controlled(self.drafting, knowledge, verifier, neural)
+        drafting = self.drafting
+        if drafting.uses_logits:
+            drafting = replace(drafting, logits=drafting.logits or LogitStore())
+        verifier = TargetVerifier(target, self.sampler, drafting.logits)
+        branches = verifier.can_branch
+        neural = self.translated(prompt, draft, trees=branches)
+        if drafting.knowledge is None or drafting.method == "plain":
+            return make_drafter(drafting, neural, branches=branches), verifier
+        controller = make_controlled(drafting, drafting.knowledge, verifier, neural)
         return controller, controller
 
     def translated(

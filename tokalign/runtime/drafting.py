@@ -12,7 +12,13 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.lookup import DictionaryDrafter, PromptLookupDrafter
+from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.lookup import (
+    DictionaryDrafter,
+    DictionarySource,
+    PromptLookupDrafter,
+)
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
@@ -21,6 +27,7 @@ from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_M
 from tokalign.tables.alignment import Alignment
 
 if TYPE_CHECKING:
+    from tokalign.runtime.draft.logit_store import LogitStore
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.tables.dictionary import Dictionary
 
@@ -46,10 +53,15 @@ class Drafting:
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.
     context_copy: what a conversation keeps of its text; None where a request stands alone.
+    logits: what the target found likely so far, kept for a conversation or a session; None keeps it
+        for a request alone.
+    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
+        costs decide.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: what the draft length controller chooses every draft length by; None leaves the
         length to the drafters.
     experience: what was learned about a draft model beside free sources; requests share it.
+    mixing: what was learned about sources; requests share it.
     """
 
     method: str = "plain"
@@ -61,9 +73,17 @@ class Drafting:
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     context_copy: ContextCopy | None = None
+    logits: LogitStore | None = None
+    draft_rows: int | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
+    mixing: Mixing = field(default_factory=Mixing)
+
+    @property
+    def uses_logits(self) -> bool:
+        """Whether the method drafts with what the target found likely."""
+        return self.method == "hybrid"
 
     @property
     def uses_model(self) -> bool:
@@ -71,13 +91,18 @@ class Drafting:
         return self.method in MODEL_METHODS
 
 
-def make_drafter(drafting: Drafting, neural: Drafter | None) -> Drafter:
-    """The drafter that a method stands for, for one request. Hybrids use what sources there are."""
+def make_drafter(
+    drafting: Drafting, neural: Drafter | None, *, branches: bool = True
+) -> Drafter:
+    """The drafter that a method stands for, for one request. Hybrids use what sources there are.
+
+    branches: whether the target can verify a tree.
+    """
     match drafting.method:
         case "plain":
             return NoDrafter()
         case "hybrid":
-            return _by_cost(drafting, neural)
+            return _by_cost(drafting, neural, branches)
         case "hybrid-fixed":
             known = [_make_single(name, drafting, neural) for name in drafting.order]
             return FirstOf([drafter for drafter in known if drafter is not None])
@@ -97,7 +122,8 @@ def make_controlled(
     if drafting.method == "draft":
         return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
-        hybrid = _free_hybrid(replace(drafting, costs=knowledge.costs.for_ranking))
+        costs = knowledge.costs.for_ranking
+        hybrid = _free_hybrid(replace(drafting, costs=costs), verifier.can_branch)
         return DraftLengthController(
             knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
         )
@@ -106,21 +132,29 @@ def make_controlled(
     )
 
 
-def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
+def _by_cost(drafting: Drafting, neural: Drafter | None, branches: bool) -> Drafter:
     if neural is None:
-        return _free_hybrid(drafting)
+        return _free_hybrid(drafting, branches)
     # With a model, the number of draft tokens is that of the model alone.
-    hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
+    hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None), branches)
     costs, experience = drafting.costs, drafting.experience
     return CostAwareHybrid(hybrid, neural, costs=costs, experience=experience)
 
 
-def _free_hybrid(drafting: Drafting) -> Hybrid:
+def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(DictionaryDrafter(drafting.dictionary))
-    most = drafting.num_draft_tokens or _MOST_PROPOSED
-    return Hybrid(sources, costs=drafting.costs, max_tokens=most)
+        sources.append(DictionarySource(drafting.dictionary))
+    if drafting.logits is not None:
+        sources += logit_sources(drafting.logits)
+    return Hybrid(
+        sources,
+        costs=drafting.costs,
+        max_tokens=drafting.num_draft_tokens or _MOST_PROPOSED,
+        rows=drafting.draft_rows,
+        branches=branches,
+        mixing=drafting.mixing,
+    )
 
 
 def _copies(drafting: Drafting) -> list[Source]:
@@ -136,7 +170,8 @@ def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Draft
             return neural
         case "copy":
             most = most or _MOST_PROPOSED
-            return Hybrid(_copies(drafting), costs=drafting.costs, max_tokens=most)
+            sources = _copies(drafting)
+            return Hybrid(sources, costs=drafting.costs, max_tokens=most, branches=False)
         case "prompt-lookup":
             return PromptLookupDrafter(max_tokens=most or 10)
     if drafting.dictionary is None:

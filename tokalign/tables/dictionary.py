@@ -27,6 +27,10 @@ class Dictionary(Protocol):
         """The number of stored contexts."""
         ...
 
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """Ids that may follow a text that ends in `suffix`, and the log-odds of each."""
+        ...
+
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary, Ids
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -16,7 +16,6 @@ PROMPT_LOOKUP = "prompt-lookup"
 class DictionaryDrafter:
     """Proposes what usually follows the longest suffix of the context that a table knows.
 
-    It is both a drafter and a source of a hybrid (`hybrid.Source`).
     max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
     None for the table's own.
     """
@@ -27,23 +26,33 @@ class DictionaryDrafter:
         self._table = table
         self._max_tokens = max_tokens
         self._p_min = p_min
-        self._tail: list[TargetId] = []
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         return Proposal(tree=self._look_up(context.ids, min(limit, self._max_tokens)))
 
-    def follow(self, ids: Sequence[TargetId]) -> None:
-        """See `hybrid.Source`."""
-        self._tail = list(ids[-MAX_CONTEXT:])
-
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        """See `hybrid.Source`."""
-        chain = self._look_up([*self._tail, *ahead], limit)
-        return [chain] if chain else []
-
     def _look_up(self, ids: Sequence[TargetId], limit: int) -> TokenTree:
         return self._table.follow(ids[-MAX_CONTEXT:], limit, p_min=self._p_min)
+
+
+class DictionarySource:
+    """A dictionary as a source of a hybrid (`hybrid.Source`)."""
+
+    def __init__(self, table: Dictionary, name: str = SOURCE) -> None:
+        self._table = table
+        self.name = name
+
+    def follow(self, ids: Sequence[TargetId]) -> Ids:
+        """See `hybrid.Source`."""
+        return tuple(ids[-MAX_CONTEXT:])
+
+    def advance(self, state: Ids, token: TargetId) -> Ids:
+        """See `hybrid.Source`."""
+        return (*state[1 - MAX_CONTEXT :], token)
+
+    def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
+        """See `hybrid.Source`."""
+        return self._table.expected(state)
 
 
 class PromptLookupDrafter:
