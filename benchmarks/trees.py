@@ -10,97 +10,67 @@ target reads a reference text, which plays its output, and its own logits go to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
+from recorded_target import Llama, Recorded, RecordedTarget
 
 from tokalign.assemble import keep_loaded
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
-from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.loop import decode
 from tokalign.runtime.statistics import Statistics
+from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A sampler that chooses what a reference text goes on with."""
+class Text:
+    """A text that the target emits: its ids, and how many of them are the prompt."""
 
     ids: Sequence[TargetId]
-    needs_history = False
-    needs_position = True
-    draft_sampler = None
-
-    def choose(
-        self,
-        logits: Array,
-        *,
-        position: int,
-        ids: Sequence[TargetId] = (),
-        distributions: Sequence[Array | None] = (),
-        depths: Sequence[int] | None = None,
-    ) -> tuple[Array, Array]:
-        """See `interfaces.Sampler`."""
-        import mlx.core as mx
-
-        logprobs = logprobs_of(logits, (), position=position, ids=ids)
-        at = [position + d for d in (depths or range(logits.shape[0]))]
-        chosen = [self.ids[i] if i < len(self.ids) else 0 for i in at]
-        return mx.array(chosen), logprobs
+    given: int
+    known: dict[Any, Any]
 
 
-@dataclass(frozen=True)
-class Request:
-    """A prompt, the most ids to emit, and how the target chooses."""
-
-    prompt: Sequence[TargetId]
-    tokens: int
-    sampler: Any
-
-
-def requests_of(
-    model: LanguageModel[TargetId], prompts: Path | None, text: Path | None, field: str, limit: int,
-    tokens: int, temperature: float,
-) -> list[Request]:
+def texts_of(
+    model: Llama, tokenizer: Tokenizer[TargetId], prompts: Path | None, text: Path | None,
+    field: str, limit: int, tokens: int, temperature: float,
+) -> list[Text]:
     """What is decoded."""
-    encode = model.tokenizer.encode
     if prompts is not None:
-        sampler = Sampling(temperature=temperature)
-        decoder = Decoder(target=model, drafting=Drafting(), sampler=sampler)
-        lines = read_texts(prompts, field=field, limit=limit)
-        return [Request(decoder.prompt(line).target, tokens, sampler) for line in lines]
-    found = [encode(one)[: tokens + 8] for one in read_texts(text, field=field, limit=limit)]
-    return [Request(ids[:8], len(ids) - 9, Reference(ids)) for ids in found if len(ids) > 20]
+        given = [tokenizer.encode(one) for one in read_texts(prompts, field=field, limit=limit)]
+        given = [[tokenizer.vocabulary.roles.bos, *ids] for ids in given]
+        drawn: list[list[int]] = []
+        for begin in range(0, len(given), 5):
+            drawn += model.sample(given[begin : begin + 5], tokens, temperature, begin)
+        return [Text(ids, len(own), {}) for own, ids in zip(given, drawn, strict=True)]
+    found = [tokenizer.encode(one)[: tokens + 8] for one in read_texts(text, field=field, limit=limit)]
+    return [Text(ids, 8, {}) for ids in found if len(ids) > 20]
 
 
-def measure(
-    model: LanguageModel[TargetId], requests: Sequence[Request], drafting: Drafting, kept: bool
-) -> str:
+def measure(model: Llama, texts: Sequence[Text], drafting: Drafting, kept: bool) -> str:
     """One row of the table."""
     statistics, store = Statistics(), LogitStore()
-    limits = Limits(max_tokens=0, stop_ids=model.stop_ids)
-    decoder = Decoder(target=model, drafting=drafting, sampler=Sampling())
-    session = decoder.open_target()
     began = perf_counter()
-    for request in requests:
+    for text in texts:
         own = replace(drafting, logits=store if kept else LogitStore())
-        decoder = replace(decoder, sampler=request.sampler, drafting=own)
-        bounds = replace(limits, max_tokens=request.tokens)
-        if isinstance(request.sampler, Reference):
-            bounds = replace(bounds, stop_ids=frozenset())
-        _, events = decoder.run(Prompt(target=request.prompt), bounds, target=session)
-        for event in events:
+        session = RecordedTarget(model, text.ids, text.known)
+        verifier = TargetVerifier(session, Recorded(text.ids), own.logits)
+        limits = Limits(max_tokens=len(text.ids) - text.given - 1)
+        drafter = make_drafter(own, None)
+        for event in decode(Context(text.ids[: text.given]), drafter, verifier, limits=limits):
             statistics.observe(event)
     host = statistics.host_ms_per_round
     return (
@@ -121,17 +91,23 @@ def measure(
 @click.option("--tokens", default=250, show_default=True)
 @click.option("--temp", default=0.7, show_default=True)
 @click.option("--only", default="dictionary,kept,empty", show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="Remembered rows, for repeated runs.")
 def main(
     *, target: Path, prompts: Path | None, text: Path | None, field: str, dictionary: Path | None,
     rows: str, limit: int, tokens: int, temp: float, only: str,
+    cache: Path | None,
 ) -> None:
     """Print one row for each way to draft and number of rows."""
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    requests = requests_of(model, prompts, text, field, limit, tokens, temp)
+    tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(target)
+    model = Llama(target)
+    if cache is not None and cache.exists():
+        texts = pickle.loads(cache.read_bytes())
+    else:
+        texts = texts_of(model, tokenizer, prompts, text, field, limit, tokens, temp)
+    if cache is not None:
+        cache.write_bytes(pickle.dumps(texts))
     keep_loaded()
-    base = Drafting(
-        dictionary=open_dictionary(model.tokenizer, file=dictionary), costs=lambda: FREE_ROWS
-    )
+    base = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary), costs=lambda: FREE_ROWS)
     print("| | rows | tokens/pass | rows/pass | host ms p50 | p99 | tokens | took |")
     for name in only.split(","):
         for count in map(int, rows.split(",")):
@@ -139,7 +115,9 @@ def main(
                 drafting = replace(base, method="dictionary", num_draft_tokens=count)
             else:
                 drafting = replace(base, method="hybrid", draft_rows=count)
-            print(f"| {name} | {count} | {measure(model, requests, drafting, name == 'kept')} |", flush=True)
+            print(f"| {name} | {count} | {measure(model, texts[:limit], drafting, name == 'kept')} |", flush=True)
+            if cache is not None:
+                cache.write_bytes(pickle.dumps(texts))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,12 @@ FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
 
 
+_LEAST_REACHED = 0.003
+"""Ids that are less likely to be reached are not looked at."""
+
+_MOST_PROBABLE = 0.99
+
+
 class Source(Protocol):
     """Says what it expects after any text, in microseconds.
 
@@ -53,31 +59,27 @@ class Source(Protocol):
         ...
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]]:
-        """Ids that may come next and the log-odds ln(p / (1 - p)) of each, as well as it knows."""
+        """Ids that may come next, the likeliest first, and the log-odds ln(p / (1 - p)) of each."""
         ...
 
 
 class _Node:
     """A place in the tree: the text, or an id of the tree."""
 
-    __slots__ = ("candidates", "children", "expected", "index", "reached", "states")
+    __slots__ = ("candidates", "children", "index", "reached", "states")
 
-    def __init__(self, index: int, states: list[Any], reached: float, expected: float) -> None:
-        self.index, self.states, self.reached, self.expected = index, states, reached, expected
+    def __init__(self, index: int, states: Sequence[Any], reached: float) -> None:
+        self.index, self.states, self.reached = index, states, reached
         self.candidates: list[Candidate] = []
         self.children: dict[TargetId, _Node] = {}
 
 
 class _Growth:
-    """A tree that grows best-first.
+    """A tree that grows best-first."""
 
-    branches: whether it may have more than one branch. rows: the number of ids to grow to, whatever
-    they cost; None to have costs decide.
-    """
-
-    def __init__(self, mixer: Mixer, sources: Sequence[Source], states: list[Any]) -> None:
+    def __init__(self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any]) -> None:
         self._mixer, self._sources = mixer, sources
-        self.root = _Node(-1, states, 1.0, 0.0)
+        self.root = _Node(-1, states, 1.0)
         self._heap: list[tuple[float, int, _Node, Candidate]] = []
         self._pushed = 0
         self.ids: list[TargetId] = []
@@ -88,10 +90,13 @@ class _Growth:
         self._expand(self.root)
 
     def _expand(self, node: _Node) -> None:
-        node.candidates = self._mixer.candidates(node.states)
+        least = _LEAST_REACHED / node.reached
+        if least > _MOST_PROBABLE:
+            return
+        node.candidates = self._mixer.candidates(node.states, least)
         for one in node.candidates:
-            self._pushed += 1
-            heappush(self._heap, (-node.reached * one.probability, self._pushed, node, one))
+            self._pushed += 1  # ties go to the first
+            heappush(self._heap, (-node.reached * one[1], self._pushed, node, one))
 
     @property
     def next_reached(self) -> float:
@@ -101,17 +106,17 @@ class _Growth:
     def grow(self) -> None:
         """Add the id that is likeliest to be reached."""
         negative, _, parent, one = heappop(self._heap)
-        token = one.token
+        token, probability, name, _ = one
         self.parents.append(parent.index)
         self.ids.append(token)
-        self.names.append(one.name)
-        self.probabilities.append(one.probability)
+        self.names.append(name)
+        self.probabilities.append(probability)
         self.reached.append(-negative)
         states = [
             None if state is None else source.advance(state, token)
             for source, state in zip(self._sources, parent.states, strict=True)
         ]
-        node = _Node(len(self.ids) - 1, states, -negative, 0.0)
+        node = _Node(len(self.ids) - 1, states, -negative)
         parent.children[token] = node
         self._expand(node)
 
@@ -208,7 +213,7 @@ class Hybrid:
         self._mixing = mixing or Mixing()
         self._mixer = Mixer(self._mixing, self._sources)
         self._states: list[Any] = []
-        self._root: _Node | None = None
+        self._last: tuple[Mixer, _Node | None] = self._mixer, None
         self._seen = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -218,7 +223,7 @@ class Hybrid:
         self._seen = len(ids)
         self._states = [source.follow(ids) for source in self._sources]
         growth = _Growth(self._mixer, self._sources, self._states)
-        self._root = growth.root
+        self._last = self._mixer, growth.root
         return Proposal(tree=self._grow(growth, min(limit, self._max_tokens), spent=0.0))
 
     def _grow(self, growth: _Growth, limit: int, *, spent: float) -> TokenTree:
@@ -248,17 +253,18 @@ class Hybrid:
         answer: its tree, with probabilities. spent: the time that drafting it took.
         """
         sources = (*self._sources, AnswerSource(answer))
-        growth = _Growth(Mixer(self._mixing, sources), sources, [*self._states, -1])
-        self._root = growth.root
+        mixer = Mixer(self._mixing, sources)
+        growth = _Growth(mixer, sources, [*self._states, -1])
+        self._last = mixer, growth.root
         return self._grow(growth, min(limit, self._max_tokens), spent=spent)
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """Compare what was expected with the ids that came, as far as these follow the tree."""
-        node, self._root = self._root, None
+        (mixer, node), self._last = self._last, (self._mixer, None)
         for token in came:
             if node is None:
                 return
-            self._mixing.learn(node.candidates, token)
+            mixer.learn(node.candidates, token)
             node = node.children.get(token)
 
 
