@@ -29,7 +29,9 @@ class Llama:
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
-        weights = {k: v.astype(np.float32) for k, v in load_file(folder / "model.safetensors").items()}
+        weights = {
+            k: v.astype(np.float32) for k, v in load_file(folder / "model.safetensors").items()
+        }
         self.heads, self.kv = config["num_attention_heads"], config["num_key_value_heads"]
         self.size = config.get("head_dim") or config["hidden_size"] // self.heads
         self.eps, self.theta = config["rms_norm_eps"], config.get("rope_theta", 10000.0)
@@ -81,7 +83,11 @@ class Llama:
             x = x + mixed @ w["self_attn.o_proj.weight"]
             h = self._rms(x, w["post_attention_layernorm.weight"])
             gate = h @ w["mlp.gate_proj.weight"]
-            x = x + (gate / (1 + np.exp(-gate)) * (h @ w["mlp.up_proj.weight"])) @ w["mlp.down_proj.weight"]
+            x = (
+                x
+                + (gate / (1 + np.exp(-gate)) * (h @ w["mlp.up_proj.weight"]))
+                @ w["mlp.down_proj.weight"]
+            )
         return self._rms(x, self.norm), kept
 
     def logits(self, hidden: Any) -> Any:
@@ -183,6 +189,10 @@ class RecordedTarget:
         for row, index in enumerate(missing):
             self._known[paths[index]] = best[row].astype(np.int32), values[row].astype(np.float32)
 
+    def feed(self, token: Any) -> Any:
+        """See `interfaces.Session`. Nothing runs ahead here."""
+        raise NotImplementedError
+
     def start(self, *arrays: Any) -> None:
         """See `interfaces.Session`."""
 
@@ -199,7 +209,15 @@ class Recorded:
     def __init__(self, text: Sequence[int]) -> None:
         self._text = [*text, *[0] * 64]
 
-    def choose(self, logits: Any, *, position: int, ids: Any = (), distributions: Any = (), depths: Any = None) -> tuple[Any, Any]:
+    def choose(
+        self,
+        logits: Any,
+        *,
+        position: int,
+        ids: Any = (),
+        distributions: Any = (),
+        depths: Any = None,
+    ) -> tuple[Any, Any]:
         """See `interfaces.Sampler`."""
         rows = range(1 + len(logits[1])) if depths is None else depths
         return [self._text[position + depth] for depth in rows], logits

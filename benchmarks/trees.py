@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import click
 from recorded_target import Llama, Recorded, RecordedTarget
@@ -45,18 +45,32 @@ class Text:
 
 
 def texts_of(
-    model: Llama, tokenizer: Tokenizer[TargetId], prompts: Path | None, text: Path | None,
-    field: str, limit: int, tokens: int, temperature: float,
+    model: Llama,
+    tokenizer: Tokenizer[TargetId],
+    prompts: Path | None,
+    text: Path | None,
+    field: str,
+    limit: int,
+    tokens: int,
+    temperature: float,
 ) -> list[Text]:
     """What is decoded."""
     if prompts is not None:
         given = [tokenizer.encode(one) for one in read_texts(prompts, field=field, limit=limit)]
-        given = [[tokenizer.vocabulary.roles.bos, *ids] for ids in given]
+        bos = tokenizer.vocabulary.roles.bos
+        assert bos is not None
+        given = [[bos, *ids] for ids in given]
         drawn: list[list[int]] = []
         for begin in range(0, len(given), 5):
             drawn += model.sample(given[begin : begin + 5], tokens, temperature, begin)
-        return [Text(ids, len(own), {}) for own, ids in zip(given, drawn, strict=True)]
-    found = [tokenizer.encode(one)[: tokens + 8] for one in read_texts(text, field=field, limit=limit)]
+        return [
+            Text(cast("list[TargetId]", ids), len(own), {})
+            for own, ids in zip(given, drawn, strict=True)
+        ]
+    assert text is not None, "give --prompts or --text"
+    found = [
+        tokenizer.encode(one)[: tokens + 8] for one in read_texts(text, field=field, limit=limit)
+    ]
     return [Text(ids, 8, {}) for ids in found if len(ids) > 20]
 
 
@@ -91,10 +105,21 @@ def measure(model: Llama, texts: Sequence[Text], drafting: Drafting, kept: bool)
 @click.option("--tokens", default=250, show_default=True)
 @click.option("--temp", default=0.7, show_default=True)
 @click.option("--only", default="dictionary,kept,empty", show_default=True)
-@click.option("--cache", type=click.Path(path_type=Path), help="Remembered rows, for repeated runs.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), help="Remembered rows, for repeated runs."
+)
 def main(
-    *, target: Path, prompts: Path | None, text: Path | None, field: str, dictionary: Path | None,
-    rows: str, limit: int, tokens: int, temp: float, only: str,
+    *,
+    target: Path,
+    prompts: Path | None,
+    text: Path | None,
+    field: str,
+    dictionary: Path | None,
+    rows: str,
+    limit: int,
+    tokens: int,
+    temp: float,
+    only: str,
     cache: Path | None,
 ) -> None:
     """Print one row for each way to draft and number of rows."""
@@ -115,7 +140,10 @@ def main(
                 drafting = replace(base, method="dictionary", num_draft_tokens=count)
             else:
                 drafting = replace(base, method="hybrid", draft_rows=count)
-            print(f"| {name} | {count} | {measure(model, texts[:limit], drafting, name == 'kept')} |", flush=True)
+            print(
+                f"| {name} | {count} | {measure(model, texts[:limit], drafting, name == 'kept')} |",
+                flush=True,
+            )
             if cache is not None:
                 cache.write_bytes(pickle.dumps(texts))
 

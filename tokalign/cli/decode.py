@@ -16,6 +16,7 @@ from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
     dictionary_option,
+    draft_rows_option,
     dtype_option,
     language_option,
     order_option,
@@ -45,6 +46,7 @@ class Options:
     translation: str | None
     num_draft_tokens: int | None
     alternatives: int
+    draft_rows: int | None
     temp: float
     top_p: float
     top_k: int
@@ -135,6 +137,7 @@ def _read_variables(_context: click.Context, _option: click.Parameter, value: st
 @order_option
 @translation_option
 @alternatives_option
+@draft_rows_option
 @click.option(
     "--num-draft-tokens",
     metavar="N",
@@ -287,6 +290,7 @@ def _load(options: Options) -> Decoder:
         translation=options.translation,
         num_draft_tokens=options.num_draft_tokens,
         alternatives=options.alternatives,
+        draft_rows=options.draft_rows,
         order=read_order(options.order),
         dictionary=options.dictionary,
         language=options.language,

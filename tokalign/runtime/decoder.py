@@ -223,14 +223,18 @@ class Decoder:
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the draft length controller is both."""
         drafting = self.drafting
-        if drafting.uses_logits:
-            drafting = replace(drafting, logits=drafting.logits or LogitStore())
+        if not drafting.uses_logits:
+            drafting = replace(drafting, logits=None)
+        elif drafting.logits is None:
+            drafting = replace(drafting, logits=LogitStore())
         verifier = TargetVerifier(target, self.sampler, drafting.logits)
         branches = verifier.can_branch
         neural = self.translated(prompt, draft, trees=branches)
         if drafting.knowledge is None or drafting.method == "plain":
             return make_drafter(drafting, neural, branches=branches), verifier
-        controller = make_controlled(drafting, drafting.knowledge, verifier, neural)
+        controller = make_controlled(
+            drafting, drafting.knowledge, verifier, neural, branches=branches
+        )
         return controller, controller
 
     def translated(

@@ -91,9 +91,7 @@ class Drafting:
         return self.method in MODEL_METHODS
 
 
-def make_drafter(
-    drafting: Drafting, neural: Drafter | None, *, branches: bool = True
-) -> Drafter:
+def make_drafter(drafting: Drafting, neural: Drafter | None, *, branches: bool = True) -> Drafter:
     """The drafter that a method stands for, for one request. Hybrids use what sources there are.
 
     branches: whether the target can verify a tree.
@@ -112,7 +110,12 @@ def make_drafter(
 
 
 def make_controlled(
-    drafting: Drafting, knowledge: Knowledge, verifier: Verifier, neural: SteppedDrafter | None
+    drafting: Drafting,
+    knowledge: Knowledge,
+    verifier: Verifier,
+    neural: SteppedDrafter | None,
+    *,
+    branches: bool = True,
 ) -> DraftLengthController:
     """The draft length controller of one request, around a method's drafters and the verifier.
 
@@ -123,7 +126,7 @@ def make_controlled(
         return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
         costs = knowledge.costs.for_ranking
-        hybrid = _free_hybrid(replace(drafting, costs=costs), verifier.can_branch)
+        hybrid = _free_hybrid(replace(drafting, costs=costs), branches)
         return DraftLengthController(
             knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
         )

@@ -101,9 +101,7 @@ def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[floa
 
 
 @settings(deadline=None, max_examples=30)
-@given(
-    st.integers(0, 99), st.lists(st.floats(1, 2), min_size=1, max_size=6), st.integers(0, 4)
-)
+@given(st.integers(0, 99), st.lists(st.floats(1, 2), min_size=1, max_size=6), st.integers(0, 4))
 def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limit: int) -> None:
     """No set of ids has a better rate than the likeliest ones; and no number of them has."""
     costs, source = Costs(rows=tuple(sorted(rows))), Random("a", seed, 3)

@@ -76,7 +76,12 @@ class Mixer:
     def __init__(self, mixing: Mixing, sources: Sequence[Source]) -> None:
         self._trust = mixing.trust(tuple([source.name for source in sources]))
         self._sources = [
-            (1 << place, source, source.name, *(weights_of(source.name) if len(sources) > 1 else ALONE))
+            (
+                1 << place,
+                source,
+                source.name,
+                *(weights_of(source.name) if len(sources) > 1 else ALONE),
+            )
             for place, source in enumerate(sources)
         ]
 
@@ -110,13 +115,15 @@ class Mixer:
                         votes[token] = before | bit, total, x, name
                     else:
                         votes[token] = before | bit, total, surest, by
-        found = []
+        found: list[Candidate] = []
         calibrated = self._trust.calibrated
         for token, (voters, total, _, name) in votes.items():
             total += silent_odds
             if total < floor:
                 continue
-            sure = _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
+            sure = (
+                _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
+            )
             situation = voters, asked, sure
             found.append((token, calibrated(1.0 / (1.0 + exp(-total)), situation), name, situation))
         return found

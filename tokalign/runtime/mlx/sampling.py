@@ -119,9 +119,7 @@ class Sampling:
         )
         return mx.concatenate([judged, chosen[count:]]), logprobs
 
-    def pick(
-        self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None
-    ) -> Array:
+    def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
         """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
         `position + i`, or for `position + depths[i]`, and processors have been applied.
         """
@@ -195,9 +193,7 @@ class Sampling:
             logprobs = apply_top_k(logprobs, self.top_k)
         return logprobs
 
-    def _scores(
-        self, logprobs: Array, position: int, depths: Sequence[int] | None = None
-    ) -> Array:
+    def _scores(self, logprobs: Array, position: int, depths: Sequence[int] | None = None) -> Array:
         """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
         filtered = self.filter(logprobs, position, depths)
         return filtered.astype(mx.float32) * (1 / self.temperature)
