@@ -25,6 +25,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -76,10 +77,10 @@ def texts_of(
 
 def measure(model: Llama, texts: Sequence[Text], drafting: Drafting, kept: bool) -> str:
     """One row of the table."""
-    statistics, store = Statistics(), LogitStore()
+    statistics, store, mixing = Statistics(), LogitStore(), Mixing()
     began = perf_counter()
     for text in texts:
-        own = replace(drafting, logits=store if kept else LogitStore())
+        own = replace(drafting, logits=store if kept else LogitStore(), mixing=mixing)
         session = RecordedTarget(model, text.ids, text.known)
         verifier = TargetVerifier(session, Recorded(text.ids), own.logits)
         limits = Limits(max_tokens=len(text.ids) - text.given - 1)

@@ -1,4 +1,4 @@
-"""The logit store: what was written last is found, and a row of a tree is kept under its own path."""
+"""The logit store: what was written last is found, and each row of a tree under its own path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
 
 
 def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the ids from `first` on, in a shuffled order; each half as likely as the last."""
+    """For each row the ids from `first` on, shuffled; each half as likely as the one before."""
     order = np.random.default_rng(0).permutation(KEPT)
     likely = np.array([[first + place for place in order] for first in firsts])
     logprobs = np.array([[log(0.5) * (1 + place) for place in order] for _ in firsts])
@@ -78,5 +78,7 @@ def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
         for token in ids(2, 3):
             state = source.advance(state, token)
         assert state == ids(1, 2, 3)[-length:]
-        assert [token for token, _ in source.expect(state)] == list(range(50, 50 + KEPT))
-        assert source.expect(source.follow(ids(8))) == []
+        found = source.expect(state)
+        assert found is not None
+        assert [token for token, _ in found] == list(range(50, 50 + KEPT))
+        assert source.expect(source.follow(ids(8))) is None

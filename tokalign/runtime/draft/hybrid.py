@@ -12,7 +12,7 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import log
 from typing import Any, Protocol
@@ -58,8 +58,11 @@ class Source(Protocol):
         """The state after one more id."""
         ...
 
-    def expect(self, state: Any) -> Sequence[tuple[TargetId, float]]:
-        """Ids that may come next, the likeliest first, and the log-odds ln(p / (1 - p)) of each."""
+    def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
+        """Ids that may come next, the likeliest first, and the log-odds ln(p / (1 - p)) of each.
+
+        None or an empty sequence where it knows nothing.
+        """
         ...
 
 

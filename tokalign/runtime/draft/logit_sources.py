@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokalign.runtime.draft.logit_store import LOG_ODDS, LONGEST_KEY, LogitStore
 from tokalign.tokenizer.vocabulary import TargetId
@@ -10,6 +10,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 Tail = tuple[TargetId, ...]
 
 SOURCE = "logits"
+
+_odds_of = LOG_ODDS.__getitem__
 
 
 class LogitSource:
@@ -30,12 +32,13 @@ class LogitSource:
         """See `hybrid.Source`."""
         return (*state, token)[-self._length :]
 
-    def expect(self, state: Tail) -> list[tuple[TargetId, float]]:
+    def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
         """See `hybrid.Source`."""
         found = self._store.after(state)
         if found is None:
-            return []
-        return [(token, LOG_ODDS[code]) for token, code in zip(*found, strict=True)]
+            return None
+        ids, codes = found
+        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are looked at
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

@@ -102,7 +102,7 @@ class LogitStore:
         self._codes[slots] = codes[rows]
         self._checks[slots] = (hashed & np.uint64(_CHECK)).astype(np.uint32) | 1
 
-    def after(self, key: Sequence[TargetId]) -> tuple[list[TargetId], bytes] | None:
+    def after(self, key: Sequence[TargetId]) -> tuple[list[TargetId], Sequence[int]] | None:
         """What the target expected after exactly these ids. Cost: about 1 µs."""
         hashed = _hash(key)
         slot = hashed >> self._bits
@@ -110,7 +110,7 @@ class LogitStore:
             return None
         begin = slot * KEPT
         ids = self._flat_ids[begin : begin + KEPT].tolist()
-        return cast("list[TargetId]", ids), bytes(self._flat_codes[begin : begin + KEPT])
+        return cast("list[TargetId]", ids), self._flat_codes[begin : begin + KEPT]
 
 
 def _hash(key: Sequence[TargetId]) -> int:
