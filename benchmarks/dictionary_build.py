@@ -171,7 +171,7 @@ def _first_tokens(texts: list[list[TargetId]], tokens: int) -> list[list[TargetI
 def shipped(shared: Path, file: Path, thresholds: tuple[float, ...]) -> None:
     """A table file on dev/wiki and dev/sejm, and its look-up times."""
     target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
-    table = open_dictionary(target, file=file)
+    table = open_dictionary(target, files=[file])
     assert table is not None
     texts = _dev_texts(target, shared)
     for p_min in (None, *thresholds):

@@ -56,7 +56,9 @@ def benchmark(traces: tuple[Path, ...], draft_pass: float, texts: int, longest: 
                 fixed = project(judged, costs, lengths=lengths)
                 for way, length in {
                     "every length": project(seen, costs, lengths=lengths).best,
-                    "UniSpec": unispec_length(*zip(*steps(seen, costs, longest), strict=True)),
+                    "UniSpec": unispec_length(
+                        range(longest + 1), *zip(*steps(seen, costs, longest), strict=True)
+                    ),
                     "in hindsight": fixed.best,
                 }.items():
                     chosen.setdefault(way, []).append((length, fixed.fixed[length]))
@@ -77,11 +79,14 @@ def steps(trace: ProposalTrace, costs: Costs, longest: int) -> Iterator[tuple[fl
         yield 1 + float(np.mean([o.accepted for o in kept])), float(np.mean(times))
 
 
-def unispec_length(tokens: Sequence[float], times: Sequence[float]) -> int:
-    """The draft length that UniSpec's calibration chooses; both by length, from 0 on."""
-    longest = len(times) - 1
-    lengths = np.arange(longest + 1, dtype=float)
-    inner = np.linspace(0, longest, KNOTS)
+def unispec_length(sizes: Sequence[int], tokens: Sequence[float], times: Sequence[float]) -> int:
+    """The draft length that UniSpec's calibration chooses.
+
+    sizes: the lengths that were measured, ascending. tokens, times: of a step at each of them.
+    """
+    least, longest = sizes[0], sizes[-1]
+    lengths = np.array(sizes, dtype=float)
+    inner = np.linspace(least, longest, KNOTS)
     beyond = (inner[1] - inner[0]) * np.arange(1, DEGREE + 1)
     knots = np.concatenate([inner[0] - beyond[::-1], inner, inner[-1] + beyond])
     basis = BSpline.design_matrix(lengths, knots, DEGREE).toarray()
@@ -89,7 +94,7 @@ def unispec_length(tokens: Sequence[float], times: Sequence[float]) -> int:
     accepted = np.polynomial.Polynomial.fit(lengths, tokens, deg=3)
     found = differential_evolution(
         lambda g: -float(accepted(g[0]) / time(g[0])),
-        [(0, longest)],
+        [(least, longest)],
         seed=42,
         maxiter=1000,
         atol=1e-6,

@@ -140,7 +140,9 @@ def main(
 ) -> None:
     """Print one table per set of texts, with one row per method."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
-    drafting = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary))
+    drafting = Drafting(
+        dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else [])
+    )
     make_text = recorder(draft_model, tokenizer, steps)
     names = ["dictionary", "copy", *(["draft"] if draft_model else [])]
     conditions = {name: replace(drafting, method=name) for name in names}

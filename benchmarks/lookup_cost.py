@@ -20,7 +20,7 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.lookup import DictionarySource
+from tokalign.runtime.draft.lookup import DictionarySource, dictionary_sources
 from tokalign.runtime.draft.mixing import Mixer
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
@@ -71,7 +71,7 @@ def main(target: str, text: Path, text_field: str, dictionary: Path | None, toke
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     texts = tokenizer.encode_batch(read_texts(text, field=text_field))
     ids = [token for one in texts for token in one][:tokens]
-    table = open_dictionary(tokenizer, file=dictionary)
+    table = open_dictionary(tokenizer, files=[dictionary] if dictionary else [])
     print("| function | calls | p50 µs | p99 µs | calls per round |\n|---|---|---|---|---|")
     for owner, name in TIMED:
         # One at a time, so that no clock is inside another.
@@ -80,7 +80,7 @@ def main(target: str, text: Path, text_field: str, dictionary: Path | None, toke
         setattr(owner, name, timed(original, times))
         sources: list[Source] = [ContextCopy()]
         if table is not None:
-            sources.append(DictionarySource(table))
+            sources += dictionary_sources(table)
         hybrid = Hybrid(sources, costs=lambda: ASSUMED_COSTS, max_tokens=16)
         rounds = sum(isinstance(event, Round) for event in replay(ids, hybrid))
         setattr(owner, name, original)

@@ -37,7 +37,7 @@ def main() -> None:
     folder = shipped(TABLES) / "bielik"
     target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     file = folder / "pl.dictionary.tok"
-    measure(file.name, lambda: open_dictionary(target, file=file))
+    measure(file.name, lambda: open_dictionary(target, files=[file]))
     for name in ("llama3.2", "qwen2.5"):
         draft: Tokenizer[DraftId] = resolve_tokenizer(name).tokenizer
         path = folder / f"{name}.alignment.tok"

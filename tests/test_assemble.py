@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import mlx_lm
@@ -21,6 +22,8 @@ from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.travelling import pull_tables, push_tables
 
 PROMPT = "Zażółć gęślą"
 
@@ -28,6 +31,8 @@ PROMPT = "Zażółć gęślą"
 @dataclass(frozen=True)
 class Files:
     """Models and tables; `bare` is the target again, without tables in its folder."""
+
+    own: Path
 
     target: Path
     bare: Path
@@ -50,6 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         bare=bare,
         draft=draft,
         dictionary=write_dictionary(folder / "other.dictionary.tok", ours, " Zażółć gęślą jaźń"),
+        own=write_dictionary(folder / "own.dictionary.tok", ours, " jaźń gęślą", language="me"),
         alignment=write_alignment(folder / "a.alignment.tok", theirs, ours),
     )
 
@@ -93,6 +99,10 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
         "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
         {"bare": True, "draft": "DRAFT", "dictionary": "DICTIONARY", "alignment": "ALIGNMENT"},
     ),
+    "several dictionaries": (
+        "--dictionary DICTIONARY --dictionary OWN --language pl",
+        {"dictionary": ["DICTIONARY", "OWN"], "language": ["pl"]},
+    ),
     "only a dictionary": ("--method dictionary", {"method": "dictionary"}),
     "a draft model without use": (
         "--draft DRAFT --method copy",
@@ -115,6 +125,8 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def sections(table: Any) -> Any:
     """The content of a table, to be compared; None for no table."""
+    if isinstance(table, Dictionaries):
+        return {name: sections(one) for name, one in table.by_source.items()}
     return table if table is None else {k: bytes(v) for k, v in table.to_sections().items()}
 
 
@@ -147,6 +159,7 @@ def test_command_line_and_api_assemble_the_same_decoder(
         "TARGET": files.target,
         "BARE": files.bare,
         "DICTIONARY": files.dictionary,
+        "OWN": files.own,
         "ALIGNMENT": files.alignment,
     }
     typed, given = OPTION_SETS[name]
@@ -157,7 +170,11 @@ def test_command_line_and_api_assemble_the_same_decoder(
         CliRunner().invoke(command, [*arguments, "-p", PROMPT], catch_exceptions=False)
 
     how = {
-        key: paths.get(value, value) if isinstance(value, str) else value
+        key: paths.get(value, value)
+        if isinstance(value, str)
+        else [paths.get(one, one) for one in value]
+        if isinstance(value, list)
+        else value
         for key, value in given.items()
     }
     model, tokenizer = mlx_lm.load(str(files.bare if how.pop("bare", None) else files.target))
@@ -190,6 +207,42 @@ def test_tables_beside_the_model_come_before_a_computed_one(files: Files) -> Non
     assert notes[-1].startswith("alignment -> computed now")
 
 
+@pytest.mark.parametrize("place", ["beside", "pulled"])
+def test_tables_that_were_pushed_or_pulled_are_found_by_command_and_api(
+    files: Files,
+    place: str,
+    decoders: list[Decoder],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside the model, where `push` and a download of the model put them; or where `pull` does."""
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
+    model = tmp_path / "model"
+    copytree(files.bare, model)
+    if place == "beside":
+        push_tables([files.dictionary], str(model))
+        path = model / "tokalign" / files.dictionary.name
+    else:
+        (tmp_path / "repository").mkdir()
+        push_tables([files.dictionary], str(tmp_path / "repository"))
+        [path] = pull_tables(str(tmp_path / "repository"))
+    with pytest.raises(Assembled):
+        CliRunner().invoke(command, ["--target", str(model), "-p", PROMPT], catch_exceptions=False)
+    notes: list[str] = []
+    with pytest.raises(Assembled):
+        tokalign.stream_generate(*mlx_lm.load(str(model)), PROMPT, note=notes.append)
+    assert f"dictionary -> {path}" in notes
+    for decoder in decoders:
+        assert decoder.drafting.dictionary is not None
+    assert_equal(*decoders)
+
+
+def test_where_there_is_no_dictionary_a_note_says_how_to_get_one(files: Files) -> None:
+    notes: list[str] = []
+    load_decoder(str(files.bare), None, DraftingOptions(), note=notes.append)
+    assert any("tokalign build" in line and "tokalign pull" in line for line in notes)
+
+
 def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) -> None:
     notes: list[str] = []
     options = DraftingOptions(method="copy", num_draft_tokens=2)
@@ -208,6 +261,10 @@ def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) ->
         {"translation": "context:0"},
         {"num_draft_tokens": 0},
         {"order": ("copy", "magic")},
+        {"language": "pl,,en"},
+        {"language": ["pl", 3]},
+        {"dictionary": [3]},
+        {"dictionary": 3},
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused_at_once(wrong: dict[str, Any]) -> None:

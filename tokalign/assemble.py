@@ -9,7 +9,7 @@ places in `tables/finding.py`; without a table, an alignment is computed. What w
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from os import PathLike
@@ -33,6 +33,7 @@ from tokalign.runtime.methods import (
     choose_translation,
 )
 from tokalign.tables.alignment import Alignment
+from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath, open_alignment, open_dictionary
 from tokalign.tokenizer.registry import resolve_model
@@ -64,8 +65,9 @@ class DraftingOptions:
     translation: one of TRANSLATIONS; None to choose it by the tokenizers.
     num_draft_tokens: None to have every round choose its own by expected gain, zero included.
     alternatives, order, draft_rows: as in `Drafting`.
-    dictionary, alignment: files; None to look for them.
-    language: of the dictionary; None for the only one there is.
+    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
+        dictionaries of these languages are looked for besides. With neither, one of every language.
+    alignment: a file; None to look for it.
     Raises: UsageError for a name or number that cannot be honoured.
     """
 
@@ -75,8 +77,8 @@ class DraftingOptions:
     alternatives: int = DEFAULT_ALTERNATIVES
     draft_rows: int | None = None
     order: Sequence[str] = HYBRID_ORDER
-    dictionary: FilePath | None = None
-    language: str | None = None
+    dictionary: FilePath | Sequence[FilePath] | None = None
+    language: str | Sequence[str] | None = None
     alignment: FilePath | None = None
 
     def __post_init__(self) -> None:
@@ -87,16 +89,33 @@ class DraftingOptions:
         if self.draft_rows is not None:
             require_integer("draft_rows", self.draft_rows, least=1, most=_MOST_ROWS)
         require_texts("order", self.order)
-        for name in ("translation", "language"):
-            if getattr(self, name) is not None:
-                require_text(name, getattr(self, name))
-        for name in ("dictionary", "alignment"):
-            if not isinstance(getattr(self, name), str | PathLike | None):
-                raise UsageError(f"{name} has to be a path, not {shown(getattr(self, name))}")
+        if self.translation is not None:
+            require_text("translation", self.translation)
+        require_texts("language", _several(self.language))
+        if not all(self.languages):
+            raise UsageError(
+                f"language {shown(self.language)} has an empty name; give names such as pl or "
+                "pl,en, or leave it out for every language"
+            )
+        for name, files in (("dictionary", self.dictionaries), ("alignment", (self.alignment,))):
+            for file in files:
+                if not isinstance(file, str | PathLike | None):
+                    raise UsageError(f"{name} has to be a path, not {shown(file)}")
         choose_method(self.method, draft=True, dictionary=True)
         check_translation(self.translation)
         check_draft_tokens(self.num_draft_tokens)
         check_order(self.order)
+
+    @property
+    def dictionaries(self) -> tuple[FilePath, ...]:
+        """The dictionary files that are named."""
+        return _several(self.dictionary)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages that are named."""
+        given = _several(self.language)
+        return tuple(name.strip() for names in given for name in names.split(","))
 
     @property
     def uses_model(self) -> bool:
@@ -224,6 +243,7 @@ def assemble(
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
 
+    options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
     drafting = choose_drafting(
         target.tokenizer,
@@ -262,7 +282,11 @@ def choose_drafting(
     dictionary = None
     if options.uses_dictionary:
         dictionary = open_dictionary(
-            target, file=options.dictionary, beside=beside, language=options.language, note=note
+            target,
+            files=options.dictionaries,
+            languages=options.languages,
+            beside=beside,
+            note=note,
         )
     method = choose_method(
         options.method, draft=draft is not None, dictionary=dictionary is not None
@@ -324,6 +348,12 @@ _computed: dict[tuple[str, str], Alignment] = {}
 _computing = Lock()
 
 
+def _several(given: Any) -> tuple[Any, ...]:
+    """One value or several as a tuple; None stands for none."""
+    single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Iterable)
+    return (() if given is None else (given,)) if single else tuple(given)
+
+
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
     """The draft model, or its name, if the method uses one; `note` is told if it does not."""
     if draft is None or options.uses_model:
@@ -332,13 +362,42 @@ def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | No
     return None
 
 
+def _what_caches_allow(
+    target: LanguageModel[TargetId],
+    draft: LanguageModel[DraftId] | None,
+    options: DraftingOptions,
+    note: Note,
+) -> tuple[DraftingOptions, LanguageModel[DraftId] | None]:
+    """What is left of method auto with models whose caches cannot be rewound; `note` is told.
+
+    A method that was asked for by its name is left as it is: opening the session is the error then.
+    """
+    from tokalign.runtime.mlx.cache import kinds_without_rewinding
+
+    if options.method != AUTO:
+        return options, draft
+    cannot = "keeps its context in {}, which cannot be rewound after a rejected guess: {}"
+    if kinds := kinds_without_rewinding(target.model):
+        note(f"the target {cannot.format(', '.join(kinds), 'it decodes plainly')}")
+        return replace(options, method="plain"), None
+    if draft is not None and (kinds := kinds_without_rewinding(draft.model)):
+        note(f"the draft model {cannot.format(', '.join(kinds), 'it is not used')}")
+        draft = None
+    return options, draft
+
+
 def _explanation(drafting: Drafting, *, with_model: bool) -> str:
     """What `auto` stands for here, and which sources are missing."""
     sources, missing = ["context copy"], []
-    if drafting.dictionary is not None:
+    if isinstance(drafting.dictionary, Dictionaries):
+        sources += drafting.dictionary.by_source
+    elif drafting.dictionary is not None:
         sources.append("dictionary")
     else:
-        missing.append("no dictionary is in use (tokalign build makes one)")
+        missing.append(
+            "no dictionary is in use (tokalign build makes one; tokalign pull NAME fetches those "
+            "of a model or table repository)"
+        )
     if with_model:
         sources.append(f"draft model, translation {drafting.translation}")
     else:

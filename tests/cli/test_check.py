@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tokalign.cli.check import command
-from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
+from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Machine, Timing
 from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.tokenizer.registry import resolve_tokenizer
@@ -51,6 +51,11 @@ def test_a_pair_is_counted_and_judged() -> None:
     for share in ("draft_token_coverage", "target_token_coverage", "byte_coverage"):
         assert 0.8 < float(str(found[share])) < 1
     assert "good fit" in str(found["verdict"])
+    machines = found["machines"]
+    assert isinstance(machines, dict)
+    assert list(machines) == list(MACHINES)
+    assert "second row takes 1.11 plain passes" in machines["Apple M4 Pro"]
+    assert "more than 21% are accepted" in machines["Apple M4 Pro"]
 
 
 @pytest.mark.slow

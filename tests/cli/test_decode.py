@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 from click.testing import CliRunner, Result
 from mlx_lm.generate import generate_step
+from mlx_lm.models.llama import Model
 from random_models import write_model
 from small_tables import write_dictionary
 
@@ -203,7 +204,7 @@ def test_every_outcome_has_its_own_style(models: dict[str, str]) -> None:
     assert same.stderr.count("rejected and corrected") == 1
 
 
-def test_colours_are_printed_on_terminals_or_on_request(
+def test_colours_are_printed_on_request(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
@@ -213,9 +214,91 @@ def test_colours_are_printed_on_terminals_or_on_request(
     assert "\x1b[" not in run(*arguments, "--no-color").output
     assert "\x1b[" not in run(*arguments, "--color", "--quiet").stderr
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert GREEN in run(*arguments).stdout
-    monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in run(*arguments).output
+    assert GREEN in run(*arguments, "--color").stdout
+
+
+def test_host_times_are_printed_on_request(models: dict[str, str]) -> None:
+    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "4", "--method", "plain"]
+    assert "tokens/s" in (usual := run(*arguments).stderr)
+    assert "host per round" not in usual
+    assert "host per round" in run(*arguments, "--verbose").stderr
+    assert "host per round" in run("--verbose", *arguments).stderr
+    assert run(*arguments, "--verbose", "False").stderr == ""
+
+
+def test_a_prompt_may_come_from_a_file(models: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text(PROMPT, "utf-8")
+    decoded = decode(models)["token_ids"]
+    arguments = ["--target", models["target"], "-m", "20", "--json", "--quiet"]
+    from_file = run(*arguments, "-p", f"@{tmp_path / 'prompt.txt'}")
+    assert json.loads(from_file.stdout)["token_ids"] == decoded
+    at_sign = json.loads(run(*arguments, "-p", "@@jan").stdout)
+    assert at_sign["prompt_tokens"] == len(
+        Tokenizer[Any].from_file(models["target"]).encode("@jan")
+    )
+    message = refused(UsageError, *arguments, "-p", "@nothing.txt")
+    assert "No such file" in message
+    assert "write @@nothing.txt" in message
+
+
+def test_the_answer_may_be_begun(models: dict[str, str], tmp_path: Path) -> None:
+    folder = copytree(models["target"], tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    begun = decode(models, "--target", str(folder), "--prefill-response", "Tak, ")
+    text = f"[user]{PROMPT}[assistant]Tak, "
+    same = decode(models, "--ignore-chat-template", "-p", text)
+    assert begun["token_ids"] == same["token_ids"]
+    assert begun["prompt_tokens"] == same["prompt_tokens"]
+
+
+def test_further_tokens_may_end_the_output(models: dict[str, str]) -> None:
+    whole = decode(models, "--method", "plain")["token_ids"]
+    last = whole[4]
+    ended = decode(models, "--method", "plain", "--extra-eos-token", str(last))
+    assert ended["token_ids"] == whole[: whole.index(last) + 1]
+    assert ended["finish_reason"] == "stop"
+    decode(models, "--extra-eos-token", "</s>", "--extra-eos-token", "a")
+    arguments = ["--target", models["target"], "-p", PROMPT]
+    for given in ("dwa żółwie", ""):
+        assert "no single token" in refused(UsageError, *arguments, "--extra-eos-token", given)
+
+
+def test_xtc_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
+    sampling = ["--temp", "0.9", "--seed", "7", "--xtc-probability", "0.7"]
+    sampling += ["--xtc-threshold", "0.0001"]
+    plain = decode(models, "--method", "plain", *sampling)
+    assert plain["token_ids"] == decode(models, "--draft", models["draft"], *sampling)["token_ids"]
+    assert plain["token_ids"] != decode(models, "--method", "plain", *sampling[:4])["token_ids"]
+
+
+def test_a_bounded_cache_is_said_to_have_no_effect_where_it_has_none(
+    models: dict[str, str],
+) -> None:
+    result = run("--target", models["target"], "-p", PROMPT, "-m", "4", "--max-kv-size", "16")
+    assert result.stderr.count("has no effect, as in mlx-lm") == 1
+    arguments = ["--target", models["target"], "-p", PROMPT, "--max-kv-size", "16"]
+    assert "exclude each other" in refused(UsageError, *arguments, "--kv-bits", "8")
+
+
+def test_drafting_stops_once_a_bounded_cache_is_full(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model that, unlike Llama, leaves its cache to mlx-lm."""
+    monkeypatch.delattr(Model, "make_cache")
+    arguments = ["--max-kv-size", "24", "-m", "60", "--num-draft-tokens", "3"]
+    plain = decode(models, "--method", "plain", *arguments[:4])
+    drafted = decode(models, "--draft", models["target"], "--method", "draft", *arguments)
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert plain["token_ids"] != decode(models, "--method", "plain", "-m", "60")["token_ids"]
+    proposed = [len(one.tree) for one in SavedRun.from_json(drafted, name="run").rounds]
+    assert proposed[0]
+    assert not any(proposed[-30:])
+    said = run("--target", models["target"], "-p", PROMPT, *arguments[:4]).stderr
+    assert said.count("drafting stops when the context has 23 tokens") == 1
 
 
 def test_the_saved_rounds_are_those_of_the_run(models: dict[str, str]) -> None:
@@ -290,7 +373,7 @@ def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_pat
     assert "tokalign build" in message
 
 
-def test_of_two_languages_one_has_to_be_chosen(
+def test_of_two_languages_both_are_followed_unless_one_is_chosen(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
@@ -300,8 +383,10 @@ def test_of_two_languages_one_has_to_be_chosen(
         write_dictionary(path, tokenizer, language=language)
     arguments = ["--target", models["target"], "-p", PROMPT, "-m", "5"]
     unsaid = run(*arguments)
-    assert (unsaid.exit_code, unsaid.stderr.count("choose one with --language")) == (0, 1)
-    assert "no dictionary is in use" in unsaid.stderr
+    assert (unsaid.exit_code, unsaid.stderr.count("chooses among them")) == (0, 1)
+    assert "hybrid of context copy, dictionary:pl, dictionary:uk" in unsaid.stderr
+    both = run(*arguments, "--language", "uk,pl")
+    assert "hybrid of context copy, dictionary:uk, dictionary:pl" in both.stderr
     said = run(*arguments, "--language", "uk")
     assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.stderr
     assert "hybrid of context copy, dictionary" in said.stderr

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from places import DEMO
 from polish import SENTENCES
+from small_tables import write_dictionary
 
 from tokalign.cli.emulate import command
 from tokalign.errors import CorpusError, MissingAssetError
@@ -100,6 +103,18 @@ def test_the_dictionary_of_a_language_is_emulated(
     refused = CliRunner().invoke(command, [*given, "uk"])
     assert isinstance(refused.exception, MissingAssetError)
     assert "language: pl" in str(refused.exception)
+
+
+def test_a_dictionary_beside_the_target_is_found(tmp_path: Path) -> None:
+    model, text = tmp_path / "model", tmp_path / "t.txt"
+    copytree(DEMO / "target", model, ignore=lambda _folder, names: ["model.safetensors"])
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(model)
+    (model / "tokalign").mkdir()
+    path = write_dictionary(model / "tokalign" / "pl.dictionary.tok", tokenizer, TEXT)
+    text.write_text(TEXT)
+    for target in (model, model / "tokenizer.json"):
+        arguments = ["--target", str(target), "--text", str(text)]
+        assert f"dictionary -> {path}\n" in CliRunner().invoke(command, arguments).stderr
 
 
 def test_prompt_tokens_are_not_counted(dictionary: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def ended(
 
 @pytest.mark.parametrize(
     ("typed", "suggested"),
-    [("--max-token", "--max-tokens"), ("--targt", "--target"), ("--extra-eos-token", None)],
+    [("--max-token", "--max-tokens"), ("--targt", "--target"), ("--logit-bias", None)],
 )
 def test_only_close_options_are_suggested(
     typed: str,

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.curve import (
+    ASSUMED_DRAFT,
+    MACHINES,
     ContextCosts,
     CostCurve,
     Machine,
@@ -76,13 +78,11 @@ def test_a_timing_is_a_median_and_its_quartiles() -> None:
 
 
 def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
-    assert {"flat", "m1-max", "m2", "m2-pro", "m2-ultra", "24-percent-per-row"} <= set(
-        shipped_names()
-    )
+    assert {"flat", "24-percent-per-row", *MACHINES.values()} == set(shipped_names())
     for name in shipped_names():
         curve = read_curve(name)
         assert len(curve.source) > 40
-        assert len(curve.rows_at(0)) > 12
+        assert len(curve.rows_at(0)) >= 8
 
 
 def test_shipped_curves_say_what_was_published() -> None:
@@ -97,6 +97,28 @@ def test_shipped_curves_say_what_was_published() -> None:
         assert study.rows_at(0)[k] + k * draft_pass == pytest.approx(
             (k + 1) * 0.071 + 1 + 0.19 * k**2
         )
+
+
+def test_curves_in_4_bits_say_what_was_reported() -> None:
+    """The ratios of the threads that their sources name, and what lies between them."""
+    rows = {name: read_curve(name).rows_at(400) for name in MACHINES.values()}
+    assert [rows["m4-pro"][m - 1] for m in (2, 3, 4, 6, 8)] == [1.11, 1.31, 1.45, 1.98, 2.45]
+    assert rows["m4-pro"][4] == pytest.approx((1.45 + 1.98) / 2)
+    assert [rows["m3-max"][m - 1] for m in (2, 4, 6, 8)] == [1.0, 1.28, 2.04, 2.5]
+    assert set(rows["m3-max"][9:32]) == {3.95}
+    assert [rows["m5-max"][m - 1] for m in (3, 8, 12, 16)] == [1.11, 2.2, 3.2, 3.9]
+    assert 1.4 <= rows["m5-max"][4] <= 1.5
+    assert rows["m5-max"][3] == pytest.approx(1.29, abs=0.02)  # another source's figure
+    assert rows["m3-ultra"][7] == 1.57
+    assert len(rows["m3-ultra"]) == 8
+
+
+def test_a_curve_without_draft_passes_can_assume_one() -> None:
+    curve = read_curve("m4-pro")
+    assert "more than 11% are accepted" in curve.expectation()
+    assert "more than 21% are accepted" in curve.expectation(assumed_draft=ASSUMED_DRAFT)
+    known = read_curve("m2-pro")  # one that knows the time of a draft pass
+    assert known.expectation(assumed_draft=0.5) == known.expectation()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
+from random_models import random_model
 
-from tokalign.evaluate.calibrate import _repeat
+from tokalign.evaluate.calibrate import CONTEXTS, _affordable_benches, _Bench, _repeat
 
 
 class Bench:
@@ -49,3 +50,43 @@ def test_a_disturbed_measurement_takes_three_times_its_budget(
 def test_a_quiet_measurement_ends_after_fifteen_repetitions() -> None:
     bench: Any = Bench(0.1)
     assert len(_repeat([bench], [1], 1e9, lambda _: None, bench.clock)[bench, "rows", 1]) == 15
+
+
+def a_long_model() -> Any:
+    """A random model that can hold every context."""
+    model = random_model(5, vocabulary=64)
+    model.args.max_position_embeddings = 2 * CONTEXTS[-1]
+    return model
+
+
+@pytest.mark.slow
+def test_what_a_row_costs_is_measured_at_three_depths_if_the_budget_allows() -> None:
+    model = a_long_model()
+    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e6)) == CONTEXTS
+    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e-9)) == CONTEXTS[:-1]
+
+
+def test_measured_passes_form_a_chain() -> None:
+    """Each pass reads the id that the last one chose, at the same depth."""
+    bench = _Bench(a_long_model(), None, 16)
+    verifier, seen = bench._verifier, []
+    original = verifier.verify
+
+    def verify(context: Any, proposal: Any) -> Any:
+        verdict = original(context, proposal)
+        seen.append((list(context.ids), len(proposal.tree), verdict))
+        return verdict
+
+    verifier.verify = verify  # type: ignore[method-assign]
+    for rows in (1, 3, 8, 1):
+        assert bench.verify(rows) > 0
+    assert [(len(ids), proposed) for ids, proposed, _ in seen] == [
+        (16, 0),
+        (16, 2),
+        (16, 7),
+        (16, 0),
+    ]
+    for (_, _, verdict), (ids, _, _) in pairwise(seen):
+        assert ids[-1] == verdict.ids[-1]
+    assert len({ids[-1] for ids, _, _ in seen}) > 1
+    assert [verdict.rows for _, _, verdict in seen][1:] == [3, 8, 1]

@@ -35,6 +35,7 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli import inspect, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, open_bundle
+from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.opening import open_alignment, open_dictionary, verify_table
 
 TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
@@ -66,11 +67,11 @@ def name_of(kind: str) -> str:
     return f"forged.{KINDS[kind]}.tok"
 
 
-def use(kind: str, **how: Any) -> object:
+def use(kind: str, *, file: str | Path | None = None, **how: Any) -> object:
     """Open the table of a kind as a run does."""
     if KINDS[kind] == "alignment":
-        return open_alignment(TARGET, DRAFT, otherwise=align, **how)
-    return open_dictionary(TARGET, **how)
+        return open_alignment(TARGET, DRAFT, otherwise=align, file=file, **how)
+    return open_dictionary(TARGET, files=[] if file is None else [file], **how)
 
 
 def assert_one_line(text: str, path: Path) -> None:
@@ -527,6 +528,17 @@ def test_a_name_is_shown_on_one_line(folder: Path, attack: str) -> None:
     notes: list[str] = []
     assert use("backoff", note=notes.append) is not None
     assert len(notes) == 2
+    assert all(note.isprintable() for note in notes)
+
+
+def test_the_names_of_several_dictionaries_are_shown_on_one_line(folder: Path) -> None:
+    for name in ("a\nb", "a\x1b[2Jb"):
+        (folder / f"{name}.dictionary.tok").write_bytes(encode_bundle(sound("backoff")))
+    notes: list[str] = []
+    table = open_dictionary(TARGET, note=notes.append)
+    assert isinstance(table, Dictionaries)
+    assert all(name.isprintable() for name in table.by_source)
+    assert len(notes) == 3
     assert all(note.isprintable() for note in notes)
 
 

@@ -16,6 +16,7 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.vocabulary import TargetId
@@ -48,15 +49,15 @@ def tables(text: list[int], size: int) -> dict[str, Dictionary]:
         ids, counts = np.unique(np.array(windows, dtype=np.uint16), axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
     ngrams = [EncodedNgram(tuple(map(TargetId, line)), 1, 1) for line in lines]
-    return {
-        "backoff": make_table(grow_tree(orders), vocabulary_size=size, max_bytes=50_000),
-        "dictspec": DictSpecTable.from_entries(best_continuations(ngrams, p_min=0.2), size),
-    }
+    one = make_table(grow_tree(orders), vocabulary_size=size, max_bytes=50_000)
+    other = DictSpecTable.from_entries(best_continuations(ngrams, p_min=0.2), size)
+    both = Dictionaries({"dictionary:one": one, "dictionary:other": other})
+    return {"backoff": one, "dictspec": other, "both": both}
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])
-@pytest.mark.parametrize("kind", ["backoff", "dictspec"])
+@pytest.mark.parametrize("kind", ["backoff", "dictspec", "both"])
 @pytest.mark.slow
 def test_a_dictionary_changes_the_rounds_and_not_the_output(
     target: LanguageModel, kind: str, method: str, sampling: str

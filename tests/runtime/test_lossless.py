@@ -68,6 +68,9 @@ def emit(
     [
         ("copy", "none"),
         ("prompt-lookup", "none"),
+        ("recycling", "none"),
+        ("sam", "none"),
+        ("unispec", "none"),
         ("draft", "naive"),
         ("draft", "context:5"),
         ("draft", "intersection"),

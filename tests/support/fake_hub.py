@@ -1,20 +1,37 @@
-"""A local server that speaks as much of the Hub's protocol as downloading a snapshot needs."""
+"""A local server that speaks as much of the Hub's protocol as snapshots and commits need."""
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0" * 40
 
 
+@dataclass
+class Hub:
+    """What a served Hub was asked. cut: paths of which only the first half arrives."""
+
+    cut: set[str] = field(default_factory=set)
+    tokens: set[str | None] = field(default_factory=set)
+    read_only: bool = False
+
+
 @contextmanager
-def serve_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
-    """Serve repositories (name -> file name -> content); yields the address for HF_ENDPOINT."""
+def serve_hub(
+    repositories: Mapping[str, MutableMapping[str, bytes]], hub: Hub | None = None
+) -> Iterator[str]:
+    """Serve repositories (name -> path -> content); yields the address for HF_ENDPOINT.
+
+    What is committed is added to `repositories`, and what was asked to `hub`.
+    """
+    seen = hub or Hub()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -23,26 +40,65 @@ def serve_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
         def do_GET(self) -> None:
             self._answer(body=True)
 
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            found = self._repository()
+            seen.tokens.add(self.headers["Authorization"])
+            if found is None:
+                self._refuse(404, "RepoNotFound")
+            elif seen.read_only:
+                self._refuse(403, "Forbidden")
+            elif "/preupload/" in self.path:
+                asked = [file["path"] for file in json.loads(data)["files"]]
+                mode = {"uploadMode": "regular", "shouldIgnore": False}
+                self._send(json.dumps({"files": [{"path": path, **mode} for path in asked]}))
+            else:
+                for line in map(json.loads, data.splitlines()):
+                    if line["key"] == "file":
+                        content = base64.b64decode(line["value"]["content"])
+                        found[1][line["value"]["path"]] = content
+                url = f"http://{self.headers['Host']}/{found[0]}/commit/{COMMIT}"
+                self._send(json.dumps({"commitUrl": url, "commitOid": COMMIT, "success": True}))
+
+        def _repository(self) -> tuple[str, MutableMapping[str, bytes]] | None:
+            return next((one for one in repositories.items() if f"/{one[0]}" in self.path), None)
+
         def _answer(self, *, body: bool) -> None:
+            seen.tokens.add(self.headers["Authorization"])
             data = self._content()
             if data is None:
-                self.send_response(404)
-                self.send_header("X-Error-Code", "RepoNotFound")
-                self.end_headers()
+                self._refuse(404, "RepoNotFound")
                 return
+            path = self._path()
             self.send_response(200)
             self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{len(data)}-{self.path.rsplit("/", 1)[-1]}"')
+            self.send_header("ETag", f'"{len(data)}-{path.replace("/", "-")}"')
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if body:
-                self.wfile.write(data)
+                self.wfile.write(data[: len(data) // 2] if path in seen.cut else data)
+
+        def _send(self, text: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def _refuse(self, status: int, code: str) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _path(self) -> str:
+            """The path of a file in its repository."""
+            return self.path.partition("/resolve/")[2].partition("/")[2]
 
         def _content(self) -> bytes | None:
-            name = next((name for name in repositories if f"/{name}" in self.path), None)
-            if name is None:
+            found = self._repository()
+            if found is None:
                 return None
-            files = repositories[name]
+            name, files = found
             if "/tree/" in self.path:
                 entries = [
                     {"type": "file", "path": file, "size": len(data), "oid": "0"}
@@ -51,7 +107,7 @@ def serve_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
                 return json.dumps(entries).encode()
             if self.path.startswith("/api/models/"):
                 return json.dumps({"id": name, "sha": COMMIT}).encode()
-            return files.get(self.path.rsplit("/", 1)[-1])
+            return files.get(self._path())
 
         def log_message(self, *_: object) -> None:
             pass

@@ -15,7 +15,7 @@ from mlx_lm.models.llama import Model, ModelArgs
 from small_tokenizers import write_tokenizer
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
@@ -100,10 +100,12 @@ def generate(
     prompt: Sequence[int] = (5, 17, 3),
     tokens: int = 40,
     session: TargetModelSession | None = None,
+    store: RowStore | None = None,
 ) -> list[int]:
     """The ids that the random model emits after `prompt`."""
     context = Context([TargetId(i) for i in prompt])
-    verifier = TargetVerifier(session or TargetModelSession(random_model()), sampling)
+    session = session or TargetModelSession(random_model())
+    verifier = TargetVerifier(session, sampling, store)
     for _ in decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)):
         pass
     return list(context.emitted)

@@ -19,9 +19,10 @@ from tokalign.build.dictionary.dictionary_bundle import (
     build_dictionary,
 )
 from tokalign.cli import verify
-from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
+from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import table_folder
 from tokalign.tables.opening import open_alignment, open_dictionary
@@ -71,6 +72,13 @@ def answer_of(**given: Any) -> int | None:
     return None if table is None else table.follow([1], 1).ids[0]  # type: ignore[list-item]
 
 
+def sources_of(**given: Any) -> dict[str, int]:
+    """What each of several dictionaries expects after the id 1, by the names of their sources."""
+    table = open_dictionary(TARGET, **given)
+    assert isinstance(table, Dictionaries)
+    return {name: one.follow([1], 1).ids[0] for name, one in table.by_source.items()}  # type: ignore[list-item]
+
+
 def test_without_a_dictionary_there_is_none(folders: Folders) -> None:
     assert answer_of() is None
 
@@ -79,7 +87,7 @@ def test_the_first_folder_wins_within_a_language(folders: Folders) -> None:
     for number, folder in reversed(list(enumerate(folders))):
         write_dictionary(folder / "any" / "pl.dictionary.tok", "pl", answer=number)
         assert answer_of(beside=folders.beside) == number
-        assert answer_of(beside=folders.beside, language="pl") == number
+        assert answer_of(beside=folders.beside, languages=["pl"]) == number
 
 
 def test_the_only_language_is_used_and_said(folders: Folders) -> None:
@@ -89,36 +97,69 @@ def test_the_only_language_is_used_and_said(folders: Folders) -> None:
     assert notes == [f"dictionary -> {path}"]
 
 
-def test_of_several_languages_none_is_used_unless_one_is_chosen(folders: Folders) -> None:
+def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folders) -> None:
     """Also where they lie in different folders: precedence holds within a language only."""
     write_dictionary(folders.named / "uk.dictionary.tok", "uk", answer=4)
+    write_dictionary(folders.user / "uk.dictionary.tok", "uk", answer=0)
     write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=1)
     notes: list[str] = []
-    assert answer_of(note=notes.append) is None
-    assert len(notes) == 1
-    for said in ("pl, uk", "--language"):
-        assert said in notes[0]
-    assert answer_of(language="uk") == 4
-    assert answer_of(language="pl") == 1
+    assert sources_of(note=notes.append) == {"dictionary:uk": 4, "dictionary:pl": 1}
+    assert len(notes) == 3
+    for said in ("dictionary:pl, dictionary:uk", "while it predicts the text", "--language"):
+        assert said in notes[-1]
+    assert answer_of(languages=["uk"]) == 4
+    assert answer_of(languages=["pl"]) == 1
+    assert sources_of(languages=["pl", "uk"]) == {"dictionary:pl": 1, "dictionary:uk": 4}
+    assert answer_of(languages=["uk", "uk"]) == 4
+
+
+def test_a_dictionary_of_a_domain_does_not_hide_the_general_one(folders: Folders) -> None:
+    """Of one language there may be several; only files of the same name stand for each other."""
+    write_dictionary(folders.named / "pulled" / "a--b" / "law.dictionary.tok", "pl", answer=1)
+    write_dictionary(folders.user / "x" / "law.dictionary.tok", "pl", answer=2)
+    write_dictionary(folders.user / "x" / "pl.dictionary.tok", "pl", answer=4)
+    both = {"dictionary:law": 1, "dictionary:pl": 4}
+    assert sources_of() == sources_of(languages=["pl"]) == both
+
+
+def test_what_was_built_comes_before_what_was_pulled(folders: Folders) -> None:
+    for place in (folders.user / "pulled" / "a--b", folders.user / "z"):
+        write_dictionary(place / "pl.dictionary.tok", "pl", answer=1 if place.name == "z" else 2)
+        assert answer_of() == (1 if place.name == "z" else 2)
+
+
+def test_a_language_joins_the_files_that_are_named(folders: Folders, tmp_path: Path) -> None:
+    """A general dictionary that is found, and one of a domain or a person."""
+    law = write_dictionary(tmp_path / "law.dictionary.tok", "pl", answer=1)
+    own = write_dictionary(tmp_path / "own.dictionary.tok", "en", answer=2)
+    write_dictionary(folders.user / "uk.dictionary.tok", "uk", answer=4)
+    general = write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=0)
+    assert answer_of(files=[law]) == 1, "a file that is named is used alone"
+    assert sources_of(files=[law, own]) == {"dictionary:pl": 1, "dictionary:en": 2}
+    assert sources_of(files=[law], languages=["uk"]) == {"dictionary:pl": 1, "dictionary:uk": 4}
+    both = {"dictionary:law": 1, "dictionary:pl": 0}
+    assert sources_of(files=[law], languages=["pl"]) == both
+    assert sources_of(files=[law, general, law]) == both, "of one language: by their names"
+    again = write_dictionary(tmp_path / "b" / "law.dictionary.tok", "pl", answer=3)
+    assert sources_of(files=[law, again]) == {"dictionary:law-1": 1, "dictionary:law-2": 3}
 
 
 def test_a_language_that_is_not_there_names_those_that_are(folders: Folders) -> None:
     with pytest.raises(MissingAssetError, match=r"language: none; build one.*--language de"):
-        answer_of(language="de")
+        answer_of(languages=["de"])
     write_dictionary(folders.user / "pl.dictionary.tok", "pl")
     write_dictionary(folders.user / "x.dictionary.tok", None)
     with pytest.raises(MissingAssetError, match=r"language: pl, unnamed; .*--language de"):
-        answer_of(language="de")
+        answer_of(languages=["de"])
 
 
 def test_a_named_file_is_used_whatever_its_language(folders: Folders, tmp_path: Path) -> None:
     path = write_dictionary(tmp_path / "uk.dictionary.tok", "uk")
     write_dictionary(folders.user / "pl.dictionary.tok", "pl", answer=1)
     for file in (path, str(path)):
-        assert answer_of(file=file) == 3
-        assert answer_of(file=file, language="uk") == 3
-    with pytest.raises(UsageError, match="language uk, not pl"):
-        answer_of(file=path, language="pl")
+        assert answer_of(files=[file]) == 3
+        assert answer_of(files=[file], languages=["uk"]) == 3
+    assert sources_of(files=[path], languages=["pl"]) == {"dictionary:uk": 3, "dictionary:pl": 1}
 
 
 def test_an_empty_variable_counts_as_unset(
@@ -143,14 +184,14 @@ def test_a_file_with_a_damaged_header_is_passed_over(folders: Folders) -> None:
     assert notes[0].endswith("; it is not used")
     assert notes[1] == f"dictionary -> {good}"
     with pytest.raises(BundleError, match="truncated"):
-        answer_of(file=bad)
+        answer_of(files=[bad])
 
 
 def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folders) -> None:
     path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
     assert open_dictionary(DRAFT) is None
     with pytest.raises(FingerprintError, match="tokalign build --dictionary-only"):
-        open_dictionary(DRAFT, file=path)
+        open_dictionary(DRAFT, files=[path])
     write_bundle(folders.user / "d.alignment.tok", build_alignment(DRAFT, TARGET, []))
     assert open_alignment(TARGET, DRAFT, otherwise=align).merge_sites is not None
     notes: list[str] = []
@@ -170,7 +211,7 @@ def test_a_dictionary_with_a_damaged_byte_is_not_used(folders: Folders, named: b
     notes: list[str] = []
     if named:
         with pytest.raises(BundleError, match=r"pl\.dictionary\.tok is damaged.*tokalign build"):
-            open_dictionary(TARGET, file=path)
+            open_dictionary(TARGET, files=[path])
     else:
         assert open_dictionary(TARGET, note=notes.append) is None
         assert len(notes) == 1
@@ -219,7 +260,7 @@ def test_a_table_that_lacks_any_one_section_is_refused(tmp_path: Path, kind: str
     def open_for_decoding() -> object:
         if kind == "alignment":
             return open_alignment(TARGET, DRAFT, otherwise=align, file=path)
-        return open_dictionary(TARGET, file=path)
+        return open_dictionary(TARGET, files=[path])
 
     assert_every_section_is_needed(small_bundle(kind, tmp_path), path, open_for_decoding)
 
@@ -233,7 +274,7 @@ def test_a_shipped_table_that_lacks_any_one_section_is_refused(
 
     def open_for_decoding() -> object:
         if draft is None:
-            return open_dictionary(target, file=path)
+            return open_dictionary(target, files=[path])
         return open_alignment(target, request.getfixturevalue(draft), otherwise=align, file=path)
 
     shipped_bundle = open_bundle(shipped(TABLES) / "bielik" / file)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,7 +100,7 @@ def test_a_path_that_does_not_exist_is_a_missing_asset() -> None:
 
 FIRST, SECOND = (f"model-0000{part}-of-00002.safetensors" for part in (1, 2))
 INDEX = {"weight_map": {"embedding": FIRST, "head": SECOND}}
-WHOLE: Mapping[str, bytes] = {
+WHOLE: dict[str, bytes] = {
     "config.json": b"{}",
     "tokenizer.json": json.dumps(TINY).encode(),
     "tokenizer_config.json": b"{}",

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+from mlx_lm.models.cache import make_prompt_cache
+
 from tokalign.arguments import require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
 from tokalign.runtime.chat import encode_prompt
@@ -140,7 +142,7 @@ def split_cache(
     """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm."""
     if prompt_cache is None:
         return None, None
-    count = len(model.layers)
+    count = len(make_prompt_cache(model))  # some layers share a cache, and some have none
     is_cache = isinstance(prompt_cache, list) and all(
         hasattr(layer, "is_trimmable") for layer in prompt_cache
     )

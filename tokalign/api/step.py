@@ -108,6 +108,7 @@ def speculative_generate_step(
         max_tokens=None if max_tokens < 0 else max_tokens,
         context_length=target_session.context_length,
         drafted_length=target_session.rewindable,
+        quantized_from=target_session.quantized_from,
         drafts_last_id=True,
     )
     events = decode(context, drafter, TargetVerifier(target_session, chooser), limits=limits)

@@ -83,8 +83,8 @@ def stream_generate(
     num_draft_tokens: int | None = None,
     alternatives: int = DEFAULT_ALTERNATIVES,
     order: Sequence[str] = HYBRID_ORDER,
-    dictionary: FilePath | None = None,
-    language: str | None = None,
+    dictionary: FilePath | Sequence[FilePath] | None = None,
+    language: str | Sequence[str] | None = None,
     alignment: FilePath | None = None,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
@@ -114,16 +114,16 @@ def stream_generate(
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
     method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
-        "draft", "hybrid", "hybrid-fixed".
+        "draft", "hybrid", "hybrid-fixed", "recycling", "sam", "unispec".
     translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
         "exact". By default "none" if the tokenizers are equal, else "exact".
     num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
         included, by expected gain; what is learned about these models serves later calls.
     alternatives: tokens that the draft model proposes besides its first one, in a tree.
     order: the order in which "hybrid-fixed" asks its sources.
-    dictionary, alignment: table files to use; otherwise they are found by the tokenizers, and an
-        alignment that is not found is computed.
-    language: of the dictionary, such as "pl", where dictionaries of several languages fit.
+    dictionary, alignment: table files to use, of dictionaries one or several; otherwise they are
+        found by the tokenizers, and an alignment that is not found is computed.
+    language: of the dictionaries to use, such as "pl" or ("pl", "en"); all that fit by default.
     sampling: temperature, filters and seed; greedy decoding by default.
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.

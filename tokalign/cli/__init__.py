@@ -20,14 +20,19 @@ from tokalign.errors import MissingAssetError, OutputError, TokalignError, Usage
 _COMMANDS = {
     "bench": "Measure every way to draft against plain decoding.",
     "build": "Build the tables of a (draft, target) pair and a language.",
+    "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
     "calibrate": "Measure what passes cost on this machine.",
+    "chat": "Talk with a model; every turn computes only what is new.",
     "check": "Predict from the tokenizers alone how well a pair will work.",
     "decode": "Generate text, faster, with exactly the target's own output.",
     "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
     "inspect": "Show what is in a table file.",
     "project": "Estimate the speed-up of recorded drafts under any cost curve.",
+    "pull": "Fetch the tables of a model or of a repository of tables.",
+    "push": "Put tables into a repository, beside a model or by themselves.",
     "replay": "Measure a draft model on texts that play the target's output.",
     "report": "Show how each token of a run came about, as a page.",
+    "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     "verify": "Check a table file byte for byte.",
 }
@@ -59,7 +64,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = import_module(f"tokalign.cli.{name}").command
+        command = import_module(f"tokalign.cli.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

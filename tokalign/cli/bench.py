@@ -67,8 +67,8 @@ class Options:
     seed: int
     repeats: int
     dtype: str | None
-    dictionary: Path | None
-    language: str | None
+    dictionary: tuple[Path, ...]
+    language: tuple[str, ...]
     alignment: Path | None
     window_tokens: int | None
     ignore_chat_template: bool

@@ -54,9 +54,9 @@ def read_weights(texts: Sequence[str], files: Sequence[Path]) -> dict[str, float
     return weights
 
 
-def read_size(text: str) -> int:
+def read_size(text: str, option: str = "--memory") -> int:
     """A number of bytes, which may end in K, M or G. Raises: UsageError."""
-    match = re.fullmatch(r"([0-9]+)([KMG]?)B?", text.upper())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMG]?)B?", text.upper())
     if match is None:
-        raise UsageError(f"--memory {text} is not a size; give one such as 500M or 2G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+        raise UsageError(f"{option} {text} is not a size; give one such as 500M or 2G")
+    return int(float(match[1]) * (1 << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]))

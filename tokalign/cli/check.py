@@ -37,6 +37,7 @@ def command(
     from tokalign.build.alignment.alignment_bundle import align
     from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
+    from tokalign.cost.curve import ASSUMED_DRAFT, MACHINES, read_curve
     from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -62,10 +63,15 @@ def command(
         "verdict": _verdict(coverage, rates, same),
         "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
+    machines = {
+        device: read_curve(name).expectation(assumed_draft=ASSUMED_DRAFT)
+        for device, name in MACHINES.items()
+    }
     if as_json:
-        print_json(result)
+        print_json({**result, "machines": machines})
     else:
-        echo(table((name.replace("_", " "), value) for name, value in result.items()))
+        rows = [(name.replace("_", " "), value) for name, value in result.items()]
+        echo(table([*rows, *machines.items()]))
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

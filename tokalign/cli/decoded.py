@@ -1,4 +1,4 @@
-"""What `tokalign decode` prints: tokens coloured by outcome, and the statistics of a run."""
+"""What `decode` and `chat` print: tokens coloured by outcome, and the statistics of a run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,15 @@ def styled(text: str, outcome: Outcome) -> str:
     return f"{style}{text}{_RESET}" if style else text
 
 
-def as_text(summary: Mapping[str, Any]) -> str:
-    """The statistics as a table; `summary` as of `Generation.summary`."""
+def as_text(summary: Mapping[str, Any], *, host_times: bool = False) -> str:
+    """The statistics as a table; `summary` as of `Generation.summary`.
+
+    host_times: also what the host did between the passes, for those who work on the code.
+    """
+    times = [
+        ("host per round", _milliseconds(summary["host_ms_per_round"])),
+        ("translation", _milliseconds(summary["translation_ms_per_round"])),
+    ]
     sources = [
         f"{source} {counts['accepted']}" + (f"/{counts['proposed']}" if counts["proposed"] else "")
         for source, counts in summary["per_source"].items()
@@ -42,8 +49,7 @@ def as_text(summary: Mapping[str, Any]) -> str:
             ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
             ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
             ("by source", ", ".join(sources)),
-            ("host per round", _milliseconds(summary["host_ms_per_round"])),
-            ("translation", _milliseconds(summary["translation_ms_per_round"])),
+            *(times if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),
             ("finished", summary["finish_reason"]),
         ]

@@ -18,8 +18,10 @@ order_option = click.option(
 )
 language_option = click.option(
     "--language",
-    metavar="CODE",
-    help="Language of the dictionary, where dictionaries of several languages fit.",
+    multiple=True,
+    metavar="CODES",
+    help="Languages of the dictionaries that are looked for, such as pl or pl,en; repeatable. "
+    "Default: every language, unless --dictionary is given.",
 )
 translation_option = click.option(
     "--translation",
@@ -40,7 +42,11 @@ draft_rows_option = click.option(
     help="Have the hybrid propose N tokens in every round, whatever they cost; for experiments.",
 )
 dictionary_option = click.option(
-    "--dictionary", type=_PATH, metavar="FILE", help="A .dictionary.tok file; else one is found."
+    "--dictionary",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A .dictionary.tok file, repeatable; each is a source of its own. Else they are found.",
 )
 alignment_option = click.option(
     "--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file; else one is found."

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 def command(
     *,
     method: str,
-    dictionary: Path | None,
-    language: str | None,
+    dictionary: tuple[Path, ...],
+    language: tuple[str, ...],
     order: str,
     target: str,
     text_file: Path,
@@ -92,7 +92,7 @@ def command(
     )
     resolved: Resolved[TargetId] = resolve_tokenizer(target)
     tell(resolved.description)
-    drafting = choose_drafting(resolved.tokenizer, None, options, note=tell)
+    drafting = choose_drafting(resolved.tokenizer, None, options, beside=resolved.folder, note=tell)
     costs = Costs(rows=(1.0, 1.0 + row_cost))
     drafting = replace(drafting, costs=lambda: costs)
     encoded = resolved.tokenizer.encode_batch(read_texts(text_file, field=field, limit=limit))

@@ -1,4 +1,4 @@
-"""What every subcommand shares: data on stdout, progress on stderr, colours only where wanted.
+"""What every subcommand shares: data on stdout, progress on stderr.
 
 How text gets out, and what happens if it does not: `streams.py`.
 """
@@ -6,7 +6,6 @@ How text gets out, and what happens if it does not: `streams.py`.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,13 +69,6 @@ def note(message: str, *, quiet: bool = False) -> None:
     """
     if not quiet:
         tell(one_line(message))
-
-
-def colours_wanted() -> bool:
-    """Whether to colour stdout: with FORCE_COLOR or on a terminal, but never with NO_COLOR."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 @contextmanager

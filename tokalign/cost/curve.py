@@ -20,6 +20,24 @@ from tokalign.errors import UsageError
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
 
+MACHINES = {
+    "Apple M1 Max": "m1-max",
+    "Apple M2": "m2",
+    "Apple M2 Pro": "m2-pro",
+    "Apple M2 Ultra": "m2-ultra",
+    "Apple M3 Max": "m3-max",
+    "Apple M3 Ultra": "m3-ultra",
+    "Apple M4 Pro": "m4-pro",
+    "Apple M5 Max": "m5-max",
+}
+"""The shipped curves of real machines, by the name that mlx gives the device."""
+
+ASSUMED_DRAFT = 0.1
+"""Time of a draft pass in plain passes, where it is unknown.
+
+Passes are bound by memory, so this is a draft model with a tenth of the target's bytes.
+"""
+
 
 class Timing(NamedTuple):
     """Seconds: the median of some repetitions, and the lower and upper quartile."""
@@ -111,13 +129,16 @@ class CostCurve:
         """Whether the curve was measured on another machine or for other models."""
         return self.machine != machine
 
-    def expectation(self) -> str:
-        """Say in a sentence what the curve means for someone who wants to decode faster."""
+    def expectation(self, *, assumed_draft: float = 0.0) -> str:
+        """Say in a sentence what the curve means for someone who wants to decode faster.
+
+        assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
+        """
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
         second = f"on {device} verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
-            drafting = self.draft_pass_at(0) or 0.0
+            drafting = self.draft_pass_at(0) or assumed_draft * rows[0]
             pays = (rows[1] + drafting) / rows[0] - 1
             return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
         if not length:

@@ -3,6 +3,10 @@
 Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
 
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts.
+Passes form a chain, as in decoding: each one reads the id that the last one chose, so that none can
+begin before the last has ended. Passes that do not depend on each other overlap on the device, and
+their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes for 8 rows where a
+chain takes 1.57).
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
 programs affect all alike; the first one is a warm-up in which kernels are compiled. Where other
 programs disturb the times, measuring goes on beyond its budget, and the curve says how far the
@@ -37,8 +41,15 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 33
-CONTEXTS = (128, 1024)
-"""How many ids precede the measured passes."""
+CONTEXTS = (128, 1024, 4096)
+"""How many ids precede the measured passes: what a row costs depends on how far it looks back."""
+
+_READING_SHARE = 0.25
+"""The longest context is measured if reading it takes at most this share of the budget."""
+
+_BRIEF_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 13, 16)
+_BRIEF_CONTEXT, _BRIEF_BUDGET = 128, 3.0
+"""What a first impression of a machine is made from."""
 
 _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
 """Measured where every count would take too long: no chip is known to have a step between them."""
@@ -47,7 +58,7 @@ _DRAFT_STEPS = 4
 _LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 15
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which measuring goes on."""
-_EXTENSION = 3
+_EXTENSION = 3.0
 """How many times its budget and repetitions a disturbed measurement may take."""
 
 
@@ -64,13 +75,32 @@ def measure_curve(
     necessary, and three times the budget is used on a machine that other programs disturb.
     advance: told the share of the budget spent since the last call.
     """
-    benches = [_Bench(target, draft, length) for length in _possible_contexts(target)]
+    benches = _affordable_benches(target, draft, budget)
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]
     slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]  # compiled now
     one_repetition = sum(slowest) / 2 * MOST_ROWS
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
     times = _repeat(benches, rows, budget, advance)
+    return _curve(target, draft, benches, times)
+
+
+def measure_briefly(
+    target: Any, draft: Any = None, *, advance: Callable[[float], object] = lambda _: None
+) -> CostCurve:
+    """Measure a curve in about three seconds: few counts of rows, after a short context only.
+
+    A slow machine takes longer: about 75 passes of the target, after 128 ids of prompt.
+    advance: as in `measure_curve`, which knows more in the end.
+    """
+    bench = _Bench(target, draft, min(_BRIEF_CONTEXT, *_possible_contexts(target)))
+    times = _repeat([bench], _BRIEF_ROWS, _BRIEF_BUDGET, advance, extension=1)
+    return _curve(target, draft, [bench], times)
+
+
+def _curve(
+    target: Any, draft: Any, benches: Sequence[_Bench], times: dict[_Key, list[float]]
+) -> CostCurve:
     costs = tuple(_costs(bench, times) for bench in benches)
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
@@ -96,6 +126,7 @@ class _Bench:
 
     def __post_init__(self) -> None:
         size = max(2, int(getattr(self.target.args, "vocab_size", 1000)))
+        self._chosen = TargetId(0)
         self._ids = [TargetId(i * 7919 % size) for i in range(self.length + MOST_ROWS)]
         self._verifier = TargetVerifier(TargetModelSession(self.target), Sampling())
         self._draft = None if self.draft is None else DraftModelSession(self.draft)
@@ -103,13 +134,18 @@ class _Bench:
         self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
 
     def verify(self, rows: int) -> float:
-        """Seconds of a round that verifies `rows` rows, host and device one after the other."""
-        context = Context(self._ids[: self.length])
+        """Seconds of a round that verifies `rows` rows, host and device one after the other.
+
+        The last id of its context is the one that the round before chose.
+        """
+        context = Context([*self._ids[: self.length - 1], self._chosen])
         proposed = tuple(self._ids[self.length : self.length + rows - 1])
         proposal = Proposal(tree=TokenTree.chain(proposed, ""))
         began = perf_counter()
-        self._verifier.verify(context, proposal)
-        return perf_counter() - began
+        verdict = self._verifier.verify(context, proposal)
+        seconds = perf_counter() - began
+        self._chosen = verdict.ids[-1]
+        return seconds
 
     def run_ahead(self, rounds: int = 6) -> list[float]:
         """Seconds of rounds of plain decoding that run ahead, from verdict to verdict."""
@@ -138,8 +174,13 @@ def _repeat(
     budget: float,
     advance: Callable[[float], object],
     clock: Callable[[], float] = perf_counter,
+    *,
+    extension: float = _EXTENSION,
 ) -> dict[_Key, list[float]]:
-    """Time everything, repetition by repetition, as long as the budget lasts."""
+    """Time everything, repetition by repetition, as long as the budget lasts.
+
+    extension: how many times the budget a disturbed measurement may take.
+    """
     times: dict[_Key, list[float]] = defaultdict(list)
     start = clock()
     for repetition in count():
@@ -149,7 +190,7 @@ def _repeat(
         if repetition > _LEAST_REPETITIONS:
             disturbed = _spread(Timing.of(times[benches[0], "rows", 1])) > _DISTURBED
             share = max((began - start) / budget, repetition / (_MOST_REPETITIONS + 1))
-            if share >= (_EXTENSION if disturbed else 1):
+            if share >= (extension if disturbed else 1):
                 break
         for key, seconds in _once(benches, rows, Random(repetition)):
             times[key].append(seconds)
@@ -187,6 +228,21 @@ def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
         },
         draft_pass=Timing.of(drafted) if drafted else None,
     )
+
+
+def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
+    """A bench for each possible context, filled; the longest one only where reading it is quick.
+
+    How long that takes is told by the one before it.
+    """
+    benches: list[_Bench] = []
+    reading = 0.0  # seconds per id
+    for length in _possible_contexts(target):
+        if length == CONTEXTS[-1] and length * reading > _READING_SHARE * budget:
+            break
+        benches.append(_Bench(target, draft, length))
+        reading = benches[-1].verify(1) / length
+    return benches
 
 
 def _possible_contexts(target: Any) -> list[int]:

@@ -105,7 +105,7 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
 _ORDER = (
     PLAIN, CONTROL, "none", "naive", "context", "intersection", "exact",
-    "dictionary", "copy", "prompt-lookup", "hybrid-fixed", "hybrid",
+    "dictionary", "copy", "prompt-lookup", "recycling", "sam", "unispec", "hybrid-fixed", "hybrid",
 )  # fmt: skip
 
 

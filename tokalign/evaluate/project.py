@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tokalign.cost.curve import CostCurve
+from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
@@ -25,12 +25,6 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
-
-ASSUMED_DRAFT = 0.1
-"""Time of a draft pass in plain passes, where it is unknown.
-
-Passes are bound by memory, so this is a draft model with a tenth of the target's bytes.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

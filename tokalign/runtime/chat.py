@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, object]
 """{"role": "user", "content": "..."}, and whatever else the template reads, such as tool calls."""
 
+_MARK = "<text of the user>"
 _REMEDY = "give --ignore-chat-template to use the prompt as it is"
 
 
@@ -38,14 +39,47 @@ class ChatTemplate:
         variables: what the template reads besides, for example `tools` or `enable_thinking`.
         Raises: UsageError with the template's own complaint, if it has one.
         """
+        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
+        return self._render(messages, variables, prompt=not goes_on, goes_on=goes_on)
+
+    def render_open(self, messages: Sequence[Message], **variables: object) -> str:
+        """The text of a conversation that is to be continued.
+
+        It ends within the last message if that is the user's, else after it. No answer is begun.
+        variables, Raises: as in `render`.
+        """
+        goes_on = bool(messages) and messages[-1].get("role") == "user"
+        return self._render(messages, variables, prompt=False, goes_on=goes_on)
+
+    def render_rest(self, messages: Sequence[Message], **variables: object) -> str:
+        """What `render` writes from the text of the last message of the user on.
+
+        As in mlx-lm, it is to follow a conversation of `render_open`.
+        variables, Raises: as in `render`.
+        """
+        last = max(i for i, message in enumerate(messages) if message.get("role") == "user")
+        marked = [
+            {**message, "content": _MARK} if i == last else message
+            for i, message in enumerate(messages)
+        ]
+        return self.render(messages, **variables)[self.render(marked, **variables).index(_MARK) :]
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, object],
+        *,
+        prompt: bool,
+        goes_on: bool,
+    ) -> str:
+        """prompt: write what begins an answer. goes_on: end within the last message."""
         from jinja2 import TemplateError
 
-        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
-                    add_generation_prompt=not goes_on,
+                    add_generation_prompt=prompt,
                     continue_final_message=goes_on,
                     tokenize=False,
                     **variables,
@@ -118,6 +152,17 @@ def encode_chat(
     variables: as in `ChatTemplate.render`. Raises: UsageError.
     """
     return tokenizer.encode(template.render(messages, **(variables or {})), specials=True)
+
+
+def encode_rest(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
+    """The ids of a text that goes on in the middle of a segment, so without a dummy prefix.
+
+    Spellings of special tokens become those tokens.
+    """
+    places = [text.find(spelling) for spelling in tokenizer.spec.specials.values()]
+    cut = min([place for place in places if place >= 0], default=len(text))
+    first = tokenizer.encode_parts([text[:cut]])[0]
+    return [*first, *tokenizer.encode(text[cut:], specials=True)]
 
 
 def plain_text(messages: Sequence[Message]) -> str:

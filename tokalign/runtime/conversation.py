@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.logit_store import LogitStore
@@ -37,7 +38,7 @@ class Conversation:
         draft: DraftModelSession | None = None,
     ) -> None:
         self.decoder = decoder
-        self.target = target or decoder.open_target()
+        self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
         self._copy, self._logits = ContextCopy(), LogitStore()
 
@@ -83,6 +84,14 @@ class Conversation:
             target_session=self.target,
             draft_session=self.draft,
         )
+
+
+def _open_target(decoder: Decoder) -> TargetModelSession:
+    """A session that can be rewound to an earlier turn, if the model's cache allows it."""
+    try:
+        return decoder.open_target(rewinds=True)
+    except CacheError:
+        return decoder.open_target()
 
 
 _LEAD = 8

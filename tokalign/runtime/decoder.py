@@ -17,12 +17,12 @@ from tokalign.runtime.chat import (
     as_messages,
     encode_chat,
     encode_prompt,
+    encode_rest,
     find_template,
     plain_text,
     with_bos,
 )
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
@@ -38,9 +38,11 @@ from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.prompt_cache import PromptCache
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
@@ -94,6 +96,23 @@ class LanguageModel(Generic[Id]):
     def template(self) -> ChatTemplate | None:
         """The chat template in its folder, if there is one. Raises: as `find_template`."""
         return None if self.folder is None else find_template(self.folder)
+
+    def encode_open(
+        self,
+        messages: Sequence[Message],
+        *,
+        use_template: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[Id]:
+        """The ids of a conversation that is to be continued (`ChatTemplate.render_open`).
+
+        use_template, variables: as in `Decoder.prompt`. Raises: UsageError.
+        """
+        template = self.template if use_template else None
+        if template is None:
+            return encode_prompt(self.tokenizer, plain_text(messages))
+        text = template.render_open(messages, **(variables or {}))
+        return self.tokenizer.encode(text, specials=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +184,36 @@ class Decoder:
             return Prompt(target=ours)
         return Prompt(target=ours, draft=encode_chat(draft.tokenizer, own, messages, variables))
 
+    def rest_of_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        after: Sequence[TargetId] | None,
+        use_template: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
+        """A prompt that continues a cached one in the middle of the user's message, as in mlx-lm.
+
+        messages: the last one of the user has the text that is added. after: the ids of the cached
+        prompt; None if they are not known, and then the draft model reads the rest alone.
+        use_template, variables, Raises: as in `prompt`.
+        """
+        template = self.target.template if use_template else None
+        text = plain_text(messages)
+        if template is not None:
+            text = template.render_rest(messages, **(variables or {}))
+        tokenizer = self.target.tokenizer
+        if after is not None and opens_segment(tokenizer, after):
+            return Prompt(target=[*after, *tokenizer.encode(text, specials=True)])
+        return Prompt(target=[*(after or ()), *encode_rest(tokenizer, text)])
+
+    def continuing(self, cache: PromptCache) -> Decoder:
+        """This decoder with the cache options that a prompt cache was written with.
+
+        Raises: UsageError if other ones are asked for.
+        """
+        return replace(self, cache=cache.fitting(self.cache))
+
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
     ) -> TargetModelSession:
@@ -214,6 +263,7 @@ class Decoder:
             limits,
             context_length=context_length,
             drafted_length=target.rewindable,
+            quantized_from=target.quantized_from,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)
@@ -221,20 +271,21 @@ class Decoder:
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the draft length controller is both."""
-        drafting = self.drafting
-        if not drafting.uses_logits:
-            drafting = replace(drafting, logits=None)
-        elif drafting.logits is None:
-            drafting = replace(drafting, logits=LogitStore())
-        verifier = TargetVerifier(target, self.sampler, drafting.logits)
+        """Drafter and verifier of one request; the draft length controller is both.
+
+        Published methods draft as they do, whatever that costs; only UniSpec's draft size is chosen
+        by what is known of the machine, once.
+        """
+        drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
+        verifier = TargetVerifier(target, self.sampler, drafting.row_store)
         branches = verifier.can_branch
         neural = self.translated(prompt, draft, trees=branches)
-        if drafting.knowledge is None or drafting.method == "plain":
+        if knowledge is None or drafting.method == "plain":
             return make_drafter(drafting, neural, branches=branches), verifier
-        controller = make_controlled(
-            drafting, drafting.knowledge, verifier, neural, branches=branches
-        )
+        if drafting.is_recycling:
+            drafting = replace(drafting, costs=knowledge.costs.for_ranking)
+            return make_drafter(drafting, neural, branches=branches), verifier
+        controller = make_controlled(drafting, knowledge, verifier, neural, branches=branches)
         return controller, controller
 
     def translated(

@@ -8,26 +8,39 @@ from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
+from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
 from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
-    DictionarySource,
     PromptLookupDrafter,
+    dictionary_sources,
 )
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.recycling import (
+    RECYCLED_WIDTH,
+    SAM_COPIED,
+    SamDrafter,
+    TokenRecyclingDrafter,
+)
+from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER, MODEL_METHODS
+from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
+from tokalign.runtime.methods import (
+    DEFAULT_ALTERNATIVES,
+    HYBRID_ORDER,
+    MODEL_METHODS,
+    RECYCLING_METHODS,
+)
 from tokalign.tables.alignment import Alignment
 
 if TYPE_CHECKING:
-    from tokalign.runtime.draft.logit_store import LogitStore
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.tables.dictionary import Dictionary
 
@@ -53,6 +66,8 @@ class Drafting:
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.
     context_copy: what a conversation keeps of its text; None where a request stands alone.
+    adjacency: what the target found likely so far, for the published methods that draft from it;
+        None keeps it for a request alone. It has to be of their width.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
         for a request alone.
     draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
@@ -73,6 +88,7 @@ class Drafting:
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     context_copy: ContextCopy | None = None
+    adjacency: Adjacency | None = None
     logits: LogitStore | None = None
     draft_rows: int | None = None
     outputs: Sequence[SuffixAutomaton] = ()
@@ -90,12 +106,33 @@ class Drafting:
         """Whether the method drafts with a model if there is one."""
         return self.method in MODEL_METHODS
 
+    @property
+    def is_recycling(self) -> bool:
+        """Whether the method drafts from an adjacency matrix."""
+        return self.method in RECYCLING_METHODS
+
+    @property
+    def row_store(self) -> RowStore | None:
+        """Who is told by the verifier what the target found likely; None if the method needs none."""
+        return self.logits if self.uses_logits else self.adjacency if self.is_recycling else None
+
+    def with_stores(self) -> Drafting:
+        """The same with a store of its own, if the method needs one and has none."""
+        if self.uses_logits:
+            return self if self.logits is not None else replace(self, logits=LogitStore())
+        if not self.is_recycling or self.adjacency is not None:
+            return self
+        width = UNISPEC_WIDTH if self.method == "unispec" else RECYCLED_WIDTH
+        return replace(self, adjacency=Adjacency(width))
+
 
 def make_drafter(drafting: Drafting, neural: Drafter | None, *, branches: bool = True) -> Drafter:
     """The drafter that a method stands for, for one request. Hybrids use what sources there are.
 
     branches: whether the target can verify a tree.
     """
+    if drafting.is_recycling:
+        return _recycling(drafting, branches=branches)
     match drafting.method:
         case "plain":
             return NoDrafter()
@@ -147,7 +184,7 @@ def _by_cost(drafting: Drafting, neural: Drafter | None, branches: bool) -> Draf
 def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(DictionarySource(drafting.dictionary))
+        sources += dictionary_sources(drafting.dictionary)
     if drafting.logits is not None:
         sources += logit_sources(drafting.logits)
     return Hybrid(
@@ -158,6 +195,19 @@ def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
         branches=branches,
         mixing=drafting.mixing,
     )
+
+
+def _recycling(drafting: Drafting, *, branches: bool) -> Drafter:
+    """A published method that drafts from an adjacency matrix, which the verifier has to fill."""
+    adjacency, most = drafting.adjacency, drafting.num_draft_tokens
+    assert adjacency is not None, f"{drafting.method} was chosen without an adjacency matrix"
+    if drafting.method == "unispec":
+        size = most or draft_size(drafting.costs())
+        return UniSpecDrafter(adjacency, size=size, branches=branches)
+    recycling = TokenRecyclingDrafter(adjacency, max_tokens=most, branches=branches)
+    if drafting.method == "recycling":
+        return recycling
+    return SamDrafter(recycling, max_tokens=most or SAM_COPIED)
 
 
 def _copies(drafting: Drafting) -> list[Source]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -91,7 +91,7 @@ class Generation:
         for pieces in self.by_round():
             yield from pieces
 
-    def by_round(self) -> Iterator[list[Piece]]:
+    def by_round(self) -> Generator[list[Piece], None, None]:
         """The pieces of each round. Between two rounds a generation may be left for good."""
         with wired(self._decoder.target.model):
             for event in self.events:

@@ -9,7 +9,7 @@ drafters in `runtime/draft/`, the verifier in `verify.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,29 @@ class Verifier(Protocol):
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """Return the accepted path of the proposal and one more id."""
+        ...
+
+
+class RowStore(Protocol):
+    """Keeps what the target found likely after the rows that it verified, for later drafts."""
+
+    @property
+    def width(self) -> int:
+        """How many of the likeliest ids of every row it is told."""
+        ...
+
+    def learn(
+        self,
+        ids: Sequence[TargetId],
+        tree: TokenTree,
+        likely: NDArray[Any],
+        logprobs: NDArray[Any],
+    ) -> None:
+        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
+
+        likely: i[1 + tree, width], the likeliest next ids in any order. logprobs: of the same
+        shape, of the raw logits at temperature 1.
+        """
         ...
 
 

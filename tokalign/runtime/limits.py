@@ -20,6 +20,8 @@ class Limits:
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
     stop_ids: the first of them in the output is emitted and ends it.
     drafted_length: nothing is proposed beyond so many ids of the context.
+    quantized_from: the position from which rows see a quantized cache. No pass begins before it and
+    ends after it, because one token at a time none would.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
@@ -29,6 +31,7 @@ class Limits:
     context_length: int = UNBOUNDED
     stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
     drafted_length: int = UNBOUNDED
+    quantized_from: int = -1
     drafts_last_id: bool = False
     text: TextStream | None = None
 
@@ -38,6 +41,15 @@ class Limits:
         if self.max_tokens is not None:
             room = min(room, self.max_tokens - context.emitted_count)
         return room
+
+    def proposed(self, context: Context) -> int:
+        """How many ids in a row may be proposed."""
+        # The target adds one id of its own, so the last one need not be proposed.
+        most = self.room(context) - (not self.drafts_last_id)
+        most = min(most, self.drafted_length - len(context.ids))
+        if len(context.ids) <= self.quantized_from:
+            most = min(most, self.quantized_from - len(context.ids))
+        return max(0, most)
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""

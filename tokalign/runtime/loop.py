@@ -33,9 +33,7 @@ def decode(
     reason = None
     while reason is None and (room := limits.room(context)) > 0:
         began = clock()
-        # The target adds one id of its own, so the last one need not be proposed.
-        limit = room if limits.drafts_last_id else room - 1
-        limit = max(0, min(limit, limits.drafted_length - len(context.ids)))
+        limit = limits.proposed(context)
         proposal = drafter.propose(context, limit)
         verdict = verifier.verify(context, proposal)
         ids, reason = limits.cut(verdict.ids[:room])

@@ -17,7 +17,22 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """Asks for the method that fits what there is; see `choose_method`."""
 
-METHODS = ("plain", "dictionary", "copy", "prompt-lookup", "draft", "hybrid", "hybrid-fixed")
+RECYCLING_METHODS = ("recycling", "sam", "unispec")
+"""Published methods that draft from what the target found likely after the rows it verified.
+
+They draft as many ids in every round, whatever that costs.
+"""
+
+METHODS = (
+    "plain",
+    "dictionary",
+    "copy",
+    "prompt-lookup",
+    "draft",
+    "hybrid",
+    "hybrid-fixed",
+    *RECYCLING_METHODS,
+)
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
 """Methods that draft with a model. The hybrids also work without one."""
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.logit_store import KEPT, LogitStore
-from tokalign.runtime.interfaces import Sampler, TargetSession
+from tokalign.runtime.interfaces import RowStore, Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -19,7 +18,7 @@ class Choices(NamedTuple):
     """The target's choices, lazy, in arrays i[rows] of one or more rows each.
 
     logprobs: f[vocabulary] of each row. rows: how many rows the target computed for them.
-    likely: arrays i[rows, KEPT] and f[rows, KEPT] for the logit store, if there is one.
+    likely: arrays i[rows, width] and f[rows, width] for the store of rows, if there is one.
     """
 
     chosen: list[Array]
@@ -39,7 +38,7 @@ class TargetVerifier:
     """
 
     def __init__(
-        self, session: TargetSession, sampler: Sampler, store: LogitStore | None = None
+        self, session: TargetSession, sampler: Sampler, store: RowStore | None = None
     ) -> None:
         self._session = session
         self._sampler = sampler
@@ -96,15 +95,15 @@ class TargetVerifier:
         return Choices(chosen, logprobs, self._session.rows - fed, likely)
 
     def _likely(self, logits: Array, logprobs: Sequence[Array]) -> tuple[Array, ...]:
-        """What the logit store is to be told; nothing without one.
+        """What the store of rows is to be told; nothing without one.
 
         Processors change the log-probabilities, so with them the raw ones are computed again.
         """
         if self._store is None:
             return ()
         if self._sampler.needs_history:
-            return self._session.likeliest(logits, KEPT, normalized=False)
-        return self._session.likeliest(logprobs, KEPT)
+            return self._session.likeliest(logits, self._store.width, normalized=False)
+        return self._session.likeliest(logprobs, self._store.width)
 
     def _choose_in_tree(
         self, context: Context, proposal: Proposal, logits: Array

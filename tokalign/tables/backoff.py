@@ -120,7 +120,7 @@ class BackoffTable:
         self._probabilities = probabilities.data
         shape = parameters.shape
         # Everything a search needs, so that it reads one attribute only.
-        self._search = (
+        self._shape = (
             parameters.max_context,
             shape.start,
             shape.segments,
@@ -144,7 +144,25 @@ class BackoffTable:
 
         Cost: about 0.6 µs for each id of the longest stored suffix and for one more.
         """
-        longest, state, segments, bits, size, mask, slots = self._search
+        found = self._search(suffix)
+        if found is None:
+            return None
+        _, one, two, three = found
+        numbers = self._numbers
+        number = numbers[one] ^ numbers[two] ^ numbers[three]
+        if number >= len(self._ids):  # this context is not stored: noise
+            return None
+        return self._ids[number], self._probabilities[number] / 255
+
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """See `dictionary.Dictionary`. Cost: as `predict`."""
+        found = self._search(suffix)
+        return 0 if found is None else found[0]
+
+    def _search(self, suffix: Sequence[TargetId]) -> tuple[int, int, int, int] | None:
+        """The length of the longest stored suffix, and its three slots."""
+        longest, state, segments, bits, size, mask, slots = self._shape
+        length = 0
         found: tuple[int, int, int] | None = None
         for token in suffix[: -longest - 1 : -1]:
             state = (state ^ token) * MULTIPLIER & WORD
@@ -155,15 +173,9 @@ class BackoffTable:
             three = start + size + size + (state >> _THIRD & mask)
             if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
                 break
+            length += 1
             found = one, two, three
-        if found is None:
-            return None
-        one, two, three = found
-        numbers = self._numbers
-        number = numbers[one] ^ numbers[two] ^ numbers[three]
-        if number >= len(self._ids):  # this context is not stored: noise
-            return None
-        return self._ids[number], self._probabilities[number] / 255
+        return None if found is None else (length, *found)
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `dictionary.Dictionary`."""

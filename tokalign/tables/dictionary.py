@@ -31,6 +31,10 @@ class Dictionary(Protocol):
         """Ids that may follow a text that ends in `suffix`, and the log-odds of each."""
         ...
 
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """How many ids the longest stored context has in which `suffix` ends; 0 if none is."""
+        ...
+
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:

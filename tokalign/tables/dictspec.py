@@ -96,6 +96,11 @@ class DictSpecTable:
         found = self._trie.prefixes(key)
         return self._read(found[-1]) if found else None
 
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """See `dictionary.Dictionary`."""
+        found = self.longest_match(suffix)
+        return 0 if found is None else found.matched
+
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """See `dictionary.Dictionary`. Where no context matches, a longer continuation goes on."""
         tail = list(suffix)

@@ -2,13 +2,16 @@
 
 A fine-tune under any name finds the tables of its tokenizer. Folders are searched in this order:
 the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
-folder, where `tokalign build` writes; and the tables that come with tokalign.
+folder, where `tokalign build` writes; and the tables that come with tokalign. After each of the
+two in the middle come the tables that `tokalign pull` put there. A folder is searched together with
+the folders in it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -17,6 +20,9 @@ from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle
 
+KINDS = ("dictionary", "alignment")
+"""The kinds of tables; a file is found if its name ends in .KIND.tok."""
+
 Note = Callable[[str], None]
 """Receives one line that says what was found, or what is done instead."""
 
@@ -24,6 +30,23 @@ Note = Callable[[str], None]
 def table_folder() -> Path:
     """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder."""
     return _named_folder() or _user_folder()
+
+
+def pulled_folder() -> Path:
+    """Where `tokalign pull` writes: a folder in the table folder, searched after all others in it.
+
+    What the user has built thus comes before what others have made.
+    """
+    return table_folder() / _PULLED
+
+
+def table_files(folder: Path, kind: str) -> list[Path]:
+    """The files in a folder, and in the folders in it, that are tables by their names."""
+    found: list[Path] = []
+    for pattern in (f"*.{kind}.tok", f"*/*.{kind}.tok"):
+        with suppress(OSError):  # no folder, such as a name that is too long
+            found += sorted(folder.glob(pattern))
+    return found
 
 
 def find_tables(
@@ -52,13 +75,14 @@ def find_tables(
 
 def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
     """Table files by their names, folder by folder."""
-    folders = (beside, _named_folder(), _user_folder(), shipped(TABLES))
-    for folder in dict.fromkeys(folder for folder in folders if folder is not None):
-        for pattern in (f"*.{kind}.tok", f"*/*.{kind}.tok"):
-            try:
-                yield from sorted(folder.glob(pattern))
-            except OSError:  # no folder, such as a name that is too long
-                continue
+    own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
+    theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
+    folders = [*([] if beside is None else [beside]), *theirs, shipped(TABLES)]
+    for folder in dict.fromkeys(folders):
+        yield from table_files(folder, kind)
+
+
+_PULLED = "pulled"
 
 
 def _named_folder() -> Path | None:

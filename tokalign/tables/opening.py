@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tokalign.arguments import shown, shown_path
-from tokalign.errors import BundleError, MissingAssetError, UsageError
+from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, open_bundle, require_fingerprint
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import SOURCE, Dictionary
 from tokalign.tables.dictspec import KIND as DICTSPEC
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
@@ -41,24 +42,41 @@ Align = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment]
 def open_dictionary(
     target: Tokenizer[TargetId],
     *,
-    file: FilePath | None = None,
+    files: Sequence[FilePath] = (),
+    languages: Sequence[str] = (),
     beside: Path | None = None,
-    language: str | None = None,
     note: Note = lambda _: None,
 ) -> Dictionary | None:
-    """The dictionary in `file`, else the one found for this tokenizer, else None.
+    """The dictionary of this tokenizer; `Dictionaries` where there are several, None for none.
 
-    beside: the model's own folder. language: which one to use where dictionaries of several
-    languages are found; without it none of them is used, and `note` says how to choose. In each
-    language the first folder's dictionary is used (see `finding`).
-    Raises: BundleError for a damaged table; FingerprintError, MissingAssetError or UsageError where
-    `file` or `language` cannot be honoured.
+    files: those that are named. languages: those to look for besides, each of which has to be found
+    or be that of a named file. With neither, the dictionaries of every language are used. Of a
+    language there may be several, such as a general one and one of a domain, told apart by their
+    file names; of equal names the first folder's is used (see `finding`).
+    beside: the model's own folder. `note` is told which are used, and which cannot be.
+    Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
+    `languages` cannot be honoured.
     """
-    if file is not None:
-        return _open_named_dictionary(Path(file), target, language)
-    found = find_tables("dictionary", target=target.fingerprint, beside=beside, note=note)
-    paths = _choose(_by_language(found), language, note)
-    return _first_usable("dictionary", paths, partial(_read_dictionary, target=target), note)
+    read = partial(_read_dictionary, target=target)
+    named = {os.path.abspath(file): Path(file) for file in files}
+    opened = [read(path) for path in named.values()]
+    if languages or not files:
+        found = _by_language(
+            find_tables("dictionary", target=target.fingerprint, beside=beside, note=note), opened
+        )
+        for paths in _candidates(found, languages or list(found)):
+            others = [path for path in paths if os.path.abspath(path) not in named]
+            first = _first_usable("dictionary", others, read, note)
+            opened += [] if first is None else [first]
+    if len(opened) < 2:
+        return opened[0].table if opened else None
+    tables = _named(opened)
+    if not languages and not files:
+        note(
+            f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); each is asked "
+            "only while it predicts the text; --language or --dictionary chooses among them"
+        )
+    return Dictionaries(tables)
 
 
 def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
@@ -111,7 +129,8 @@ def open_alignment(
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "
-        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET"
+        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET, or fetch "
+        "one, if there is one, with: tokalign pull NAME"
     )
     return otherwise(draft.vocabulary, target.vocabulary)
 
@@ -121,8 +140,12 @@ def verify_table(path: Path) -> None:
 
     Raises: BundleError, MissingAssetError.
     """
-    bundle = open_bundle(path, verify=True)
-    with _errors_name(path):
+    check_tables(open_bundle(path, verify=True), shown_path(path))
+
+
+def check_tables(bundle: Bundle, name: str) -> None:
+    """Check that the tables in a verified bundle can be read. Raises: BundleError with `name`."""
+    with _errors_name(name):
         if bundle.kind == "dictionary":
             read_dictionary(bundle)
         elif bundle.kind == "alignment":
@@ -134,24 +157,36 @@ def verify_table(path: Path) -> None:
             )
 
 
-def _open_named_dictionary(
-    path: Path, target: Tokenizer[TargetId], language: str | None
-) -> Dictionary:
-    found = open_bundle(path).parameters.get("language", language)
-    if language not in (None, found):
-        raise UsageError(
-            f"{shown_path(path)} is a dictionary of language {found}, not {language}; name the "
-            "language or the file, not both"
-        )
-    return _read_dictionary(path, target=target)
+class _Opened(NamedTuple):
+    """A dictionary that was read, with its file and language."""
+
+    path: Path
+    language: str
+    table: Dictionary
 
 
-def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> Dictionary:
+def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> _Opened:
     bundle = _open_kind(path, "dictionary")
     remedy = "tokalign build --dictionary-only --target TARGET CORPUS"
     require_fingerprint(bundle, target=target.fingerprint, name=shown_path(path), remedy=remedy)
     with _errors_name(path):
-        return read_dictionary(bundle, len(target.vocabulary))
+        return _Opened(path, _language(bundle), read_dictionary(bundle, len(target.vocabulary)))
+
+
+def _named(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
+    """Several dictionaries by source: by their languages, or by file names where these are equal.
+
+    Example: pl.dictionary.tok and crh.dictionary.tok are `dictionary:pl` and `dictionary:crh`, and
+    so are pl.dictionary.tok and law.dictionary.tok, both Polish, `dictionary:pl`, `dictionary:law`.
+    """
+    labels = [one.language for one in opened]
+    if len(set(labels)) < len(labels):
+        names = (shown_path(one.path.name) for one in opened)
+        labels = [name.removesuffix(".tok").removesuffix(".dictionary") for name in names]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label}-{number}" for number, label in enumerate(labels, 1)]
+    tables = (one.table for one in opened)
+    return {f"{SOURCE}:{label}": table for label, table in zip(labels, tables, strict=True)}
 
 
 def _read_alignment(
@@ -186,32 +221,35 @@ def _first_usable(
     return None
 
 
-def _by_language(found: Iterable[tuple[Path, Bundle]]) -> dict[str, list[Path]]:
-    """The dictionaries of each language."""
-    paths: dict[str, list[Path]] = {}
+def _language(bundle: Bundle) -> str:
+    return str(bundle.parameters.get("language", "unnamed"))
+
+
+def _by_language(
+    found: Iterable[tuple[Path, Bundle]], opened: Iterable[_Opened]
+) -> dict[str, dict[str, list[Path]]]:
+    """The files found in each language, by name; a language that was opened is there too."""
+    paths: dict[str, dict[str, list[Path]]] = {one.language: {} for one in opened}
     for path, bundle in found:
-        paths.setdefault(bundle.parameters.get("language", "unnamed"), []).append(path)
+        paths.setdefault(_language(bundle), {}).setdefault(path.name, []).append(path)
     return paths
 
 
-def _choose(found: Mapping[str, list[Path]], language: str | None, note: Note) -> list[Path]:
-    """The dictionaries of a language; without one those of the only language, or none."""
-    names = ", ".join(sorted(found))
-    if language is not None:
+def _candidates(
+    found: Mapping[str, Mapping[str, list[Path]]], wanted: Sequence[str]
+) -> list[list[Path]]:
+    """For each dictionary of the wanted languages, its files.
+
+    Raises: MissingAssetError if there is none of a language.
+    """
+    for language in wanted:
         if language not in found:
             raise MissingAssetError(
                 f"no dictionary of language {language} fits this tokenizer; those that fit are of "
-                f"language: {names or 'none'}; build one with: tokalign build --dictionary-only "
-                f"--language {language}"
+                f"language: {', '.join(sorted(found)) or 'none'}; build one with: tokalign build "
+                f"--dictionary-only --language {language}"
             )
-        return found[language]
-    if len(found) > 1:
-        note(
-            f"dictionaries of several languages fit this tokenizer ({names}), and none is used; "
-            "choose one with --language"
-        )
-        return []
-    return next(iter(found.values()), [])
+    return [files for language in dict.fromkeys(wanted) for files in found[language].values()]
 
 
 def _open_kind(path: Path, kind: str) -> Bundle:
@@ -225,7 +263,7 @@ def _open_kind(path: Path, kind: str) -> Bundle:
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
+def _errors_name(path: Path | str) -> Iterator[None]:
     """Have an error in reading tables say which file they are in."""
     try:
         yield

@@ -88,6 +88,10 @@ class TokenTree:
         """The same ids with these probabilities."""
         return replace(self, probabilities=tuple(probabilities))
 
+    def guessed_by(self, source: str) -> Self:
+        """The same ids, all of them guessed by `source`."""
+        return replace(self, sources=(source,) * len(self.ids))
+
     def with_roots_of(self, other: TokenTree) -> TokenTree:
         """This tree and, as further alternatives for its first id, the other roots of `other`.
 

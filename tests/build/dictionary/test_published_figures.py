@@ -73,7 +73,7 @@ def test_the_shipped_table_saves_more(
     """published: what DictSpec's dictionary of 200,000 n-grams of the same corpora saves."""
     file = shipped(TABLES) / "bielik" / "pl.dictionary.tok"
     assert file.stat().st_size <= 5_000_000
-    table = open_dictionary(bielik, file=file)
+    table = open_dictionary(bielik, files=[file])
     assert table is not None
     saved = emulate(shared_data / "corpus" / "dev" / text, bielik, table).tokens_per_round - 1
     assert saved > 1.8 * published

@@ -16,7 +16,7 @@ from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
+from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE, Dictionary
@@ -63,7 +63,7 @@ def test_a_proposal_is_the_tables_chain_with_its_probabilities(
 @given(ids=contexts)
 def test_a_source_expects_the_tables_chain_id_by_id(kind: str, ids: Any) -> None:
     table = table_of(kind)
-    source = DictionarySource(table)
+    [source] = dictionary_sources(table)
     state = source.follow(ids)
     chain = table.follow(ids, 1 if kind == "backoff" else 8, p_min=0.0)
     for token, probability in zip(chain.ids, chain.probabilities, strict=True):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft_length.learned_costs import PassTimes
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 
 def test_times_of_counts_never_seen_follow_their_neighbours() -> None:
@@ -50,3 +50,15 @@ def test_faster_passes_are_believed_sooner_than_slower_ones() -> None:
         faster.observe(1, 0.005)
     assert faster(1) < 0.006
     assert slower(1) < 0.013
+
+
+def test_what_is_read_again_makes_proposals_dearer_and_plain_decoding_not() -> None:
+    costs = LearnedCosts(PassTimes([float(rows) for rows in range(1, 40)], weight=4))
+    before = costs.verification(4).rows
+    assert before == (1.0, 2.0, 3.0, 4.0, 5.0)
+    for _ in range(200):
+        costs.observe_rereading(3)
+    plain, *proposals = costs.verification(4).rows
+    assert plain == 1.0
+    assert proposals == pytest.approx([5.0, 6.0, 7.0, 8.0], abs=0.01)
+    assert costs.for_ranking().verify(2) == pytest.approx(5.0, abs=0.01)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from random_models import random_model
 
-from tokalign.cost.curve import ContextCosts, CostCurve, Timing, read_curve
+from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Timing, read_curve
 from tokalign.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
@@ -82,6 +82,18 @@ def test_a_stored_curve_comes_before_an_assumed_one() -> None:
     store_curve(measured_curve())
     assert opening_knowledge(target, draft, note=said.append).costs.rows(1) == 0.020
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("device", MACHINES)
+def test_a_known_machine_begins_with_its_shipped_curve(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.machine.device_name", lambda: device)
+    said: list[str] = []
+    known = opening_knowledge(random_model(0), note=said.append)
+    curve = read_curve(MACHINES[device])
+    assert known.costs.rows.table(8) == pytest.approx(curve.rows_at(128)[:8])
+    assert device in said[0]
 
 
 def test_a_pair_shares_its_knowledge_with_nobody() -> None:

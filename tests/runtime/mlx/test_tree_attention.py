@@ -160,10 +160,12 @@ def test_a_replay_accepts_a_branch() -> None:
     assert len(verdict.path) == 2
 
 
-def test_a_model_whose_cache_rotates_cannot_branch() -> None:
+def test_a_cache_that_keeps_its_first_positions_cannot_branch_and_a_window_can() -> None:
     model = random_model(vocabulary=32, seed=3)
     assert TargetModelSession(model).can_branch
-    rotating = [RotatingKVCache(max_size=64) for _ in model.layers]
+    windows = [RotatingKVCache(max_size=64) for _ in model.layers]
+    assert TargetModelSession(model, cache=windows).can_branch
+    rotating = [RotatingKVCache(max_size=64, keep=4) for _ in model.layers]
     assert not TargetModelSession(model, cache=rotating).can_branch
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.proposal import Proposal
+from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary, Ids
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -16,6 +18,8 @@ PROMPT_LOOKUP = "prompt-lookup"
 class DictionaryDrafter:
     """Proposes what usually follows the longest suffix of the context that a table knows.
 
+    table: one dictionary, or several, of which those are asked that fit the text. One object serves
+    one request.
     max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
     None for the table's own.
     """
@@ -26,25 +30,29 @@ class DictionaryDrafter:
         self._table = table
         self._max_tokens = max_tokens
         self._p_min = p_min
+        self._fit = DictionaryFit(table.by_source) if isinstance(table, Dictionaries) else None
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        return Proposal(tree=self._look_up(context.ids, min(limit, self._max_tokens)))
-
-    def _look_up(self, ids: Sequence[TargetId], limit: int) -> TokenTree:
-        return self._table.follow(ids[-MAX_CONTEXT:], limit, p_min=self._p_min)
+        ids, most = context.ids, min(limit, self._max_tokens)
+        table = self._table if self._fit is None else Dictionaries(self._fit.follow(ids))
+        return Proposal(tree=table.follow(ids[-MAX_CONTEXT:], most, p_min=self._p_min))
 
 
 class DictionarySource:
-    """A dictionary as a source of a hybrid (`hybrid.Source`)."""
+    """A dictionary as a source of a hybrid (`hybrid.Source`). One object serves one request.
 
-    def __init__(self, table: Dictionary, name: str = SOURCE) -> None:
-        self._table = table
+    fit: follows the text with all dictionaries; this one is asked only while it fits.
+    """
+
+    def __init__(self, name: str, table: Dictionary, fit: DictionaryFit) -> None:
         self.name = name
+        self._table, self._fit = table, fit
 
-    def follow(self, ids: Sequence[TargetId]) -> Ids:
+    def follow(self, ids: Sequence[TargetId]) -> Ids | None:
         """See `hybrid.Source`."""
-        return tuple(ids[-MAX_CONTEXT:])
+        fits = self.name in self._fit.follow(ids)
+        return tuple(ids[-MAX_CONTEXT:]) if fits else None
 
     def advance(self, state: Ids, token: TargetId) -> Ids:
         """See `hybrid.Source`."""
@@ -53,6 +61,13 @@ class DictionarySource:
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
         """See `hybrid.Source`."""
         return self._table.expected(state)
+
+
+def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
+    """One dictionary or several as sources, so that trust in each is learned by its name."""
+    tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
+    fit = DictionaryFit(tables)
+    return [DictionarySource(name, one, fit) for name, one in tables.items()]
 
 
 class PromptLookupDrafter:

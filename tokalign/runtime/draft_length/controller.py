@@ -90,6 +90,8 @@ class DraftLengthController:
         self._last_verdict: float | None = None
         self._model_has_read = False
         """Whether the draft model has read the prompt, so that its drafts may be timed."""
+        self._had_proposal = False
+        """Whether the round before had one: it may have left rows to be read again."""
 
     # -- as a drafter ------------------------------------------------------------------------------
 
@@ -182,7 +184,10 @@ class DraftLengthController:
         now = self._clock()
         if self._last_verdict is not None:
             self._time(proposal, verdict, now - self._last_verdict)
-        self._last_verdict = now
+            if self._had_proposal:
+                again = verdict.rows - 1 - len(proposal.tree)
+                self._knowledge.costs.observe_rereading(max(0, again))
+        self._last_verdict, self._had_proposal = now, bool(proposal.tree)
         self._learn(proposal, verdict)
         return verdict
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,8 @@ class LearnedCosts:
     drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
     they count in passes of the target. host: seconds of a round that running ahead should hide.
     plain_rounds: how many rounds of plain decoding have been timed.
+    rereading: mean number of rows that a proposal makes a later round read again. It is 0 unless
+    the target has recurrent states, which go back to where they were when an id is rejected.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class LearnedCosts:
     ) -> None:
         self.rows, self.drafts = rows, drafts
         self.plain_rounds = 0
+        self.rereading = 0.0
         self._host = host
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
         known = rows.is_calibrated
@@ -139,18 +143,26 @@ class LearnedCosts:
         return self._plain
 
     @property
+    def plain_is_known(self) -> bool:
+        """Whether `plain` is in seconds and was measured on this machine."""
+        return self._plain_times.is_calibrated
+
+    @property
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return max(0.0, self.rows(1) / self.plain - 1)
 
     def verification(self, most: int) -> Costs:
-        """Costs of verifying up to `most` ids in a round that does not run ahead."""
-        return Costs(rows=self.rows.table(most + 1))
+        """Costs of verifying up to `most` ids in a round that does not run ahead.
+
+        What will have to be read again because of them is included.
+        """
+        return Costs(rows=self._rows(most + 1))
 
     def for_ranking(self) -> Costs:
         """Costs of rows and of one draft pass, by which a hybrid ranks its chains."""
         draft_pass = 0.0 if self.drafts is None else self.draft_times(1)[0]
-        return Costs(rows=self.rows.table(_RANKED_IDS + 1), draft_pass=draft_pass)
+        return Costs(rows=self._rows(_RANKED_IDS + 1), draft_pass=draft_pass)
 
     def draft_times(self, most: int) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` passes."""
@@ -164,6 +176,10 @@ class LearnedCosts:
         if not self._plain_times.is_calibrated:
             self._plain = self._expected_plain()
 
+    def observe_rereading(self, rows: int) -> None:
+        """The round after one with a proposal read so many rows again."""
+        self.rereading += (rows - self.rereading) / _MEMORY
+
     def observe_draft(self, passes: int, seconds: float) -> None:
         """A draft of `passes` passes took `seconds`."""
         assert self.drafts is not None, "there is no draft model"
@@ -176,6 +192,14 @@ class LearnedCosts:
         self._plain = self._plain_times(1)
         if not self.rows.is_calibrated:
             self.rows.observe(1, seconds + self._host)
+
+    def _rows(self, most: int) -> tuple[float, ...]:
+        """Times of 1, 2, ..., `most` rows, of which all but the first are proposed."""
+        if not self.rereading:
+            return self.rows.table(most)
+        times = self.rows.table(most + ceil(self.rereading))
+        further = np.arange(1, most) + self.rereading
+        return times[0], *np.interp(further, np.arange(len(times)), times).tolist()
 
     def _expected_plain(self) -> float:
         """What a round that runs ahead should take, given the time of one that does not."""

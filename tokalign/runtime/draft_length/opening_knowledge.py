@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
-from tokalign.cost.curve import CostCurve, read_curve
+from tokalign.cost.curve import MACHINES, CostCurve, read_curve
 from tokalign.cost.store import find_curve
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
@@ -23,12 +23,6 @@ _MEASURED_WEIGHT = 4
 _CONTEXT = 128
 """About how many ids precede the passes."""
 
-_SHIPPED = {
-    "Apple M1 Max": "m1-max",
-    "Apple M2": "m2",
-    "Apple M2 Pro": "m2-pro",
-    "Apple M2 Ultra": "m2-ultra",
-}
 _OTHERS = "24-percent-per-row"
 
 _shared: deque[tuple[list[ref[Any]], Knowledge]] = deque(maxlen=8)
@@ -46,7 +40,7 @@ def opening_knowledge(
     curve = find_curve(machine)
     if curve is not None:
         return knowledge_from(curve, target, draft)
-    assumed = read_curve(_SHIPPED.get(machine.device, _OTHERS))
+    assumed = read_curve(MACHINES.get(machine.device, _OTHERS))
     note(
         f"verification cost not measured on {machine.device} yet: assuming that of "
         f"{assumed.name!r} until rounds tell; tokalign calibrate measures it"

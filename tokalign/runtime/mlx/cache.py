@@ -103,6 +103,12 @@ class ModelCache(Generic[Id]):
         return self._layers.rewindable
 
     @property
+    def quantized_from(self) -> int:
+        """The position from which rows see a quantized cache; -1 if none does."""
+        options = self._options
+        return -1 if options.kv_bits is None else max(1, options.quantized_kv_start)
+
+    @property
     def held(self) -> list[Id]:
         """The ids in the cache, as far as they are known."""
         self._settle_branches([])
@@ -120,8 +126,9 @@ class ModelCache(Generic[Id]):
         self._read_unread()
         kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
-        if len(ids) - kept > max(last, _SINGLE_PASS):
-            kept = self._prefill(ids, kept, len(ids) - last)
+        known = len(ids) - last
+        if len(ids) - kept > max(last, _SINGLE_PASS) or kept < self.quantized_from <= known:
+            kept = self._prefill(ids, kept, known)
         self._layers.mark(kept)
         return kept
 
@@ -152,8 +159,8 @@ class ModelCache(Generic[Id]):
         """
         self.computed += tokens.size
         model = self.model if model is None else model
-        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         self._quantize()
+        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
         self._passes += 1
@@ -183,6 +190,7 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        self._quantize()
         self._layers.hand_over()
         remember(self.layers, ids)
 
@@ -258,7 +266,14 @@ class ModelCache(Generic[Id]):
         )
 
     def _quantize(self) -> None:
+        """Quantize what the cache holds, if it is time.
+
+        mlx-lm does so after each pass, which is before the next one. By then what was rejected is
+        gone, so it does not count.
+        """
         options = self._options
+        if options.kv_bits is None or not _positions(self.layers):
+            return
         try:
             maybe_quantize_kv_cache(
                 self.layers,
@@ -273,6 +288,14 @@ class ModelCache(Generic[Id]):
                 f"{options.kv_group_size} ({reason}); choose another --kv-group-size, or leave "
                 "--kv-bits out"
             ) from error
+
+
+def kinds_without_rewinding(model: Any) -> list[str]:
+    """The kinds of caches in a model from which no position can be taken back; none, as a rule.
+
+    Such a model can only decode plainly.
+    """
+    return Layers(make_prompt_cache(model), rewinds=True).unknown_kinds
 
 
 def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
@@ -297,8 +320,13 @@ def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
 def remembered(layers: Sequence[Any]) -> list[Any] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
     ids = getattr(layers[0], _REMEMBERED, None) if layers else None
-    held = next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
+    held = _positions(layers)
     return None if ids is None or held is None or held > len(ids) else list(ids[:held])
+
+
+def _positions(layers: Sequence[Any]) -> int | None:
+    """How many positions a cache holds; None if only recurrent states could tell."""
+    return next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
 
 
 def _holds_unknown_ids(layers: Sequence[Any]) -> bool:

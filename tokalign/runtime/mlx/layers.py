@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    RotatingKVCache,
+)
 
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -30,13 +36,15 @@ class Layers:
         self.all = layers
         self._rewinds = rewinds
         self._mark: Mark | None = None
+        self._windows: list[WindowCache] = []
         self._is_open = False
 
     @property
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
         leaves = [c for c in leaves_of(self.all) if not isinstance(c, ArraysCache)]
-        return sorted({type(c).__name__ for c in leaves if not _can_take_back(c, 0)})
+        left = [c for c in leaves if not becomes_window(c)]
+        return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
 
     @property
     def rewindable(self) -> int:
@@ -51,17 +59,20 @@ class Layers:
         """Make the layers ready for a round."""
         if self._rewinds and not self._is_open:
             self._replace(_opened)
+            self._windows = [c for c in leaves_of(self.all) if isinstance(c, WindowCache)]
             self._is_open = True
+        for window in self._windows:
+            window.verifies = False
 
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
         self._replace(_closed)
-        self._is_open, self._mark = False, None
+        self._is_open, self._mark, self._windows = False, None, []
 
     def renew(self, layers: Sequence[Any]) -> None:
         """Go on with other layers."""
         self.all[:] = layers
-        self._is_open, self._mark = False, None
+        self._is_open, self._mark, self._windows = False, None, []
         self.open()
 
     def mark(self, positions: int) -> None:
@@ -69,6 +80,8 @@ class Layers:
         states = [list(c.cache) for c in leaves_of(self.all) if isinstance(c, ArraysCache)]
         if states and self._rewinds:
             self._mark = positions, states
+        for window in self._windows:
+            window.verifies = True
 
     def take_back(self, count: int, *, held: int) -> int | None:
         """Take back the last `count` of `held` positions, or more where a mark lies further back.
@@ -86,7 +99,7 @@ class Layers:
         if not all(_can_take_back(c, held - left) for c in others):
             return None
         for layer in others:
-            layer.trim(held - left)
+            _take_back(layer, held - left)
         if recurrent and self._mark is not None:
             for layer, state in zip(recurrent, self._mark[1], strict=True):
                 layer.cache = list(state)
@@ -110,20 +123,35 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def _opened(layer: Any) -> Any:
-    return WindowCache.from_rotating(layer) if _is_ring(layer) and not layer.keep else layer
+    return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
 
 
 def _closed(layer: Any) -> Any:
     return layer.to_rotating() if isinstance(layer, WindowCache) else layer
 
 
+def becomes_window(layer: Any) -> bool:
+    """Whether a session uses a `WindowCache` in the place of this cache."""
+    return _is_ring(layer) and not layer.keep
+
+
 def _is_ring(layer: Any) -> bool:
     return type(layer) is RotatingKVCache
+
+
+def _take_back(layer: Any, count: int) -> None:
+    layer.trim(count)
+    if isinstance(layer, ConcatenateKVCache) and layer.keys is not None:
+        # Its trim only lowers the offset, and the next rows would come after what was dropped.
+        layer.keys, layer.values = (
+            part[..., : layer.offset, :] for part in (layer.keys, layer.values)
+        )
 
 
 def _can_take_back(layer: Any, count: int) -> bool:
     if isinstance(layer, WindowCache):
         return layer.can_take_back(count)
-    if isinstance(layer, ChunkedKVCache):
-        return count <= int(layer.offset - layer.start_position)
+    if isinstance(layer, ChunkedKVCache):  # a row sees its chunk from the beginning
+        left = layer.offset - count
+        return bool(layer.start_position <= left // layer.chunk_size * layer.chunk_size)
     return bool(layer.is_trimmable())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import (
     QuantizedKVCache,
-    RotatingKVCache,
     load_prompt_cache,
     make_prompt_cache,
     save_prompt_cache,
@@ -34,7 +33,7 @@ from tokalign.errors import (
     MissingAssetError,
     UsageError,
 )
-from tokalign.runtime.mlx.cache import remember
+from tokalign.runtime.mlx.cache import CacheOptions, remember
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 _SUFFIX = ".safetensors"
 _REMEDY = "write it again with: tokalign cache-prompt"
 _PREFIX = "tokalign_"
-_WEIGHTS, _TOKENIZER, _IDS, _DIGEST = (
-    _PREFIX + name for name in ("weights", "tokenizer", "ids", "digest")
+_WEIGHTS, _TOKENIZER, _IDS, _OPEN, _DIGEST = (
+    _PREFIX + name for name in ("weights", "tokenizer", "ids", "open", "digest")
 )
 
 
@@ -55,18 +54,14 @@ class PromptCache:
 
     layers: as mlx-lm's functions take them. model: the name that the file gives for its model.
     ids: what the cache holds, None if the file does not say. length: how many ids that are.
+    is_open: whether it ends in a message of the user, which may go on.
     """
 
     layers: list[Any]
     model: str
     ids: tuple[TargetId, ...] | None
     length: int
-
-    @property
-    def max_kv_size(self) -> int | None:
-        """The size of its rotating caches; None if it has none."""
-        sizes = [layer.max_size for layer in self.layers if isinstance(layer, RotatingKVCache)]
-        return int(min(sizes)) if sizes else None
+    is_open: bool
 
     @property
     def kv_bits(self) -> tuple[int, int] | None:
@@ -76,14 +71,35 @@ class PromptCache:
                 return int(layer.bits), int(layer.group_size)
         return None
 
+    def fitting(self, asked: CacheOptions) -> CacheOptions:
+        """The options with which it can be continued: a quantized cache stays quantized.
+
+        Raises: UsageError if it is to be quantized in another way.
+        """
+        if self.kv_bits is None:
+            return asked
+        bits, group_size = self.kv_bits
+        if asked.kv_bits is not None and self.kv_bits != (asked.kv_bits, asked.kv_group_size):
+            raise UsageError(
+                f"the prompt cache is quantized to {bits} bits in groups of {group_size}, and not "
+                f"to {asked.kv_bits} in groups of {asked.kv_group_size}; leave --kv-bits out, or "
+                f"{_REMEDY}"
+            )
+        return replace(asked, kv_bits=bits, kv_group_size=group_size, quantized_kv_start=0)
+
 
 def write_prompt_cache(
-    path: Path, layers: list[Any], ids: Sequence[TargetId], model: LanguageModel[TargetId]
+    path: Path,
+    layers: list[Any],
+    ids: Sequence[TargetId],
+    model: LanguageModel[TargetId],
+    *,
+    is_open: bool = True,
 ) -> None:
     """Write the cache of `ids`, whole or not at all.
 
-    path: its name ends in .safetensors. Raises: UsageError for another name, and if the file cannot
-    be written.
+    path: its name ends in .safetensors. is_open: as of `PromptCache`. Raises: UsageError for
+    another name, and if the file cannot be written.
     """
     _require_suffix(path)
     told = {
@@ -92,6 +108,7 @@ def write_prompt_cache(
         _WEIGHTS: content_fingerprint(model.model),
         _TOKENIZER: model.tokenizer.fingerprint,
         _IDS: json.dumps([int(i) for i in ids]),
+        _OPEN: json.dumps(is_open),
     }
     told[_DIGEST] = _digest(layers, told)
     with appearing(path) as temporary:
@@ -120,6 +137,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         layers, told = load_prompt_cache(str(path), return_metadata=True)
         ours = any(name.startswith(_PREFIX) for name in told)
         ids = tuple(json.loads(told[_IDS])) if ours else None
+        is_open = bool(json.loads(told[_OPEN])) if ours else True
         length = int(layers[0].offset)
         mx.eval([layer.state for layer in layers])
         sound = ids is None or _is_as_written(layers, told, len(ids))
@@ -133,7 +151,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
     _require_same_model(path, len(layers), told, model)
     if ids is not None:
         remember(layers, ids)
-    return PromptCache(layers=layers, model=told["model"], ids=ids, length=length)
+    return PromptCache(layers=layers, model=told["model"], ids=ids, length=length, is_open=is_open)
 
 
 def _require_suffix(path: Path) -> None:

@@ -71,6 +71,11 @@ class ModelSession(Generic[Id]):
         return self._cache.rewindable
 
     @property
+    def quantized_from(self) -> int:
+        """The position from which rows see a quantized cache; -1 if none does."""
+        return self._cache.quantized_from
+
+    @property
     def computed(self) -> int:
         """Ids that went through the model so far: prompts, proposals and output."""
         return self._cache.computed

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.session import ModelSession, timed
-from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
+from tokalign.runtime.mlx.tree_attention import TreeModel
+from tokalign.runtime.mlx.tree_probe import can_branch
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -10,31 +10,27 @@ Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache as cache_calls
+from inspect import signature
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models import rope_utils
+from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
+from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 
-_ROPES = (
-    nn.RoPE,
-    *(
-        kind
-        for kind in vars(rope_utils).values()
-        if isinstance(kind, type) and issubclass(kind, nn.Module)
-    ),
-)
+BRANCHING = (KVCache, QuantizedKVCache, WindowCache)
+"""Kinds of caches whose rows can be moved, and whose mask can be chosen."""
 
 
 class RowPositions:
@@ -50,8 +46,10 @@ class RowRope(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.inner, self.positions = inner, positions
 
-    def __call__(self, rows: Array, offset: int = 0) -> Array:
+    def __call__(self, rows: Array, offset: Any = 0) -> Array:
         """rows: f[1, heads, rows, head dimension]."""
+        if rows.ndim != 4 or rows.shape[0] != 1:
+            raise ValueError(f"rows f[1, heads, rows, dimension] were expected, not {rows.shape}")
         turned = self.inner(rows.swapaxes(0, 2), offset=self.positions.now)
         return turned.swapaxes(0, 2)
 
@@ -64,7 +62,7 @@ class TreeModel:
 
     def __init__(self, model: Any) -> None:
         self._positions = RowPositions()
-        self._twin = _twin(model, self._positions, {})
+        self._twin = twin_of(model, self._positions)
 
     @contextmanager
     def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree) -> Iterator[Any]:
@@ -72,7 +70,8 @@ class TreeModel:
 
         cache: the session's own.
         """
-        offset = int(cache[0].offset)
+        leaves = list(leaves_of(cache))
+        offset = int(leaves[0].offset)
         positions, allowed = lay_out(offset, rows, tree)
         seen = np.array([*range(offset), *positions])
         self._positions.now = mx.array(positions)
@@ -87,14 +86,19 @@ class TreeModel:
         def make_mask(layer: Any) -> Any:
             most = getattr(layer, "max_size", None)
             columns = rows + (offset if most is None else min(offset, most - 1))
-            return lambda *_, window_size=None, **__: mask(window_size or most, columns)
+
+            def mask_of(*_: Any, window_size: int | None = None, **__: Any) -> Array:
+                windows = [window for window in (window_size, most) if window]
+                return mask(min(windows, default=None), columns)
+
+            return mask_of
 
         try:
-            for layer in cache:
+            for layer in leaves:
                 layer.make_mask = make_mask(layer)
             yield self._twin
         finally:
-            for layer in cache:
+            for layer in leaves:
                 vars(layer).pop("make_mask", None)
 
 
@@ -106,32 +110,34 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """
     if list(path) == list(range(len(path))):
         return
-    for layer in cache:
-        at = begin - getattr(layer, "start", 0)
-        chosen = at + mx.array(list(path))
-        for part in (layer.keys, layer.values):
-            for array in part if isinstance(part, tuple | list) else (part,):  # quantized: three
-                array[..., at : at + len(path), :] = array[..., chosen, :]
+
+    @cache_calls
+    def place(at: int) -> tuple[Array, Array]:
+        return mx.array([at + index for index in path]), mx.array([at])
+
+    for layer in leaves_of(cache):
+        if layer.keys is None:  # a layer that reads the keys of another one
+            continue
+        chosen, first = place(begin - getattr(layer, "start", 0))
+
+        def moved(part: Array, chosen: Array = chosen, first: Array = first) -> Array:
+            # Half the host time of indexing and assigning.
+            return mx.slice_update(part, mx.take(part, chosen, axis=2), first, (2,))
+
+        layer.keys, layer.values = tree_map(moved, (layer.keys, layer.values))
 
 
-def can_branch(model: Any, cache: Sequence[Any]) -> bool:
-    """Whether passes over trees are possible with this model and cache.
+def twin_of(model: Any, positions: RowPositions) -> Any:
+    """Other module objects with the weights of `model`, whose rotary embeddings read `positions`.
 
-    They are if the model has one rotary embedding of a known kind in each layer. A model with fewer
-    encodes positions in some way that is not known here.
+    A module met twice is copied once.
     """
-    if not isinstance(model, nn.Module):
-        return False
-    ropes = sum(isinstance(module, _ROPES) for module in model.modules())
-    return ropes == len(model.layers) and all(
-        type(layer) in (KVCache, QuantizedKVCache, WindowCache) for layer in cache
-    )
+    return _twin(model, positions, {})
 
 
 def _twin(value: Any, positions: RowPositions, made: dict[int, Any]) -> Any:
-    """A copy of the modules in `value` with rows for ropes; a module met twice is copied once."""
     if id(value) not in made:
-        if isinstance(value, _ROPES):
+        if isinstance(value, nn.Module) and _is_rope(type(value).__call__):
             made[id(value)] = RowRope(value, positions)
         elif isinstance(value, nn.Module):
             made[id(value)] = twin = copy(value)
@@ -144,6 +150,12 @@ def _twin(value: Any, positions: RowPositions, made: dict[int, Any]) -> Any:
         else:
             return value
     return made[id(value)]
+
+
+@cache_calls
+def _is_rope(call: Callable[..., Any]) -> bool:
+    """Whether a module with this `__call__` is called as `nn.RoPE` is: with rows and an offset."""
+    return list(signature(call).parameters)[2:3] == ["offset"]
 
 
 def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], NDArray[np.bool_]]:

@@ -23,13 +23,16 @@ class WindowCache:
 
     It has what mlx-lm's models and functions ask of a cache. max_size: the positions that a row
     sees, its own included. offset: positions so far. start: the position of the first one kept.
+    verifies: whether rows of a pass have to see what they would see alone. A model may ask for a
+    mask that is wider than the cache (plamo3): then a row sees more in a pass over several.
     """
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
         self.keys: Array = None
         self.values: Array = None
-        self.offset = self.start = 0
+        self.offset = self.start = self._first = 0
+        self.verifies = False
 
     @classmethod
     def from_rotating(cls, ring: RotatingKVCache) -> WindowCache:
@@ -60,7 +63,12 @@ class WindowCache:
         self.keys[..., begin : begin + rows, :] = keys
         self.values[..., begin : begin + rows, :] = values
         self.offset += rows
-        return self._between(self.keys, first), self._between(self.values, first)
+        self._first = first
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[Array, Array]:
+        """What the latest pass sees, for layers that share the keys of this one."""
+        return self._between(self.keys, self._first), self._between(self.values, self._first)
 
     def make_mask(
         self, rows: int, window_size: int | None = None, return_array: bool = False
@@ -68,6 +76,8 @@ class WindowCache:
         """As RotatingKVCache's, for positions in their order."""
         before = min(self.max_size - 1, self.offset)
         window = window_size or self.max_size
+        if self.verifies:
+            window = min(window, self.max_size)
         if rows > 1:
             if before + rows > window or return_array:
                 return create_causal_mask(rows, before, window_size=window)
@@ -87,6 +97,14 @@ class WindowCache:
         count = min(self.offset, count)
         self.offset -= count
         return count
+
+    def size(self) -> int:
+        """How many positions a row sees at most."""
+        return min(self.offset, self.max_size)
+
+    def to_quantized(self, group_size: int = 64, bits: int = 4) -> Any:
+        """As RotatingKVCache's. Raises: NotImplementedError."""
+        raise NotImplementedError("a cache with a window cannot be quantized")
 
     def empty(self) -> bool:
         """Whether nothing was ever appended."""

@@ -1,0 +1,363 @@
+"""`tokalign chat`: turns, commands, interrupts, and what is computed for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_hub import serve_hub, write_snapshot
+from places import DEMO, ROOT
+from processes import wait_for
+from random_models import write_model
+
+from tokalign.cli.cache_prompt import command as cache_command
+from tokalign.cli.chat import Chat, command
+from tokalign.cli.decode import command as decode_command
+from tokalign.cost.store import cache_folder
+from tokalign.errors import FingerprintError, UsageError
+from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    target = write_model(folder / "target", vocabulary_size=420)
+    (target / "chat_template.jinja").write_text(TEMPLATE)
+    return {
+        "target": str(target),
+        "draft": str(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+    }
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No curve is known, and none is left behind."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+
+
+def talk(models: dict[str, str], *typed: str, options: Sequence[str] = ()) -> Result:
+    """A chat in which these lines are typed."""
+    given = ["--target", models["target"], "-m", "10", "--no-calibrate", *options]
+    text = "".join(line + "\n" for line in typed)
+    return CliRunner().invoke(command, given, input=text, catch_exceptions=False)
+
+
+def answers(models: dict[str, str], *typed: str, options: Sequence[str] = ()) -> list[Any]:
+    """The answers to these lines, as --json prints them."""
+    result = talk(models, *typed, options=["--json", *options])
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def decoded(models: dict[str, str], prompt: str, *options: str) -> dict[str, Any]:
+    given = ["--target", models["target"], "--ignore-chat-template", "-p", prompt, "-m", "10"]
+    result = CliRunner().invoke(decode_command, [*given, "--json", "--quiet", *options])
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_every_answer_is_that_of_the_whole_conversation(
+    models: dict[str, str], draft: bool
+) -> None:
+    options = ["--draft", models["draft"]] if draft else []
+    said = ["Dzień dobry", "Co to jest?", "A tamto?"]
+    options += ["--system-prompt", "Odpowiadaj."]
+    found = answers(models, *said, options=options)
+    prompt = "<system>Odpowiadaj.\n"
+    for text, answer in zip(said, found, strict=True):
+        prompt += f"<user>{text}\n<assistant>"
+        assert answer["token_ids"] == decoded(models, prompt)["token_ids"]
+        assert answer["prompt_tokens"] == decoded(models, prompt)["prompt_tokens"]
+        prompt += answer["text"] + "\n"
+
+
+def test_a_turn_computes_only_what_is_new(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    answer = Chat._answer
+
+    def counting(chat: Chat) -> None:
+        before = chat._conversation.target.computed
+        answer(chat)
+        computed.append(chat._conversation.target.computed - before)
+
+    monkeypatch.setattr(Chat, "_answer", counting)
+    long = "Zażółć gęślą jaźń, " * 4
+    found = answers(models, long, "Tak?", "Nie?", options=["--method", "plain"])
+    prompts = [answer["prompt_tokens"] for answer in found]
+    assert computed[0] >= prompts[0]
+    for number in (1, 2):
+        new = prompts[number] - prompts[number - 1]
+        assert computed[number] <= new + found[number]["generation_tokens"] + 1
+        assert computed[number] < prompts[number]
+
+
+def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
+    result = talk(models, "Dzień dobry", "/help", "/stats")
+    assert result.exit_code == 0
+    assert "/retry" in result.stderr
+    assert "tokens of context are kept" in result.stderr
+    assert "host per round" not in result.stderr
+    assert "\x1b[" not in result.output
+    text = answers(models, "Dzień dobry")[0]["text"]
+    assert result.stdout == text + "\n"
+    assert result.stderr.count("[10 tokens, ") == 1
+    assert result.stderr.count("cut off by --max-tokens") == 1
+    assert talk(models, "Dzień dobry", "/help", options=["--quiet"]).stderr == ""
+
+
+def test_system_reset_and_retry(models: dict[str, str]) -> None:
+    said = ["Kto to?", "/system Mów krótko.", "/reset", "Kto to?", "/retry", "/system", "/reset"]
+    found = answers(models, *said, "Kto to?")
+    first, with_system, again, without = (answer["token_ids"] for answer in found)
+    assert with_system == again != first
+    assert without == first
+    prompt = "<system>Mów krótko.\n<user>Kto to?\n<assistant>"
+    assert with_system == decoded(models, prompt)["token_ids"]
+
+
+def test_another_try_draws_other_tokens(models: dict[str, str]) -> None:
+    sampling = ["--temp", "1", "--seed", "5"]
+    first, second, third = answers(models, "Kto to?", "/retry", "/retry", options=sampling)
+    texts = [first["text"], second["text"], third["text"]]
+    assert len(set(texts)) == 3
+    assert (
+        first["token_ids"] == decoded(models, "<user>Kto to?\n<assistant>", *sampling)["token_ids"]
+    )
+    assert talk(models, "Kto to?", "/retry").stderr.count("same answer again") == 1
+
+
+def test_a_conversation_is_saved_and_loaded(models: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "rozmowa.json"
+    found = answers(models, "Kto to?", f"/save {file}", "A to?")
+    saved = json.loads(file.read_text("utf-8"))
+    assert saved == [
+        {"role": "user", "content": "Kto to?"},
+        {"role": "assistant", "content": found[0]["text"]},
+    ]
+    [again] = answers(models, f"/load {file}", "A to?")
+    assert again["token_ids"] == found[1]["token_ids"]
+    result = talk(models, f"/load {tmp_path}", "/save", "/nic", f"/save {tmp_path}", "Kto?")
+    assert result.stderr.count("tokalign: ") == 4
+    assert result.stdout.count("\n") == 1
+
+
+def test_who_guessed_what_is_shown_on_request(models: dict[str, str]) -> None:
+    options = ["--draft", models["target"], "--num-draft-tokens", "2", "--method", "draft"]
+    result = talk(models, "Kto?", "/who", "Kto?", "/who", "Kto?", options=options)
+    plain, coloured, again = result.stdout.rstrip("\n").split("\n")
+    assert "\x1b[32m" in coloured
+    assert "\x1b[" not in plain + again
+    assert result.stderr.count("rejected and corrected") == 1
+    assert "\x1b[32m" in talk(models, "Kto?", options=[*options, "--color"]).stdout
+
+
+def test_the_beginning_of_an_answer_belongs_to_it(models: dict[str, str]) -> None:
+    found = answers(models, "Kto?", "A to?", options=["--prefill-response", "Otóż "])
+    assert all(answer["text"].startswith("Otóż ") for answer in found)
+    prompt = f"<user>Kto?\n<assistant>{found[0]['text']}\n<user>A to?\n<assistant>Otóż "
+    assert found[1]["token_ids"] == decoded(models, prompt)["token_ids"]
+
+
+def test_a_conversation_too_long_can_be_begun_anew(models: dict[str, str]) -> None:
+    result = talk(models, "Kto?", "żółw " * 300, "/reset", "Kto?")
+    assert result.stderr.count("/reset begins a new one") == 1
+    first, second = result.stdout.splitlines()
+    assert first == second
+
+
+def test_a_cached_prompt_is_not_computed_again(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, system = tmp_path / "system.safetensors", "Zażółć gęślą jaźń, " * 4
+    sessions: list[TargetModelSession] = []
+    logits = ModelSession.logits
+
+    def noting(session: Any, *given: Any, **named: Any) -> Any:
+        if isinstance(session, TargetModelSession) and session not in sessions:
+            sessions.append(session)
+        return logits(session, *given, **named)
+
+    arguments = ["--target", models["target"], "--system-prompt", system]
+    arguments += ["--prompt-cache-file", str(file)]
+    cached = CliRunner().invoke(cache_command, [*arguments, "--json"], catch_exceptions=False)
+    monkeypatch.setattr(ModelSession, "logits", noting)
+    options = ["--system-prompt", system, "--method", "plain"]
+    [fresh] = answers(models, "Kto?", options=options)
+    [found] = answers(models, "Kto?", options=[*options, "--prompt-cache-file", str(file)])
+    assert found["token_ids"] == fresh["token_ids"]
+    saved = json.loads(cached.stdout)["prompt_tokens"]
+    assert sessions[0].computed - sessions[1].computed == saved
+    with pytest.raises(FingerprintError):
+        talk({"target": models["draft"]}, options=["--prompt-cache-file", str(file)])
+    with pytest.raises(UsageError, match="ends in"):
+        talk(models, options=["--prompt-cache-file", "a.bin"])
+
+
+def test_a_machine_is_measured_once(models: dict[str, str]) -> None:
+    given = ["--target", models["target"], "-m", "40"]
+    results = [CliRunner().invoke(command, given, input="Kto?\n") for _ in range(2)]
+    assert ["once and for some seconds" in result.stderr for result in results] == [True, False]
+    assert len(list((cache_folder() / "curves").glob("*.json"))) == 1
+    assert "verification cost not measured" not in results[0].stderr
+    assert all("x plain decoding" in result.stderr for result in results)
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The signal comes while the third round is computed."""
+    reads = iter(range(100))
+    read = ModelSession.read
+
+    def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
+        if next(reads) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return read(session, array)
+
+    monkeypatch.setattr(ModelSession, "read", interrupted)
+    file = tmp_path / "a.json"
+    options = ["--method", "plain"]
+    first, second = answers(models, "Kto?", f"/save {file}", "A to?", options=options)
+    assert (first["finish_reason"], first["generation_tokens"]) == ("interrupted", 4)
+    assert json.loads(file.read_text("utf-8"))[1]["content"] == first["text"]
+    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
+    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("during_prompt", [True, False])
+def test_a_second_ctrl_c_ends_a_pass_and_the_caches_are_made_anew(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch, during_prompt: bool
+) -> None:
+    """Also the first one, while a long prompt is read."""
+    reads, steps = iter(range(100)), iter(range(100))
+    read, prefill = ModelSession.read, TargetModelSession.watch_prefill
+
+    def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
+        if next(reads) == 3 and not during_prompt:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return read(session, array)
+
+    def watched(session: TargetModelSession, callback: Any) -> None:
+        def step(ids: int) -> None:
+            if next(steps) == 1 and during_prompt:
+                signal.raise_signal(signal.SIGINT)
+            callback(ids)
+
+        prefill(session, step)
+
+    monkeypatch.setattr(ModelSession, "read", interrupted)
+    monkeypatch.setattr(TargetModelSession, "watch_prefill", watched)
+    options = ["--method", "plain", "--prefill-step-size", "16"]
+    long = "Zażółć gęślą jaźń, " * 4
+    first, second = answers(models, long, "A to?", options=options)
+    assert first["finish_reason"] == "interrupted"
+    kept = f"<user>{long}\n<assistant>{first['text']}\n" if first["text"] else ""
+    assert bool(kept) != during_prompt
+    prompt = f"{kept}<user>A to?\n<assistant>"
+    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+
+
+@pytest.mark.slow
+def test_a_person_presses_ctrl_c(tmp_path: Path) -> None:
+    """A process of its own: an answer without end is stopped, and then more may be said."""
+    arguments = ["--target", DEMO / "target", "--temp", "1", "--seed", "1", "--no-calibrate"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokalign", "chat", "--ignore-chat-template", *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=(tmp_path / "stdout").open("wb"),
+        stderr=(tmp_path / "stderr").open("wb"),
+        cwd=ROOT,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write("Wisła jest\n")
+    process.stdin.flush()
+    wait_for(lambda: len((tmp_path / "stdout").read_bytes()) > 20)
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: b"tokens/s" in (tmp_path / "stderr").read_bytes())
+    process.communicate("/help\n")
+    said = (tmp_path / "stderr").read_text("utf-8")
+    assert process.returncode == 0
+    assert "interrupted]" in said
+    assert "/retry" in said
+
+
+def test_a_snapshot_in_part_is_completed(models: dict[str, str], tmp_path: Path) -> None:
+    """What an interrupted download left is completed, and not a reason to fail."""
+    files = {
+        path.name: path.read_bytes() for path in Path(models["target"]).iterdir() if path.is_file()
+    }
+    write_snapshot(tmp_path / "hub", "someone/model", {"config.json": files["config.json"]})
+    arguments = ["--target", "someone/model", "-m", "10", "--no-calibrate"]
+    with serve_hub({"someone/model": files}) as address:
+        found = subprocess.run(
+            [sys.executable, "-m", "tokalign", "chat", *arguments],
+            env={**os.environ, "HF_ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "hub")},
+            input="Kto?\n",
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == talk(models, "Kto?").stdout
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal(tmp_path: Path) -> None:
+    """With line editing: a message of two lines, a command that does not exist, and Ctrl-D."""
+    pytest.importorskip("prompt_toolkit")
+    person, terminal = os.openpty()
+    options = ["--target", DEMO / "target", "--no-calibrate", "-m", "20"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokalign", "chat", *map(str, options)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=(tmp_path / "stderr").open("wb"),
+        env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)},
+        cwd=ROOT,
+    )
+    os.close(terminal)
+    os.set_blocking(person, False)
+    shown = b""
+
+    def shows(wanted: bytes) -> bool:
+        nonlocal shown
+        with suppress(OSError):
+            shown += os.read(person, 4096)
+        return wanted in shown
+
+    def told(wanted: str) -> bool:
+        shows(b"")
+        return wanted in (tmp_path / "stderr").read_text("utf-8")
+
+    wait_for(lambda: shows(b"\x1b[?2004h"))  # pasted text can be told from typed text now
+    os.write(person, "Zażółć\x1b\rgęślą\r".encode())
+    wait_for(lambda: told("tokens/s"))
+    os.write(person, b"/nothing\r")
+    wait_for(lambda: told("there is no command /nothing"))
+    os.write(person, b"\x04")
+    wait_for(lambda: (shows(b""), process.poll())[1] is not None)
+    os.close(person)
+    assert process.returncode == 0
+    kept = "".join(path.read_text("utf-8") for path in tmp_path.rglob("chat-history"))
+    assert "+Zażółć\n+gęślą\n" in kept

@@ -1,0 +1,96 @@
+"""Conversations and entries without a terminal, a file or a model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polish import texts
+
+from tokalign.cli.dialogue import COMMANDS, HELP, Command, Dialogue, EntryLines, read_entry
+from tokalign.errors import UsageError
+
+
+def entries(*lines: str) -> list[str | None]:
+    """What each line completes, and what is left at the end."""
+    found = EntryLines()
+    return [*(found.push(line) for line in lines), found.finish()]
+
+
+def test_an_entry_is_a_line_several_lines_or_a_block() -> None:
+    assert entries("Dzień dobry", "") == ["Dzień dobry", "", None]
+    assert entries("jeden \\", "dwa\\", "trzy") == [None, None, "jeden \ndwa\ntrzy", None]
+    assert entries('"""', "/reset", "dwa\\", '"""', "x") == [
+        *(None, None, None, "/reset\ndwa\\"),
+        *("x", None),
+    ]
+    assert entries('"""jeden', 'dwa"""') == [None, "jeden\ndwa", None]
+    assert entries('"""jeden"""') == ["jeden", None]
+    assert entries("urwane\\") == [None, "urwane"]
+    assert entries('"""urwane', "tu") == [None, None, "urwane\ntu"]
+
+
+@given(st.text(st.characters(exclude_characters='\\"\n/'), max_size=30))
+def test_a_line_without_signs_is_itself(line: str) -> None:
+    assert entries(line) == [line, None]
+    assert read_entry(line) == line
+
+
+def test_commands_are_read() -> None:
+    assert read_entry("/save  a b.json ") == Command("save", "a b.json")
+    assert read_entry("/system") == Command("system", "")
+    assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
+    for name, (takes, _) in COMMANDS.items():
+        typed = f"/{name} x" if takes == "FILE" else f"/{name}"
+        assert read_entry(typed) == Command(name, "x" if takes == "FILE" else "")
+        assert f"/{name}" in HELP
+
+
+@pytest.mark.parametrize("typed", ["/quit", "/", "/save", "/load ", "/reset now", "/System x"])
+def test_what_is_no_command_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match=typed.split()[0]):
+        read_entry(typed)
+
+
+def test_a_dialogue_keeps_its_messages_in_order() -> None:
+    dialogue = Dialogue(system="Odpowiadaj krótko.")
+    dialogue.ask("Co to?")
+    assert dialogue.awaits_answer
+    dialogue.answer("Kot.")
+    dialogue.ask("Czyj?")
+    roles = [message["role"] for message in dialogue.messages]
+    assert roles == ["system", "user", "assistant", "user"]
+    dialogue.withdraw()
+    dialogue.withdraw()  # an answer is not withdrawn
+    assert [message["content"] for message in dialogue.turns] == ["Co to?", "Kot."]
+    dialogue.retry()
+    assert dialogue.awaits_answer
+    dialogue.retry()
+    assert dialogue.awaits_answer
+    dialogue.reset()
+    assert dialogue.messages == [{"role": "system", "content": "Odpowiadaj krótko."}]
+    with pytest.raises(UsageError, match="say something first"):
+        dialogue.retry()
+
+
+@given(st.none() | texts, st.lists(texts, max_size=5))
+def test_what_was_saved_is_loaded(system: str | None, said: list[str]) -> None:
+    dialogue = Dialogue(system=system)
+    for number, text in enumerate(said):
+        (dialogue.answer if number % 2 else dialogue.ask)(text)
+    assert Dialogue.from_json(dialogue.to_json(), name="a.json") == dialogue
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[1]", '[{"role": "user"}]', '[{"role": "user", "content": 1}]'),
+        '[{"role": "assistant", "content": "Kot."}]',
+        '[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]',
+        '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]',
+        '[{"role": "robot", "content": "a"}]',
+    ],
+)
+def test_what_is_no_conversation_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"a\.json is no saved conversation"):
+        Dialogue.from_json(text, name="a.json")

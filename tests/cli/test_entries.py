@@ -1,0 +1,68 @@
+"""Entries typed into a real line editor, without a terminal, and lines of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from tokalign.cli.entries import EditedEntries, StreamEntries
+
+ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
+
+
+def pasted(text: str) -> str:
+    """What a terminal sends when a text is pasted."""
+    return f"\x1b[200~{text}\x1b[201~"
+
+
+def typed(keys: str, history: Path | None = None) -> Iterator[str | None]:
+    """The entries of somebody who types `keys` and then nothing more."""
+    pytest.importorskip("prompt_toolkit")
+    from prompt_toolkit.application import create_app_session
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
+        keyboard.send_text(keys)
+        entries = EditedEntries(history)
+        while (entry := entries.read()) is not None:
+            yield entry
+
+
+def test_lines_of_a_stream() -> None:
+    entries = StreamEntries(StringIO('Ala\r\nma \\\nkota\n\n"""\n/reset\n"""\nkoniec'))
+    found = []
+    while (entry := entries.read()) is not None:
+        found.append(entry)
+    assert found == ["Ala", "ma \nkota", "", "/reset", "koniec"]
+
+
+def test_enter_sends_and_escape_enter_begins_a_line() -> None:
+    keys = f"Ala{ENTER}ma{ESCAPE}{ENTER}kota{ENTER}a \\{ENTER}psa{ENTER}{CTRL_D}"
+    assert list(typed(keys)) == ["Ala", "ma\nkota", "a \npsa"]
+
+
+def test_pasted_lines_are_one_entry() -> None:
+    keys = pasted("Ala\nma\nkota") + ENTER + pasted('"""\n/reset\n"""') + ENTER + CTRL_D
+    assert list(typed(keys)) == ["Ala\nma\nkota", "/reset"]
+
+
+def test_entries_are_kept_for_the_next_time(tmp_path: Path) -> None:
+    history = tmp_path / "state" / "history"
+    assert list(typed(f"Zażółć{ENTER}{CTRL_D}", history)) == ["Zażółć"]
+    assert list(typed(f"gęślą{ENTER}{CTRL_D}", history)) == ["gęślą"]
+    assert history.stat().st_mode & 0o777 == 0o600
+    from prompt_toolkit.history import FileHistory
+
+    assert list(FileHistory(str(history)).load_history_strings()) == ["gęślą", "Zażółć"]
+    list(typed(f"jaźń{ENTER}{CTRL_D}"))
+    assert "jaźń" not in history.read_text("utf-8")
+
+
+def test_ctrl_c_gives_up_a_line() -> None:
+    keys = typed(f"Ala{CTRL_C}")
+    with pytest.raises(KeyboardInterrupt):
+        next(keys)

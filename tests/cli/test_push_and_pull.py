@@ -1,0 +1,259 @@
+"""Tables travel to a repository and back: verified at both ends, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_hub import Hub, serve_hub, write_snapshot
+from small_tables import write_alignment, write_dictionary
+from small_tokenizers import of_merges
+
+from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.aliases import find_alias
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
+DRAFT: Tokenizer[Any] = of_merges(b"abc ", [(b"b", b"c")])
+
+pytestmark = pytest.mark.slow
+"""Each command runs in a process of its own: the Hub's library reads its settings at import."""
+
+
+WHOLE = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
+"""The files of a model."""
+
+
+@dataclass
+class World:
+    """A Hub, a Hub cache and a table folder; `run` runs `tokalign` there."""
+
+    folder: Path
+    address: str
+    repositories: dict[str, dict[str, bytes]]
+    hub: Hub = field(default_factory=Hub)
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "hf" / "hub"
+
+    def run(self, *arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {
+            "HF_ENDPOINT": self.address,
+            "HF_HOME": str(self.folder / "hf"),
+            "TOKALIGN_TABLES": str(self.tables),
+            "TMPDIR": str(self.temporary),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "tokalign", *map(str, arguments)],
+            env=environment | settings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def temporary(self) -> Path:
+        folder = self.folder / "tmp"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def left(self) -> set[str]:
+        """Every file in the table folder and every thing among the temporary files."""
+        files = (path for path in self.tables.rglob("*") if path.is_file())
+        found = {str(path.relative_to(self.tables)) for path in files}
+        return found | {path.name for path in self.temporary.iterdir()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    repositories: dict[str, dict[str, bytes]] = {"someone/tables": {}, "someone/model": {}}
+    hub = Hub()
+    with serve_hub(repositories, hub) as address:
+        yield World(tmp_path, address, repositories, hub)
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path) -> Path:
+    (tmp_path / "made").mkdir()
+    return write_dictionary(tmp_path / "made" / "pl.dictionary.tok", TARGET, " abc abc")
+
+
+def test_what_is_pushed_to_the_hub_is_pulled_from_it(
+    world: World, dictionary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alignment = write_alignment(dictionary.with_name("d.alignment.tok"), DRAFT, TARGET)
+    pushed = world.run("push", dictionary, alignment, "someone/tables", HF_TOKEN="secret")
+    assert (pushed.returncode, pushed.stderr.count("\n")) == (0, 2), pushed.stderr
+    assert set(world.repositories["someone/tables"]) == {
+        "tokalign/pl.dictionary.tok",
+        "tokalign/d.alignment.tok",
+    }
+    assert "Bearer secret" in world.hub.tokens
+    for said in ("tokalign pull someone/tables", "| dictionary | pl |", TARGET.fingerprint[:12]):
+        assert said in pushed.stdout
+    pulled = world.run("pull", "someone/tables", "--quiet")
+    kept = world.tables / "pulled" / "someone--tables"
+    assert (pulled.returncode, pulled.stderr) == (0, "")
+    assert pulled.stdout.split() == [
+        str(kept / "pl.dictionary.tok"),
+        str(kept / "d.alignment.tok"),
+    ]
+    assert (kept / "pl.dictionary.tok").read_bytes() == dictionary.read_bytes()
+    assert (kept / "d.alignment.tok").read_bytes() == alignment.read_bytes()
+    assert not any(world.temporary.iterdir())
+    monkeypatch.setenv("TOKALIGN_TABLES", str(world.tables))
+    assert open_dictionary(TARGET) is not None
+
+
+def test_a_local_folder_is_a_repository_too(world: World, dictionary: Path) -> None:
+    model = world.folder / "model"
+    model.mkdir()
+    pushed = world.run("push", dictionary, model, "--json")
+    told = json.loads(pushed.stdout)
+    assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
+    assert open_dictionary(TARGET, beside=model) is not None
+    told = json.loads(world.run("pull", model, "--json").stdout)
+    assert told["files"] == [str(world.tables / "pulled" / "model" / "pl.dictionary.tok")]
+
+
+def test_tables_of_several_models_do_not_replace_each_other(world: World, dictionary: Path) -> None:
+    other = write_dictionary(world.folder / "pl.dictionary.tok", DRAFT, " abc abc")
+    twice = world.run("push", dictionary, other, "someone/tables")
+    assert (twice.returncode, "--folder" in twice.stderr) == (2, True)
+    for folder, file in (("one", dictionary), ("two", other)):
+        assert world.run("push", file, "someone/tables", "--folder", folder).returncode == 0
+    assert world.run("pull", "someone/tables").returncode == 0
+    assert world.left() == {
+        "pulled/someone--tables--one/pl.dictionary.tok",
+        "pulled/someone--tables--two/pl.dictionary.tok",
+    }
+
+
+def resolved_folder(world: World, **settings: str) -> str:
+    """The folder of the model someone/model, which is downloaded if it is not in the cache."""
+    program = (
+        "from tokalign.tokenizer.registry import resolve_model\n"
+        "print(resolve_model('someone/model').folder)"
+    )
+    environment = {"HF_HOME": str(world.folder / "hf"), "HF_ENDPOINT": world.address}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def damaged(data: bytes) -> bytes:
+    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+def test_a_damaged_table_is_not_pushed(world: World, dictionary: Path) -> None:
+    bad = dictionary.with_name("bad.dictionary.tok")
+    bad.write_bytes(damaged(dictionary.read_bytes()))
+    refused = world.run("push", dictionary, bad, "someone/tables")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr.startswith(f"tokalign: {bad} is damaged")
+    assert world.repositories["someone/tables"] == {}
+    misnamed = dictionary.rename(dictionary.with_name("pl.tok"))
+    refused = world.run("push", misnamed, "someone/tables")
+    assert (refused.returncode, ".dictionary.tok" in refused.stderr) == (2, True)
+
+
+def test_of_a_repository_with_a_damaged_table_nothing_is_kept(
+    world: World, dictionary: Path
+) -> None:
+    good = dictionary.read_bytes()
+    world.repositories["someone/tables"] |= {
+        "a.dictionary.tok": good,
+        "tokalign/b.dictionary.tok": damaged(good),
+    }
+    refused = world.run("pull", "someone/tables", "--quiet")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
+    assert "someone/tables/tokalign/b.dictionary.tok is damaged" in refused.stderr
+    assert world.left() == set()
+
+
+def test_a_half_download_leaves_nothing(world: World, dictionary: Path) -> None:
+    world.repositories["someone/tables"] |= {
+        "a.dictionary.tok": dictionary.read_bytes(),
+        "b.dictionary.tok": dictionary.read_bytes(),
+    }
+    world.hub.cut.add("b.dictionary.tok")
+    refused = world.run("pull", "someone/tables", "--quiet")
+    assert (refused.returncode, refused.stdout) == (4, ""), refused.stderr
+    assert refused.stderr.splitlines()[-1].startswith("tokalign: someone/tables was not downloaded")
+    assert "try: tokalign pull someone/tables" in refused.stderr
+    assert world.left() == set()
+    world.hub.cut.clear()
+    assert world.run("pull", "someone/tables").returncode == 0
+    assert len(world.left()) == 2
+
+
+def test_offline_both_say_so_in_one_line(world: World, dictionary: Path) -> None:
+    for arguments in (["pull", "bielik"], ["push", dictionary, "someone/tables"]):
+        refused = world.run(*arguments, HF_HUB_OFFLINE="1")
+        assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+        assert "online" in refused.stderr
+    assert world.left() == set()
+
+
+def test_what_is_not_there_or_not_allowed_is_said(world: World, dictionary: Path) -> None:
+    missing = world.run("pull", "someone/nothing")
+    assert (missing.returncode, "check the name" in missing.stderr) == (4, True)
+    empty = world.run("pull", "someone/tables")
+    assert (empty.returncode, "has no tables" in empty.stderr) == (4, True)
+    missing = world.run("push", dictionary, "someone/nothing")
+    assert (missing.returncode, "hf repo create" in missing.stderr) == (4, True)
+    world.hub.read_only = True
+    refused = world.run("push", dictionary, "someone/tables")
+    assert (refused.returncode, "HF_TOKEN" in refused.stderr) == (2, True)
+    assert refused.stderr.count("\n") == 1
+
+
+def test_of_an_alias_the_first_repository_with_tables_is_pulled(
+    world: World, dictionary: Path
+) -> None:
+    alias = find_alias("bielik")
+    world.repositories[alias.mlx] = {"config.json": b"{}"}
+    world.repositories[alias.repository] = {"pl.dictionary.tok": dictionary.read_bytes()}
+    pulled = world.run("pull", "bielik", HF_TOKEN="own")
+    assert pulled.returncode == 0, pulled.stderr
+    assert "Bearer own" in world.hub.tokens
+    assert f"bielik -> {alias.repository}\n" in pulled.stderr
+    slug = alias.repository.replace("/", "--")
+    assert world.left() == {f"pulled/{slug}/pl.dictionary.tok"}
+
+
+def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: Path) -> None:
+    world.repositories["someone/model"] |= WHOLE
+    assert world.run("push", dictionary, "someone/model").returncode == 0
+    folder = Path(resolved_folder(world))
+    assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
+    assert open_dictionary(TARGET, beside=folder) is not None
+
+
+def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictionary: Path) -> None:
+    """And it stays whole: the download of its tables takes nothing's place in the cache."""
+    snapshot = write_snapshot(world.cache, "someone/model", WHOLE)
+    world.repositories["someone/model"] |= {
+        **WHOLE,
+        "tokalign/pl.dictionary.tok": dictionary.read_bytes(),
+    }
+    assert world.run("pull", "someone/model").returncode == 0
+    assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
+    assert resolved_folder(world, HF_HUB_OFFLINE="1") == str(snapshot)

@@ -1,0 +1,147 @@
+"""`tokalign serve` as a process: flags, start, end and exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import pytest
+from click.testing import CliRunner
+from places import DEMO
+
+from tokalign.cli import group
+from tokalign.cli.serve import command
+from tokalign.errors import UsageError
+
+TARGET = ("--target", str(DEMO / "target"), "--dtype", "float32")
+
+
+def run_command(*options: str) -> Any:
+    return CliRunner().invoke(group, ["serve", *options])
+
+
+def test_every_flag_of_mlx_lms_server_is_there() -> None:
+    from mlx_lm.server import main
+
+    theirs = set(re.findall(r'"(--[a-z-]+)",', inspect.getsource(main)))
+    ours = {option for parameter in command.params for option in parameter.opts}
+    assert len(theirs) > 20
+    # Tensor and pipeline parallelism over several machines are not served.
+    assert theirs - ours == {"--pipeline"}
+    assert {"--target", "--draft", "--model", "--draft-model"} <= ours
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--target"),
+        (["--allow-model-switching", "--draft", "x"], "--target"),
+        ([*TARGET, "--prompt-cache-bytes", "many"], "--prompt-cache-bytes"),
+        ([*TARGET, "--max-body-size", "-8M"], "--max-body-size"),
+        ([*TARGET, "--chat-template-args", "[1]"], "--chat-template-args"),
+        ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
+        ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),
+    ],
+)
+def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(
+    options: list[str], words: str
+) -> None:
+    error = run_command(*options).exception
+    assert isinstance(error, UsageError)
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("500", 500), ("8M", 8 << 20), ("1.5GB", 3 << 29), ("2k", 2048)]
+)
+def test_sizes(given: str, size: int) -> None:
+    option = next(p for p in command.params if p.name == "max_body_size")
+    assert option.callback is not None
+    assert option.callback(click.Context(command), option, given) == size
+
+
+def test_a_port_in_use_is_no_crash() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = run_command(*TARGET, "--port", str(port)).exception
+    assert isinstance(error, UsageError)
+    assert str(port) in str(error)
+
+
+@contextmanager
+def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
+    """A running server and where it listens."""
+    run = [sys.executable, "-m", "tokalign", "serve", *options, "--port", "0", "--json"]
+    with subprocess.Popen(
+        run,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    ) as started:
+        try:
+            lines = ""
+            while not lines.endswith("}\n") and (line := started.stdout.readline()):
+                lines += line
+            assert lines, started.stderr.read()
+            yield started, json.loads(lines)["url"]
+        finally:
+            started.kill()
+
+
+def connect(url: str) -> HTTPConnection:
+    address = urlsplit(url)
+    return HTTPConnection(str(address.hostname), address.port, timeout=60)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.slow
+def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) -> None:
+    with process(*TARGET) as (server, url):
+        client = connect(url)
+        body = {"prompt": "Wisła", "max_tokens": 1900, "stream": True}
+        body["logit_bias"] = {"2": -100, "4": -100}
+        client.request("POST", "/v1/completions", json.dumps(body))
+        response = client.getresponse()
+        assert response.readline().startswith(b"data: ")
+        server.send_signal(number)
+        rest = response.read().decode()
+        assert server.wait(60) == code
+    assert "shutting down" in rest
+    assert rest.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.slow
+def test_a_key_from_the_environment() -> None:
+    with process(*TARGET, TOKALIGN_API_KEY="klucz") as (_, url):
+        statuses = []
+        for key in ("klucz", "inny"):
+            client = connect(url)
+            client.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+            statuses.append(client.getresponse().status)
+    assert statuses == [200, 401]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there_has_its_exit_code(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "tokalign", "serve", "--target", str(tmp_path), "--port", "0"]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 4
+    assert ended.stderr.count("\n") == 1
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,113 @@
+"""Dictionaries that do not know the text are not asked, and are asked again when they do."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tokalign.evaluate.replay import replay
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
+from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
+from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.statistics import Statistics
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictspec import DictSpecTable
+
+SIZE = 97
+RULES = {"left": (5, 3), "right": (11, 7)}
+"""Two languages of the same ids: which id usually follows one, as factor and summand."""
+
+
+def follower(language: str, token: int) -> int:
+    factor, summand = RULES[language]
+    return (factor * token + summand) % SIZE
+
+
+def text_in(language: str, length: int = 400) -> list[int]:
+    """Seven ids in ten are the usual ones."""
+    draw, text = Random(1), [1]
+    while len(text) < length:
+        usual = draw.random() < 0.7
+        text.append(follower(language, text[-1]) if usual else draw.randrange(SIZE))
+    return text
+
+
+LEFT, RIGHT = text_in("left"), text_in("right")
+
+
+def learned(language: str) -> DictSpecTable:
+    entries: Any = {(token,): ((follower(language, token),), 0.6) for token in range(SIZE)}
+    return DictSpecTable.from_entries(entries, SIZE)
+
+
+def both() -> Dictionaries:
+    """Each has an answer to everything, wrong ones for the other language's text."""
+    return Dictionaries({f"dictionary:{language}": learned(language) for language in RULES})
+
+
+def fitting(text: Any) -> set[str]:
+    return set(DictionaryFit(both().by_source).follow(text))
+
+
+def test_before_any_text_every_dictionary_is_asked() -> None:
+    assert fitting([]) == {"dictionary:left", "dictionary:right"}
+
+
+@pytest.mark.parametrize(("text", "name"), [(LEFT, "left"), (RIGHT, "right")])
+def test_a_prompt_chooses(text: list[int], name: str) -> None:
+    assert fitting(text[:60]) == {f"dictionary:{name}"}
+
+
+def test_a_long_prompt_is_judged_by_its_end() -> None:
+    assert fitting([*LEFT, *RIGHT[:PROMPT_END]]) == {"dictionary:right"}
+
+
+def test_a_text_that_changes_over_is_followed() -> None:
+    fit, text = DictionaryFit(both().by_source), [*LEFT[:100], *RIGHT[:100]]
+    seen = [set(fit.follow(text[:n])) for n in range(1, 201)]  # type: ignore[arg-type]
+    assert seen[98] == {"dictionary:left"}
+    assert seen[198] == {"dictionary:right"}
+    again = next(n for n in range(100, 200) if "dictionary:right" in seen[n])
+    assert again < 110, "a dictionary is asked again within a few ids"
+
+
+def test_a_text_is_read_alike_in_one_piece_and_in_several() -> None:
+    text: Any = [*LEFT[:40], *RIGHT[:20]]
+    whole, pieces = DictionaryFit(both().by_source), DictionaryFit(both().by_source)
+    for end in (1, 5, 6, 30, 45, 60):
+        found = pieces.follow(text[:end])
+    assert list(found) == list(whole.follow(text))
+
+
+def test_a_source_answers_with_the_names_of_those_that_fit() -> None:
+    source, text = DictionarySource(both()), LEFT[:60]
+    source.follow(text)  # type: ignore[arg-type]
+    [chain] = source.guesses((), 4)
+    assert chain.ids == (follower("left", text[-1]),)
+    assert chain.sources == ("dictionary:left",)
+    alone = DictionarySource(learned("left"))
+    alone.follow(text)  # type: ignore[arg-type]
+    assert {name for chain in alone.guesses((), 4) for name in chain.sources} == {"dictionary"}
+
+
+@pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])
+def test_the_wrong_language_costs_next_to_nothing(method: str) -> None:
+    def rounds(table: Any) -> int:
+        statistics = Statistics()
+        drafter = make_drafter(Drafting(method=method, dictionary=table), None)
+        for event in replay(LEFT, drafter, prompt_tokens=60):  # type: ignore[arg-type]
+            statistics.observe(event)
+        return statistics.rounds
+
+    right_one = both().by_source["dictionary:left"]
+    assert rounds(both()) <= rounds(right_one) * 1.02
+    assert rounds(right_one) < rounds(both().by_source["dictionary:right"])
+
+
+def test_a_proposal_of_several_names_the_dictionary_that_answered() -> None:
+    drafter = DictionaryDrafter(both())
+    tree = drafter.propose(Context(RIGHT[:50]), 4).tree  # type: ignore[arg-type]
+    assert (tree.ids, tree.sources) == ((follower("right", RIGHT[49]),), ("dictionary:right",))

@@ -1,0 +1,353 @@
+"""Every architecture of mlx-lm: what is emitted with drafts is what mlx-lm emits without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import count
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+import zoo
+from mlx.utils import tree_map_with_path
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from small_tokenizers import of_merges
+
+from tokalign.api.text import stream_generate
+from tokalign.assemble import DraftingOptions, assemble
+from tokalign.errors import CacheError
+from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import LanguageModel, Prompt
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+REPRESENTATIVES = (
+    "llama",  # windows
+    "gemma3_text",
+    "gemma3n",  # layers that share keys
+    "gpt_oss",
+    "qwen3_next",  # gated delta
+    "mamba2",
+    "falcon_h1",  # both in one layer
+    "lfm2",  # convolutions
+    "recurrent_gemma",  # a recurrence and windows
+    "rwkv7",
+    "deepseek_v32",  # latent attention with an index
+    "llama4",  # chunks
+    "gpt2",  # learned positions
+)
+
+PLAIN_ONLY = {"deepseek_v41"}
+"""Architectures with caches of a kind of their own."""
+
+CHAINS_ONLY = {
+    "gpt2": "learned positions",
+    "gpt_bigcode": "learned positions",
+    "llama4": "chunks",
+    "ministral3": "queries are scaled by position",
+    "mistral4": "queries are scaled by position",
+    "minimax_m3_vl": "blocks of columns",
+    "nanochat": "rotates without a module",
+    "talkie": "rotates without a module",
+}
+"""Architectures without a recurrent state that cannot take trees all the same, and why."""
+
+PROMPT = tuple((i * 7 + 3) % zoo.VOCABULARY for i in range(200))
+
+
+@cache
+def mlx_lm_emits(name: str, prompt: int, tokens: int, **options: Any) -> list[int]:
+    """What mlx-lm itself emits after the first `prompt` ids of PROMPT."""
+    ids = mx.array(PROMPT[:prompt])
+    steps = generate_step(ids, zoo.zoo_model(name), max_tokens=tokens, **options)
+    return [token for token, _ in steps]
+
+
+def emitted_with_drafts(name: str, prompt: int, tokens: int, **options: Any) -> list[int]:
+    """The same with wild drafts, half of which are right."""
+    right = mlx_lm_emits(name, prompt, tokens, **options)
+    return with_drafts(zoo.zoo_model(name), PROMPT[:prompt], right, **options)
+
+
+def with_drafts(
+    model: Any, prompt: Sequence[int], right: Sequence[int], **options: Any
+) -> list[int]:
+    """As many ids as `right` has, which the drafts are made of."""
+    session = TargetModelSession(model, CacheOptions(**options))
+    drafter = zoo.WildDrafter(right, trees=session.can_branch)
+    context = Context([TargetId(i) for i in prompt])
+    limits = Limits(
+        max_tokens=len(right),
+        context_length=session.context_length,
+        quantized_from=session.quantized_from,
+    )
+    for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
+        pass
+    return list(context.emitted)
+
+
+def has_windows(name: str) -> bool:
+    layers = leaves_of(make_prompt_cache(zoo.zoo_model(name)))
+    return any(isinstance(layer, RotatingKVCache) for layer in layers)
+
+
+def drafted(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in PLAIN_ONLY]
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_drafts_never_change_what_is_emitted(name: str) -> None:
+    assert emitted_with_drafts(name, 12, 40) == mlx_lm_emits(name, 12, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_drafts_never_change_what_any_architecture_emits(name: str) -> None:
+    tokens = 620 if has_windows(name) else 60
+    assert emitted_with_drafts(name, 12, tokens) == mlx_lm_emits(name, 12, tokens)
+
+
+def quantize(model: Any) -> None:
+    nn.quantize(model, group_size=32, bits=8)
+
+
+def adapt(model: Any) -> None:
+    """Lay random adapters over the last two layers."""
+    linear_to_lora_layers(model, 2, {"rank": 4, "scale": 10.0, "dropout": 0.0})
+    weights = tree_map_with_path(
+        lambda name, w: mx.random.normal(w.shape) * 0.1 if "lora_b" in name else w,
+        model.parameters(),
+    )
+    model.update(weights)
+    model.eval()
+
+
+@pytest.mark.parametrize("change", [quantize, adapt])
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next"])
+def test_quantized_weights_and_adapters_change_nothing(
+    name: str, change: Callable[[Any], None]
+) -> None:
+    model = zoo.make_model(name)
+    change(model)
+    steps = generate_step(mx.array(PROMPT[:12]), model, max_tokens=60)
+    expected = [token for token, _ in steps]
+    assert expected != mlx_lm_emits(name, 12, 60)
+    assert with_drafts(model, PROMPT[:12], expected) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next"])
+def test_thousands_of_tokens_are_those_of_mlx_lm(name: str) -> None:
+    assert emitted_with_drafts(name, 12, 2000) == mlx_lm_emits(name, 12, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+@pytest.mark.parametrize("prompt", [15, 17, 64, 65, 150])
+def test_long_prompts_are_read_as_mlx_lm_reads_them(name: str, prompt: int) -> None:
+    """Shorter than, as long as, and longer than the window and the prefill step."""
+    how = {"prefill_step_size": 16}
+    assert emitted_with_drafts(name, prompt, 30, **how) == mlx_lm_emits(name, prompt, 30, **how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in drafted(zoo.zoo()) if n != "plamo3"])
+def test_rows_of_a_tree_equal_those_of_its_chains(name: str) -> None:
+    model = zoo.zoo_model(name)
+    if not TargetModelSession(model).can_branch:
+        pytest.skip("it takes chains only")
+    tree = TokenTree(
+        tuple(map(TargetId, (4, 5, 6, 9, 7, 5, 4))), (-1, 0, 1, -1, 3, 0, -1), ("test",) * 7
+    )
+    for length in (6, 61, 70, 130):
+        context = [TargetId(i) for i in PROMPT[:length]]
+        session = TargetModelSession(model)
+        mx.eval(session.logits(context[:-2]))
+        rows = np.array(session.tree(context, tree))
+        for index in range(-1, len(tree)):
+            chain = TargetModelSession(model)
+            mx.eval(chain.logits(context[:-2]))
+            ids = [*context, *[tree.ids[i] for i in tree.path_to(index)]]
+            alone = np.array(chain.logits(ids))[0]
+            np.testing.assert_allclose(rows[index + 1], alone, atol=1e-3 * np.abs(alone).max())
+
+
+@pytest.mark.slow
+def test_which_architectures_take_trees() -> None:
+    """All without recurrent states, except for those that are named here with the reason."""
+    for name in drafted(zoo.zoo()):
+        model = zoo.zoo_model(name)
+        leaves = list(leaves_of(make_prompt_cache(model)))
+        recurrent = any(type(leaf).__name__ == "ArraysCache" for leaf in leaves)
+        expected = not recurrent and name not in CHAINS_ONLY
+        assert TargetModelSession(model).can_branch == expected, name
+
+
+def test_a_model_is_known_of_every_architecture() -> None:
+    assert set(zoo.UNBUILDABLE) <= set(zoo.architectures())
+    assert len(zoo.zoo()) == len(zoo.architectures()) - len(zoo.UNBUILDABLE)
+    for name in ("bitnet", "muse_spark", "olmo", "prism_hadamard_qwen35"):
+        if name in ("bitnet", "muse_spark") and mx.metal.is_available():
+            continue
+        with pytest.raises((RuntimeError, SystemExit, ValueError)):
+            mlx_lm_emits(name, 12, 2)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "kimi_vl", "llama4", "qwen3_5"])
+def test_the_context_length_is_found_where_arguments_are_nested(name: str) -> None:
+    length = TargetModelSession(zoo.zoo_model(name)).context_length
+    assert length == zoo.COMMON["max_position_embeddings"]
+
+
+TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
+
+
+def turns_keep_a_cache(name: str) -> None:
+    """Three turns over one cache, each longer than the window at its end."""
+    model = zoo.zoo_model(name)
+    kept = make_prompt_cache(model)
+    kinds = [type(layer) for layer in leaves_of(kept)]
+    whole: list[int] = []
+    for turn in (PROMPT[:40], PROMPT[90:93], PROMPT[100:170]):
+        whole += turn
+        expected = [t for t, _ in generate_step(mx.array(whole), model, max_tokens=30)]
+        found = [
+            response.token
+            for response in stream_generate(
+                model,
+                TOKENIZER,
+                list(turn),
+                max_tokens=30,
+                method="prompt-lookup",
+                num_draft_tokens=4,
+                prompt_cache=kept,
+            )
+        ]
+        assert found == expected
+        whole += expected
+        assert [type(layer) for layer in leaves_of(kept)] == kinds
+    # mlx-lm's own functions go on with it.
+    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
+    fresh = generate_step(mx.array([*whole, *PROMPT[:3]]), model, max_tokens=8)
+    assert [t for t, _ in after] == [t for t, _ in fresh]
+
+
+@pytest.mark.parametrize("name", ["gemma4", "falcon_h1"])
+def test_a_kept_cache_is_gone_on_with(name: str) -> None:
+    turns_keep_a_cache(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
+    turns_keep_a_cache(name)
+
+
+QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
+    try:
+        expected = mlx_lm_emits(name, 12, 50, **QUANTIZED)
+    except Exception:  # each architecture fails in its own way
+        with pytest.raises((CacheError, AttributeError, TypeError, ValueError)):
+            decode_wildly(name, **QUANTIZED)
+        return
+    assert emitted_with_drafts(name, 12, 50, **QUANTIZED) == expected
+
+
+def decode_wildly(name: str, **options: Any) -> None:
+    """Rounds with random proposals, for models with which nothing is known to be right."""
+    session = TargetModelSession(zoo.zoo_model(name), CacheOptions(**options))
+    context = Context([TargetId(i) for i in PROMPT[:12]])
+    drafter = zoo.WildDrafter([], trees=False)
+    events = decode(
+        context, drafter, TargetVerifier(session, Sampling()), limits=Limits(max_tokens=50)
+    )
+    for _ in events:
+        pass
+
+
+def language_model(name: str) -> LanguageModel[Any]:
+    return LanguageModel(model=zoo.zoo_model(name), tokenizer=TOKENIZER)
+
+
+def test_a_cache_of_an_unknown_kind_decodes_plainly_and_says_so() -> None:
+    lines: list[str] = []
+    decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(), note=lines.append)
+    assert [line for line in lines if "LayerCache" in line and "plainly" in line]
+    context, events = decoder.run(
+        Prompt(target=[TargetId(i) for i in PROMPT[:12]]), Limits(max_tokens=20)
+    )
+    for _ in events:
+        pass
+    assert list(context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
+
+
+def test_a_draft_model_with_a_cache_of_an_unknown_kind_is_not_used() -> None:
+    lines: list[str] = []
+    target, draft = language_model("llama"), language_model("deepseek_v41")
+    decoder = assemble(target, draft, DraftingOptions(), note=lines.append)
+    assert decoder.draft is None
+    assert [line for line in lines if "draft model keeps" in line]
+
+
+def test_a_method_that_is_named_is_refused_with_such_a_cache() -> None:
+    decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(method="copy"))
+    with pytest.raises(CacheError, match="LayerCache"):
+        decoder.open_target()
+
+
+class SteppedWildDrafter:
+    """Wild chains, for the draft length controller."""
+
+    def __init__(self, right: Sequence[int]) -> None:
+        self._wild = zoo.WildDrafter(right, trees=False)
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        """See `SteppedDrafter`."""
+        return replace(self._wild.propose(context, min(steps, limit)), run_ahead=False)
+
+
+@pytest.mark.parametrize(("name", "reads_again"), [("llama", False), ("lfm2", True)])
+def test_the_draft_length_controller_knows_what_is_read_again(name: str, reads_again: bool) -> None:
+    """Accepted ids are read again where a rejection takes the whole state back."""
+    costs = LearnedCosts(PassTimes([1.0, 1.01, 1.02], weight=4), PassTimes([0.01], weight=4))
+    session = TargetModelSession(zoo.zoo_model(name))
+    right = mlx_lm_emits(name, 12, 60)
+    controller = DraftLengthController(
+        Knowledge(costs=costs),
+        TargetVerifier(session, Sampling()),
+        model=SteppedWildDrafter(right),
+        clock=count(step=0.001).__next__,
+    )
+    context = Context([TargetId(i) for i in PROMPT[:12]])
+    rounds = [
+        event
+        for event in decode(context, controller, controller, limits=Limits(max_tokens=60))
+        if isinstance(event, Round)
+    ]
+    assert list(context.emitted) == right
+    assert any(len(one.tree) > len(one.path) for one in rounds), "nothing was rejected"
+    assert (costs.rereading > 0) == reads_again
+    assert (sum(one.rows - 1 - len(one.tree) for one in rounds[1:]) > 0) == reads_again

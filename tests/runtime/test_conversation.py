@@ -1,0 +1,186 @@
+"""The law of kept contexts: every turn gives what a fresh run on the whole conversation gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from random_models import random_model, write_model
+from small_tokenizers import of_merges
+
+from tokalign.assemble import DraftingOptions, assemble
+from tokalign.runtime.conversation import Conversation
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tokenizer.vocabulary import TargetId
+
+TURNS, MOST_TOKENS = 5, 12
+ROOM = 256 - MOST_TOKENS
+
+
+class Models(NamedTuple):
+    target: LanguageModel[Any]
+    draft: LanguageModel[Any]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    folder = tmp_path_factory.mktemp("models")
+    return Models(
+        LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420)),
+        LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1)),
+    )
+
+
+def some_decoder(models: Models, draw: Random) -> Decoder:
+    """One of the ways to decode: plain, copying, with either's vocabulary, greedy or sampled."""
+    method = draw.choice(["plain", "copy", "draft", "auto", "auto"])
+    draft = draw.choice([models.draft, models.target]) if method in ("draft", "auto") else None
+    options = DraftingOptions(
+        method=method, num_draft_tokens=None if method == "auto" else draw.choice([2, 4])
+    )
+    sampler = Sampling(temperature=draw.choice([0.0, 0.8]), seed=draw.randrange(1000))
+    cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
+    return assemble(models.target, draft, options, sampler=sampler, cache=cache)
+
+
+def some_ids(draw: Random, models: Models, most: int) -> list[TargetId]:
+    """A text of the user; now and then it repeats itself, so that there is something to copy."""
+    size = len(models.target.tokenizer.vocabulary)
+    ids = [TargetId(draw.randrange(1, size)) for _ in range(draw.randint(1, most))]
+    return ids * draw.choice([1, 1, 2])
+
+
+def next_prompt(
+    draw: Random, models: Models, prompt: list[TargetId], answer: list[TargetId]
+) -> list[TargetId]:
+    """What the user does next: go on, try again, edit what was said, or begin anew."""
+    whole = prompt + answer
+    match draw.choice(["go on", "go on", "rewritten", "retry", "edit", "reset", "cut"]):
+        case "go on":
+            found = whole + some_ids(draw, models, 20)
+        case "rewritten":  # a template writes the end of the last turn in another way
+            found = whole[: -draw.randint(1, 3)] + some_ids(draw, models, 20)
+        case "retry":
+            found = prompt
+        case "edit":
+            place = draw.randrange(len(whole))
+            found = whole[:place] + some_ids(draw, models, 3) + whole[place + 1 :]
+        case "cut":
+            found = whole[: draw.randint(1, len(whole))]
+        case _:
+            found = some_ids(draw, models, 40)
+    return found[:ROOM]
+
+
+def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[int]]]:
+    """The ids of every turn: with what was kept, and of a fresh run."""
+    draw = Random(seed)
+    decoder = some_decoder(models, draw)
+    kept = Conversation(decoder)
+    prompt = some_ids(draw, models, 40)
+    for _ in range(TURNS):
+        sampler = replace(decoder.sampler, seed=draw.randrange(1000))  # type: ignore[type-var]
+        most = draw.randint(1, MOST_TOKENS)
+        turn = kept.generate(Prompt(target=prompt), max_tokens=most, sampler=sampler)
+        fresh = Generation(
+            replace(decoder, sampler=sampler), Prompt(target=prompt), max_tokens=most
+        )
+        rounds = turn.by_round()
+        for _ in fresh:
+            pass
+        interrupted_after = draw.choice([1, 2, 100, 100, 100])
+        for count, _ in enumerate(rounds, 1):
+            if count == interrupted_after:
+                break
+        answer = list(turn.context.emitted)
+        expected = list(fresh.context.emitted)
+        yield answer, expected if count < interrupted_after else expected[: len(answer)]
+        prompt = next_prompt(draw, models, prompt, answer)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_turn_is_that_of_a_fresh_run(models: Models, seed: int) -> None:
+    for answer, expected in conversation(seed, models):
+        assert answer
+        assert answer == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_two_hundred_conversations(models: Models, first: int) -> None:
+    """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""
+    for seed in range(1000 + first, 1000 + first + 20):
+        for turn, (answer, expected) in enumerate(conversation(seed, models)):
+            assert answer == expected, (seed, turn)
+
+
+def test_only_what_is_new_is_computed(models: Models) -> None:
+    """Counted in ids: the new part of the prompt, and the output."""
+    decoder = assemble(models.target, None, DraftingOptions(method="plain"))
+    kept, prompt = Conversation(decoder), [TargetId(i) for i in range(5, 65)]
+    for _ in range(3):
+        before, held = kept.target.computed, len(kept.held)
+        turn = kept.generate(Prompt(target=prompt), max_tokens=8)
+        for _ in turn:
+            pass
+        new = len(prompt) - held + len(turn.context.emitted)
+        assert kept.target.computed - before <= new + 1
+        prompt = [*turn.context.ids, *(TargetId(i) for i in (9, 8, 7))]
+    assert len(prompt) > 80
+    assert kept.nbytes > 0
+
+
+def test_the_draft_model_also_keeps_its_context(models: Models) -> None:
+    options = DraftingOptions(method="draft", num_draft_tokens=3)
+    decoder = assemble(models.target, models.draft, options)
+    kept, prompt = Conversation(decoder), [TargetId(i) for i in range(5, 155)]
+    assert kept.draft is not None
+    computed = []
+    for _ in range(3):
+        before = kept.draft.computed
+        turn = kept.generate(Prompt(target=prompt), max_tokens=8)
+        for _ in turn:
+            pass
+        computed.append(kept.draft.computed - before)
+        prompt = [*turn.context.ids, TargetId(9), TargetId(8)]
+    assert computed[0] > 150 > 3 * max(computed[1:])
+
+
+@pytest.mark.parametrize("method", ["plain", "copy"])
+def test_a_window_is_rewound_or_filled_again(method: str) -> None:
+    """Edits of a context that is longer than the window, near its end and far from it."""
+    one_letter_each = of_merges(bytes(range(33, 33 + 90)), [])
+    model: LanguageModel[Any] = LanguageModel(
+        model=random_model(sliding_window=16), tokenizer=one_letter_each
+    )
+    decoder = assemble(model, None, DraftingOptions(method=method))
+    kept = Conversation(decoder)
+    for length in (40, 45, 30, 60, 30, 8):
+        prompt = Prompt(target=[TargetId(1 + i % 90) for i in range(length)])
+        turn, fresh = kept.generate(prompt, max_tokens=6), Generation(decoder, prompt, max_tokens=6)
+        for _ in turn:
+            pass
+        for _ in fresh:
+            pass
+        assert list(turn.context.emitted) == list(fresh.context.emitted)
+
+
+def test_a_conversation_without_a_template_is_lines(models: Models) -> None:
+    decoder = assemble(models.target, models.draft, DraftingOptions())
+    kept = Conversation(decoder)
+    said = [{"role": "user", "content": "Zażółć gęślą"}]
+    for _ in range(3):
+        turn = kept.generate(decoder.prompt(said), max_tokens=8)
+        fresh = Generation(decoder, decoder.prompt(said), max_tokens=8)
+        texts = ["".join(text for text, _ in one.texts()) for one in (turn, fresh)]
+        assert texts[0] == texts[1]
+        said += [
+            {"role": "assistant", "content": texts[0]},
+            {"role": "user", "content": "jaźń"},
+        ]

@@ -1,0 +1,370 @@
+"""OpenAI's own client against the server: every endpoint and option, streaming and not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import DEMO
+from served import demo_settings, echo_folder, metric, request, serving
+
+from tokalign.serve.server import Server
+from tokalign.serve.settings import Settings
+
+USER = "Opisz krótko Wisłę."
+LOOP = {"extra_body": {"logit_bias": {"2": -100, "4": -100}}}
+"""Options with which no stop id ends an answer."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    # A fixed number, so that drafts do not depend on how busy this machine is.
+    with serving(demo_settings(num_draft_tokens=2)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose model answers with the user's message."""
+    folder = echo_folder(tmp_path_factory.mktemp("models") / "echo")
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
+        yield running
+
+
+def client(server: Server) -> Any:
+    from openai import OpenAI
+
+    return OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+
+
+def ask(server: Server, text: str = USER, **more: Any) -> Any:
+    given = {"model": "default_model", "messages": [{"role": "user", "content": text}]}
+    return client(server).chat.completions.create(**{**given, "max_tokens": 24, **more})
+
+
+def said(server: Server, text: str = USER, **more: Any) -> str:
+    return str(ask(server, text, **more).choices[0].message.content)
+
+
+def streamed(server: Server, text: str = USER, **more: Any) -> list[Any]:
+    return list(ask(server, text, stream=True, **more))
+
+
+def text_of(chunks: list[Any]) -> str:
+    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+
+def test_models(server: Server) -> None:
+    (model,) = client(server).models.list()
+    assert client(server).models.retrieve(model.id).id == model.id
+    assert said(server, model=model.id) == said(server)
+
+
+def test_health_and_metrics(server: Server) -> None:
+    assert request(server, "GET", "/health").json == {"status": "ok"}
+    said(server)
+    metrics = request(server, "GET", "/metrics")
+    assert metrics.headers["Content-Type"].startswith("text/plain")
+    for name in (
+        'tokalign_requests_total{path="/v1/chat/completions",status="200"}',
+        "tokalign_prompt_tokens_total",
+        "tokalign_output_tokens_total",
+        "tokalign_time_to_first_token_seconds_count",
+        "tokalign_tokens_per_round_sum",
+        'tokalign_proposed_tokens_total{source="draft"}',
+        "tokalign_queue_length 0.0",
+        "tokalign_running_requests 0.0",
+    ):
+        assert f"\n{name}" in metrics.text, name
+    assert metric(server, "tokalign_prompt_cache_bytes") > 0
+
+
+def test_metrics_count_what_usage_says(server: Server) -> None:
+    names = ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "accepted_tokens")
+    before = [metric(server, f"tokalign_{name}_total") for name in names]
+    usage = ask(server, "Wisła i Odra", max_tokens=40, **LOOP).usage
+    after = [metric(server, f"tokalign_{name}_total") for name in names]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [
+        usage.prompt_tokens,
+        usage.prompt_tokens_details.cached_tokens,
+        usage.completion_tokens,
+        usage.completion_tokens_details.accepted_prediction_tokens,
+    ]
+
+
+def test_the_path_without_v1(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": USER}], "max_tokens": 24}
+    reply = request(server, "POST", "/chat/completions", body)
+    assert reply.json["choices"][0]["message"]["content"] == said(server)
+
+
+def test_a_stream_has_the_same_text_and_usage(server: Server) -> None:
+    chunks = streamed(server, max_tokens=40, stream_options={"include_usage": True}, **LOOP)
+    whole = ask(server, max_tokens=40, **LOOP)
+    assert text_of(chunks) == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 40
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert all(c.usage is None for c in chunks[:-1])
+    assert not any(c.usage for c in streamed(server))
+
+
+def test_completions(server: Server) -> None:
+    given: dict[str, Any] = {"model": "default_model", "prompt": "Wisła jest", "max_tokens": 12}
+    whole = client(server).completions.create(**given)
+    parts = client(server).completions.create(**given, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert whole.object == "text_completion"
+
+
+def test_a_kept_context_is_counted(server: Server) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Ile rzek ma Polska, a ile jezior?"}]
+    first = ask(server, messages=messages)
+    messages.append({"role": "assistant", "content": first.choices[0].message.content})
+    messages.append({"role": "user", "content": "A gór?"})
+    usage = ask(server, messages=messages).usage
+    assert usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 1
+
+
+def test_seeds(server: Server) -> None:
+    def drawn(seed: int | None) -> str:
+        return said(server, temperature=1.0, seed=seed, **LOOP)
+
+    assert drawn(3) == drawn(3)
+    assert len({drawn(seed) for seed in range(4)}) > 1
+    assert len({drawn(None) for _ in range(4)}) > 1
+    assert drawn(3) == text_of(streamed(server, temperature=1.0, seed=3, **LOOP))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"temperature": 0.7, "top_p": 0.01, "seed": 4},
+        {"temperature": 0.7, "seed": 4, "extra_body": {"top_k": 1}},
+        {"temperature": 0.7, "seed": 4, "extra_body": {"min_p": 1.0}},
+    ],
+)
+def test_filters_that_leave_one_id_are_greedy_decoding(
+    server: Server, option: dict[str, Any]
+) -> None:
+    assert said(server, **option) == said(server)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": 2.0},
+        {"extra_body": {"repetition_penalty": 1.5}},
+        {"extra_body": {"xtc_probability": 1.0, "xtc_threshold": 0.0}, "temperature": 1.0},
+    ],
+)
+def test_options_that_change_the_output(server: Server, option: dict[str, Any]) -> None:
+    option = {**option, "extra_body": {**LOOP["extra_body"], **option.get("extra_body", {})}}
+    assert said(server, max_tokens=60, **option) != said(server, max_tokens=60, **LOOP)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_the_number_of_draft_tokens_changes_no_text(server: Server, count: int) -> None:
+    more = {"extra_body": {**LOOP["extra_body"], "num_draft_tokens": count}}
+    answer = ask(server, max_tokens=40, **more)
+    assert answer.choices[0].message.content == said(server, max_tokens=40, **LOOP)
+    if count == 0:
+        assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
+def test_a_logit_bias_rules(server: Server) -> None:
+    answer = ask(server, max_tokens=6, logit_bias={"300": 1000}, logprobs=True)
+    assert [token.id for token in answer.choices[0].logprobs.content] == [300] * 6
+
+
+@pytest.mark.parametrize("top", [None, 3])
+def test_logprobs(server: Server, top: int | None) -> None:
+    given = {"logprobs": True, **({} if top is None else {"top_logprobs": top}), **LOOP}
+    whole = ask(server, **given)
+    content = whole.choices[0].logprobs.content
+    assert len(content) == whole.usage.completion_tokens
+    data = b"".join(bytes(token.bytes) for token in content)
+    assert data.decode("utf-8", "replace").strip() == whole.choices[0].message.content.strip()
+    for token in content:
+        assert token.logprob <= 0
+        assert len(token.top_logprobs) == (top or 0)
+        if top:
+            assert token.top_logprobs[0].token == token.token  # greedy
+            assert token.top_logprobs[0].logprob == pytest.approx(token.logprob, abs=1e-4)
+            assert token.top_logprobs == sorted(token.top_logprobs, key=lambda t: -t.logprob)
+    parts = [c.choices[0].logprobs for c in streamed(server, **given)]
+    tokens = [token.token for part in parts if part for token in part.content or ()]
+    assert tokens == [token.token for token in content]
+
+
+def test_logprobs_of_a_completion(server: Server) -> None:
+    answer = client(server).completions.create(
+        model="default_model", prompt="Wisła jest", max_tokens=5, logprobs=2
+    )
+    found = answer.choices[0].logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == answer.usage.completion_tokens
+    assert [len(top) for top in found.top_logprobs] == [2] * len(found.tokens)
+
+
+def test_stop_texts(echo: Server) -> None:
+    text = "jeden dwa trzy cztery"
+    assert said(echo, text) == text
+    for stop, expected in (
+        ("trzy", "jeden dwa "),
+        ("wa tr", "jeden d"),
+        (["cztery", "dwa"], "jeden "),
+        ("pięć", text),
+        ("jeden", None),
+    ):
+        answer = ask(echo, text, stop=stop)
+        assert answer.choices[0].message.content == expected
+        assert answer.choices[0].finish_reason == "stop"
+        assert text_of(streamed(echo, text, stop=stop)) == (expected or "")
+
+
+@pytest.mark.slow
+def test_a_prediction_is_copied_from(server: Server) -> None:
+    prompt: dict[str, Any] = {"max_tokens": 120, **LOOP, "extra_body": {**LOOP["extra_body"]}}
+    whole = said(server, "Rzeki", temperature=1.0, seed=8, **prompt)
+
+    def passes(**more: Any) -> tuple[str, float]:
+        before = metric(server, "tokalign_tokens_per_round_count")
+        text = said(server, "Rzeki", temperature=1.0, seed=8, **prompt, **more)
+        return text, metric(server, "tokalign_tokens_per_round_count") - before
+
+    settings = demo_settings(draft_model=None, reuse_outputs=False, num_draft_tokens=8)
+    with serving(settings) as server:
+        without = passes()
+        predicted = passes(prediction={"type": "content", "content": whole})
+        parts = [{"type": "text", "text": whole}]
+        in_parts = passes(prediction={"type": "content", "content": parts})
+        other = passes(prediction={"type": "content", "content": "zupełnie coś innego"})
+    assert {text for text, _ in (without, predicted, in_parts, other)} == {whole}
+    assert predicted[1] < without[1] / 2
+    assert in_parts[1] < without[1] / 2
+
+
+def test_chat_template_variables(tmp_path: Path) -> None:
+    template = "{{ flavour }}{{ '<|im_start|>user\\nsól<|im_end|>\\n<|im_start|>assistant\\n' }}"
+    folder = echo_folder(tmp_path / "echo")
+    settings = Settings(
+        model=str(folder),
+        trust_remote_code=True,
+        chat_template=template,
+        chat_template_args={"flavour": "ab"},
+    )
+    with serving(settings) as server:
+        own = ask(server, "x")
+        more = ask(server, "x", extra_body={"chat_template_kwargs": {"flavour": "ab " * 20}})
+    assert own.choices[0].message.content == "sól"
+    assert more.usage.prompt_tokens > own.usage.prompt_tokens
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "pogoda",
+        "description": "Pogoda w mieście.",
+        "parameters": {"type": "object", "properties": {"miasto": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>{"name": "pogoda", "arguments": {"miasto": "Łódź"}}</tool_call>'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
+    """The model echoes the user, who dictates the call; all that follows is the real path."""
+    given: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto", "max_tokens": 200}
+    text = f"Sprawdzam. {CALL}"
+    if stream:
+        chunks = streamed(echo, text, **given)
+        (call,) = [one for c in chunks if c.choices for one in c.choices[0].delta.tool_calls or ()]
+        reason, before = chunks[-1].choices[0].finish_reason, text_of(chunks)
+    else:
+        answer = ask(echo, text, **given)
+        (call,) = answer.choices[0].message.tool_calls
+        reason = answer.choices[0].finish_reason
+        before = answer.choices[0].message.content
+    assert (reason, before.strip()) == ("tool_calls", "Sprawdzam.")
+    assert call.type == "function"
+    assert call.function.name == "pogoda"
+    assert json.loads(call.function.arguments) == {"miasto": "Łódź"}
+    messages: list[Any] = [
+        {"role": "user", "content": text},
+        {
+            "role": "assistant",
+            "content": before,
+            "tool_calls": [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": call.function.arguments,
+                    },
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": call.id, "content": "Słońce."},
+    ]
+    # The echo model repeats the turn before its own: here the tool's.
+    last = ask(echo, messages=messages, tools=[WEATHER]).choices[0]
+    assert "Słońce." in last.message.content
+    assert last.finish_reason == "stop"
+
+
+def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:
+    with_tools = ask(echo, "x", tools=[WEATHER]).usage.prompt_tokens
+    assert ask(echo, "x", tools=[WEATHER], tool_choice="none").usage.prompt_tokens < with_tools
+
+
+def test_errors_are_those_of_openais_client(server: Server) -> None:
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        ask(server, temperature=-1)
+    with pytest.raises(openai.NotFoundError, match="someone/else"):
+        ask(server, model="someone/else")
+    with pytest.raises(openai.NotFoundError):
+        client(server).models.retrieve("someone/else")
+
+
+def test_defaults_that_mlx_lms_server_has_no_flags_for() -> None:
+    from tokalign.tokenizer.tokenizer import Tokenizer
+
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    with serving(demo_settings(draft_model=None)) as plain:
+        answer = ask(plain, max_tokens=40, logprobs=True, **LOOP)
+    ids = [token.id for token in answer.choices[0].logprobs.content]
+    last = next(i for i in ids[5:] if tokenizer.vocabulary.tokens[i])
+    with serving(demo_settings(draft_model=None, extra_eos_token=(str(last),))) as server:
+        ended = ask(server, max_tokens=40, logprobs=True, **LOOP)
+    found = [token.id for token in ended.choices[0].logprobs.content]
+    assert found == ids[: ids.index(last) + 1]
+    assert ended.choices[0].finish_reason == "stop"
+    with serving(
+        demo_settings(draft_model=None, xtc_probability=1.0, xtc_threshold=0.01)
+    ) as server:
+        drawn = {"temperature": 0.2, "seed": 2, "max_tokens": 40}
+        off = {"extra_body": {**LOOP["extra_body"], "xtc_probability": 0.0}}
+        assert said(server, **drawn, **LOOP) != said(server, **drawn, **off)
+
+
+def test_a_cache_of_bounded_size(server: Server) -> None:
+    """What fits into it is decoded as without a bound; what does not comes to its end all the same.
+
+    A full rotating cache is rewound by nobody, alone or together.
+    """
+    with serving(demo_settings(max_kv_size=48, num_draft_tokens=2)) as small:
+        assert said(small, max_tokens=8) == said(server, max_tokens=8)
+        with ThreadPoolExecutor(3) as pool:
+            replies = list(
+                pool.map(lambda i: ask(small, f"{USER} {i}", max_tokens=80, **LOOP), range(3))
+            )
+        alone = [ask(small, f"{USER} {i}", max_tokens=80, **LOOP) for i in range(3)]
+    assert [r.usage.completion_tokens for r in replies + alone] == [80] * 6

@@ -1,0 +1,250 @@
+"""Requests that come and go at any time: each answer is the target's own, id for id."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Event
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from mlx_lm.sample_utils import make_logits_processors
+from places import DEMO
+from processes import wait_for
+from served import Reply, complete, demo_settings, echo_folder, metric, request, serving
+
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.serve.server import Server
+from tokalign.serve.settings import Settings
+
+WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8, "top_p": 0.95, "seed": 5},
+    "penalized": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+}
+Plain = Callable[[str, str, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(demo_settings()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain(server: Server) -> Plain:
+    """The ids of plain decoding for a kind of request, a prompt and a number of tokens."""
+    target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+    encode = server.scheduler.model_provider.tokenizer.encode
+
+    def emit(kind: str, prompt: str, tokens: int) -> list[int]:
+        options = dict(KINDS[kind])
+        penalties = {n: options.pop(n) for n in list(options) if n.endswith("penalty")}
+        sampling = Sampling(**options, processors=make_logits_processors(**penalties))
+        decoder = Decoder(target=target, drafting=Drafting(method="plain"), sampler=sampling)
+        generation = Generation(decoder, Prompt(target=encode(prompt)), max_tokens=tokens)
+        for _ in generation:
+            pass
+        return list(generation.context.emitted)
+
+    return cache(emit)
+
+
+def ids(reply: Reply) -> list[int]:
+    """The ids of an answer that came with log-probabilities."""
+    assert reply.status == 200, reply.text
+    return [token["id"] for token in reply.json["choices"][0]["logprobs"]["content"]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+def test_staggered_requests_get_what_plain_decoding_gives(
+    server: Server, plain: Plain, seed: int
+) -> None:
+    """Of any length and kind, so that they move between speculation and batch several times."""
+    chance = random.Random(seed)
+    asked = [
+        (chance.choice(list(KINDS)), f"{chance.choice(WORDS)} {number}", chance.randint(1, 90))
+        for number in range(12)
+    ]
+    waits = [chance.uniform(0, 1.5) for _ in asked]
+
+    def ask(number: int) -> list[int]:
+        time.sleep(waits[number])
+        kind, prompt, tokens = asked[number]
+        return ids(complete(server, prompt, max_tokens=tokens, logprobs=True, **KINDS[kind]))
+
+    both = metric(server, "tokalign_output_tokens_total")
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = list(pool.map(ask, range(len(asked))))
+    assert found == [plain(*one) for one in asked]
+    assert metric(server, "tokalign_output_tokens_total") - both == sum(map(len, found))
+    text = request(server, "GET", "/metrics").text
+    for decoding in ("batch", "speculation"):
+        assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in text
+
+
+@pytest.mark.slow
+def test_kept_contexts_change_no_answer(server: Server, plain: Plain) -> None:
+    prompt = "Wisła jest najdłuższą rzeką"
+    for tokens in (40, 10, 40):
+        for kind in KINDS:
+            reply = complete(server, prompt, max_tokens=tokens, logprobs=True, **KINDS[kind])
+            assert ids(reply) == plain(kind, prompt, tokens)
+    longer = f"{prompt} i płynie"
+    reply = complete(server, longer, max_tokens=20, logprobs=True)
+    assert ids(reply) == plain("greedy", longer, 20)
+    assert reply.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 5
+
+
+def start(server: Server, body: str, *, path: str = "/v1/completions") -> socket.socket:
+    """A connection whose request has been sent and whose answer is not read."""
+    address = urlsplit(server.url)
+    client = socket.create_connection((address.hostname, address.port), timeout=60)
+    data = body.encode()
+    head = f"POST {path} HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def running(server: Server) -> int:
+    return int(metric(server, "tokalign_running_requests"))
+
+
+ENDLESS = '{"prompt": "Wisła", "max_tokens": 1900, "logit_bias": {"2": -100, "4": -100}%s}'
+"""An answer that no stop id ends."""
+
+
+@pytest.mark.parametrize("stream", ["", ', "stream": true'])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_client_that_leaves_ends_its_answer(server: Server, stream: str, others: int) -> None:
+    gone = metric(server, "tokalign_disconnected_total")
+    clients = [start(server, ENDLESS % stream) for _ in range(1 + others)]
+    wait_for(lambda: running(server) == 1 + others)
+    for client in clients:
+        client.close()
+    wait_for(lambda: running(server) == 0)
+    assert metric(server, "tokalign_disconnected_total") == gone + 1 + others
+    assert complete(server, "Wisła", max_tokens=3).status == 200
+
+
+def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
+    client = start(server, ENDLESS % "")
+    wait_for(lambda: running(server) == 1)
+    assert complete(server, "W roku 1410", max_tokens=4).status == 200
+    assert running(server) == 1
+    client.close()
+    wait_for(lambda: running(server) == 0)
+
+
+def test_an_answer_ends_at_its_time_limit() -> None:
+    from tokalign.serve.limits import Limits
+
+    limits = Limits(answer_seconds=0.5)
+    with serving(demo_settings(draft_model=None, limits=limits)) as hasty:
+        reply = complete(hasty, "Wisła", max_tokens=1900, logit_bias={"2": -100, "4": -100})
+    assert reply.json["choices"][0]["finish_reason"] == "length"
+    assert 0 < reply.json["usage"]["completion_tokens"] < 1900
+
+
+def test_one_request_more_than_may_wait_is_refused() -> None:
+    from tokalign.serve.limits import Limits
+
+    settings = demo_settings(
+        draft_model=None, decode_concurrency=1, prompt_concurrency=1, limits=Limits(waiting=1)
+    )
+    with serving(settings) as busy:
+        clients = [start(busy, ENDLESS % "")]
+        wait_for(lambda: running(busy) == 1)
+        clients.append(start(busy, ENDLESS % ""))
+        wait_for(lambda: metric(busy, "tokalign_queue_length") == 1)
+        reply = complete(busy, "Wisła", max_tokens=1)
+        assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+        assert reply.json["error"]["type"] == "rate_limit_error"
+        for client in clients:
+            client.close()
+        wait_for(lambda: metric(busy, "tokalign_queue_length") == 0 and running(busy) == 0)
+        assert complete(busy, "Wisła", max_tokens=1).status == 200
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_failing_model_is_an_error_and_no_end(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    with serving(demo_settings(draft_model=None)) as server:
+        model = type(server.scheduler.model_provider.model)
+        ready, call = Event(), model.__call__
+
+        def fail(*args: Any, **named: Any) -> Any:
+            if ready.is_set():
+                raise RuntimeError("the device is lost")
+            return call(*args, **named)
+
+        monkeypatch.setattr(model, "__call__", fail)
+        with ThreadPoolExecutor(together) as pool:
+            asked = [
+                pool.submit(complete, server, f"Wisła {i}", max_tokens=900) for i in range(together)
+            ]
+            wait_for(lambda: running(server) == together)
+            ready.set()
+            replies = [one.result() for one in asked]
+        for reply in replies:
+            assert reply.status == 500
+            assert reply.json["error"]["type"] == "server_error"
+            assert "the device is lost" in reply.json["error"]["message"]
+        monkeypatch.undo()
+        assert complete(server, "Wisła", max_tokens=3).status == 200
+
+
+def test_a_failure_in_a_stream_is_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(demo_settings(draft_model=None)) as server:
+        model = type(server.scheduler.model_provider.model)
+        call, calls = model.__call__, iter(range(1000))
+
+        def fail(*args: Any, **named: Any) -> Any:
+            if next(calls) > 5:
+                raise RuntimeError("the device is lost")
+            return call(*args, **named)
+
+        monkeypatch.setattr(model, "__call__", fail)
+        reply = complete(server, "Wisła", max_tokens=900, stream=True)
+    assert reply.status == 200
+    assert "the device is lost" in reply.events[-1]["error"]["message"]
+    assert reply.text.endswith("data: [DONE]\n\n")
+
+
+def test_the_end_of_the_server_is_an_answer_too() -> None:
+    with serving(demo_settings(draft_model=None)) as server, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(complete, server, f"Wisła {i}", max_tokens=1900) for i in range(2)]
+        wait_for(lambda: running(server) == 2)
+        server.stop()
+        assert [one.result().status for one in asked] == [503, 503]
+
+
+@pytest.mark.parametrize("more", [{}, {"kv_bits": 8, "quantized_kv_start": 0}])
+@pytest.mark.slow
+def test_contexts_are_never_mixed_up(tmp_path: Any, more: dict[str, Any]) -> None:
+    """Every answer is the marker of its own request, also where models cannot be batched."""
+    from served import chat, content
+
+    folder = echo_folder(tmp_path / "echo")
+    settings = Settings(model=str(folder), trust_remote_code=True, dtype="float32")
+    if more:
+        settings = demo_settings(**more)
+    chance = random.Random(1)
+    markers = [f"znak {chance.randrange(10**9)} {'i ' * chance.randrange(20)}" for _ in range(40)]
+    with serving(settings) as server:
+        options = {"max_tokens": 100 if not more else 12}
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda m: content(chat(server, m, **options)), markers))
+        alone = markers if not more else [content(chat(server, m, **options)) for m in markers]
+    assert [text.strip() for text in found] == [text.strip() for text in alone]

@@ -1,0 +1,153 @@
+"""Who may ask for what, and what stays apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from places import DEMO
+from served import chat, complete, demo_settings, metric, request, serving
+
+from tokalign.serve.server import Server
+
+PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
+BODY = {"prompt": PROMPT, "max_tokens": 40, "logit_bias": {"2": -100, "4": -100}}
+PATH = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[Server]:
+    with serving(demo_settings(draft_model=None)) as running:
+        yield running
+
+
+@pytest.fixture
+def locked() -> Iterator[Server]:
+    settings = demo_settings(api_keys=("klucz-a", "klucz-b"), num_draft_tokens=4)
+    with serving(settings) as running:
+        yield running
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", PATH])
+@pytest.mark.parametrize(
+    "headers", [{}, bearer(""), bearer("klucz"), {"Authorization": "klucz-a "}]
+)
+def test_a_key_is_needed(locked: Server, path: str, headers: dict[str, str]) -> None:
+    if headers.get("Authorization") == "klucz-a ":
+        headers = {"Authorization": "Basic klucz-a"}
+    method, body = ("POST", BODY) if path == PATH else ("GET", None)
+    reply = request(locked, method, path, body, headers)
+    assert reply.status == 401
+    assert reply.json["error"]["type"] == "authentication_error"
+    assert reply.headers["WWW-Authenticate"] == "Bearer"
+    assert request(locked, method, path, body, bearer("klucz-b")).status == 200
+    assert request(locked, "GET", "/health").status == 200
+
+
+def test_nothing_crosses_api_keys(locked: Server) -> None:
+    """Neither a kept context nor an earlier output serves the owner of another key."""
+
+    def ask(key: str) -> tuple[str, dict[str, Any]]:
+        reply = request(locked, "POST", PATH, BODY, bearer(key))
+        return reply.json["choices"][0]["text"], reply.json["usage"]
+
+    def figures(usage: dict[str, Any]) -> tuple[int, int]:
+        accepted = usage["completion_tokens_details"]["accepted_prediction_tokens"]
+        return usage["prompt_tokens_details"]["cached_tokens"], accepted
+
+    text, _ = ask("klucz-a")
+    again, usage_of_again = ask("klucz-a")
+    session = 'tokalign_proposed_tokens_total{source="session"}'
+    proposed = _labelled(locked, session)
+    assert proposed > 0
+    other, usage_of_other = ask("klucz-b")
+    assert text == again == other
+    assert figures(usage_of_again)[0] > 5
+    assert figures(usage_of_other)[0] == 0
+    assert _labelled(locked, session) == proposed
+
+
+def _labelled(server: Server, name: str) -> float:
+    lines = request(server, "GET", "/metrics", headers=bearer("klucz-a")).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def test_pages_of_other_origins_may_not_ask(open_server: Server) -> None:
+    for method, path, body in (
+        ("POST", PATH, BODY),
+        ("OPTIONS", PATH, None),
+        ("GET", "/v1/models", None),
+    ):
+        reply = request(open_server, method, path, body, {"Origin": "https://example.com"})
+        assert reply.status == 403
+        assert "example.com" in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize("allowed", [("https://example.com",), ("*",)])
+def test_an_allowed_origin_is_told_so(allowed: tuple[str, ...]) -> None:
+    origin = {"Origin": "https://example.com"}
+    with serving(demo_settings(draft_model=None, allowed_origins=allowed)) as server:
+        preflight = request(server, "OPTIONS", PATH, None, origin)
+        assert preflight.status == 204
+        for reply in (
+            preflight,
+            request(server, "POST", PATH, {**BODY, "max_tokens": 1}, origin),
+            request(server, "POST", PATH, b"{", origin),
+            request(server, "GET", "/v1/models", None, origin),
+        ):
+            assert reply.headers["Access-Control-Allow-Origin"] == allowed[0]
+        other = request(server, "GET", "/health", None, {"Origin": "https://example.org"})
+        assert "Access-Control-Allow-Origin" not in request(server, "GET", "/health").headers
+        assert other.headers.get("Access-Control-Allow-Origin") == ("*" if "*" in allowed else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:8080", 200),
+        ("127.0.0.1:9", 200),
+        ("[::1]:8080", 200),
+        ("rebound.example.com", 403),
+        ("127.0.0.1.example.com:8080", 403),
+    ],
+)
+def test_a_local_server_answers_to_local_names_only(
+    open_server: Server, host: str, status: int
+) -> None:
+    assert request(open_server, "GET", "/v1/models", headers={"Host": host}).status == status
+
+
+def test_it_listens_on_loopback(open_server: Server) -> None:
+    assert open_server.server_address[0] == "127.0.0.1"
+    assert open_server.is_local
+
+
+@pytest.mark.slow
+def test_models_are_switched_only_if_that_was_allowed(open_server: Server) -> None:
+    other = str(DEMO / "draft")
+    assert chat(open_server, "Wisła", model=other).status == 404
+    with serving(demo_settings(draft_model=None, allow_model_switching=True)) as server:
+        own = complete(server, PROMPT)
+        switched = complete(server, PROMPT, model=other)
+        assert switched.status == 200
+        assert switched.json["choices"] != own.json["choices"]
+        assert complete(server, PROMPT, model="/nowhere").status == 404
+        assert complete(server, PROMPT).json["choices"] == own.json["choices"]
+        drafted = complete(server, PROMPT, draft_model=other, num_draft_tokens=2)
+        assert drafted.json["choices"] == own.json["choices"]
+        assert 'source="draft"' in request(server, "GET", "/metrics").text
+
+
+def test_a_line_of_the_log_cannot_be_forged(
+    open_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        request(open_server, "GET", "/%0d%0aforged", headers={"X": "y"})
+        metric(open_server, "x")
+    assert all("\n" not in record.getMessage() for record in caplog.records)

@@ -1,0 +1,133 @@
+"""Servers on a free port, and requests to them as bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import mlx.core as mx
+from places import DEMO
+
+from tokalign.serve.server import Server
+from tokalign.serve.settings import Settings
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+TOOLS_TEMPLATE = (
+    "{% if tools %}{# <tool_call> tool_call.name #}{{ '<|im_start|>system\\n' }}"
+    "{{ tools | tojson }}{{ '<|im_end|>\\n' }}{% endif %}"
+)
+"""What makes mlx-lm take a template for one whose tool calls are JSON."""
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def events(self) -> list[Any]:
+        """The objects of an event stream."""
+        lines = [line for line in self.text.split("\n") if line.startswith("data: {")]
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def demo_settings(**more: Any) -> Settings:
+    """The demo pair in float32, where a choice does not depend on how many rows are computed."""
+    given: dict[str, Any] = {
+        "model": str(DEMO / "target"),
+        "draft_model": str(DEMO / "draft"),
+        "dtype": "float32",
+    }
+    return Settings(**(given | more))
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[Server]:
+    with Server(settings, port=0) as server:
+        yield server
+
+
+def request(
+    server: Server,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> Reply:
+    """body: an object to be sent as JSON, or bytes."""
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    address = urlsplit(server.url)
+    connection = HTTPConnection(str(address.hostname), address.port, timeout=100)
+    try:
+        connection.request(method, path, data, headers or {})
+        response = connection.getresponse()
+        return Reply(response.status, dict(response.getheaders()), response.read().decode())
+    finally:
+        connection.close()
+
+
+def chat(server: Server, text: str, **more: Any) -> Reply:
+    """A chat of one message."""
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 24, **more}
+    return request(server, "POST", "/v1/chat/completions", body)
+
+
+def complete(server: Server, prompt: str, **more: Any) -> Reply:
+    return request(server, "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 24, **more})
+
+
+def content(reply: Reply) -> str:
+    """The text of a chat's answer."""
+    assert reply.status == 200, reply.text
+    return str(reply.json["choices"][0]["message"]["content"])
+
+
+def metric(server: Server, name: str) -> float:
+    """The current value of a metric without labels, or the sum over its labels."""
+    lines = request(server, "GET", "/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def echo_folder(folder: Path) -> Path:
+    """A model that answers with the user's message (`echo_model.py`), with the demo's tokenizer."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer.model"):
+        shutil.copy(DEMO / "target" / name, folder)
+    shutil.copy(Path(__file__).with_name("echo_model.py"), folder)
+    config = json.loads((DEMO / "target" / "tokenizer_config.json").read_text("utf-8"))
+    config["chat_template"] = TOOLS_TEMPLATE + config["chat_template"].replace(
+        "{{ bos_token }}", ""
+    )
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    demo = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
+    roles = {"user_header": "user\n", "assistant_header": "assistant\n"}
+    specials = tokenizer.vocabulary.special_ids
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "echo",
+                "model_file": "echo_model.py",
+                "vocab_size": demo["vocab_size"],
+                "max_position_embeddings": 2048,
+                "eos_token_id": demo["eos_token_id"],
+                "turn_start": specials["<|im_start|>"],
+                "turn_end": specials["<|im_end|>"],
+                **{name: len(tokenizer.encode(text)) for name, text in roles.items()},
+            }
+        ),
+        "utf-8",
+    )
+    mx.save_safetensors(str(folder / "model.safetensors"), {"nothing": mx.zeros((1,))})
+    return folder

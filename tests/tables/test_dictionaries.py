@@ -1,0 +1,70 @@
+"""Several dictionaries as one: the longest match answers, then the surer one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictspec import DictSpecTable
+
+
+def published(entries: Any) -> DictSpecTable:
+    return DictSpecTable.from_entries(entries, 100)
+
+
+def counted(text: list[int]) -> Dictionary:
+    orders = []
+    for n in range(1, 6):
+        windows = np.lib.stride_tricks.sliding_window_view(np.array(text, dtype=np.uint16), n)
+        ids, counts = np.unique(windows, axis=0, return_counts=True)
+        orders.append(TokenNgrams(ids, counts))
+    return make_table(grow_tree(orders), vocabulary_size=100, max_bytes=10_000)
+
+
+def test_the_longest_match_answers_under_its_own_name() -> None:
+    one = published({(1,): ((7,), 0.9)})
+    other = published({(2, 1): ((8, 9), 0.5), (3,): ((4,), 0.4)})
+    both = Dictionaries({"dictionary:a": one, "dictionary:b": other})
+    assert len(both) == 3
+    answer = both.follow([2, 1], 5)  # type: ignore[list-item]
+    assert (answer.ids, set(answer.sources)) == ((8, 9), {"dictionary:b"})
+    answer = both.follow([5, 1], 5)  # type: ignore[list-item]
+    assert (answer.ids, answer.sources) == ((7,), ("dictionary:a",))
+    assert not both.follow([6], 5)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("surer", [0, 1])
+def test_between_equal_matches_the_surer_one_answers(surer: int) -> None:
+    odds = [0.3, 0.3]
+    odds[surer] = 0.6
+    tables = {str(n): published({(1,): ((n,), odds[n])}) for n in range(2)}
+    assert Dictionaries(tables).follow([1], 1).ids == (surer,)  # type: ignore[list-item]
+
+
+ENTRIES: Any = {(1,): ((2,), 0.5), (4, 1): ((3,), 0.5), (9, 4, 1): ((5,), 0.5)}
+
+
+@given(st.lists(st.integers(0, 9), max_size=10))
+def test_a_match_is_as_long_as_the_longest_stored_suffix(ids: Any) -> None:
+    stored = [n for n in range(1, len(ids) + 1) if tuple(ids[-n:]) in ENTRIES]
+    assert published(ENTRIES).match_length(ids) == max(stored, default=0)
+
+
+def test_the_match_of_a_back_off_table_is_the_longest_counted_suffix() -> None:
+    text = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] * 30
+    table: Any = counted(text)
+    assert table.match_length([50]) == 0
+    lengths = [table.match_length(text[:n]) for n in range(1, 40)]
+    assert max(lengths) > 1
+    for n, length in enumerate(lengths, 1):
+        assert table.match_length(text[n - length : n]) == length
+        assert (table.predict(text[:n]) is None) == (length == 0)

@@ -1,0 +1,77 @@
+"""`tokalign cache-prompt`: read a long prompt once, and keep what the model computed in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.cli.generation_options import CACHE, MODEL, TEMPLATE, LoadingOptions, with_options
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.prompt_text import prompt_option, read_prompt
+from tokalign.errors import UsageError
+
+
+@click.command("cache-prompt")
+@prompt_option(required=False)
+@with_options(*MODEL, *TEMPLATE, *CACHE)
+@click.option(
+    "--prompt-cache-file",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="The file to write; its name ends in .safetensors.",
+)
+@json_option
+@quiet_option
+def command(
+    *,
+    prompt: str | None,
+    file: Path,
+    system_prompt: str | None,
+    chat_template_config: dict[str, object],
+    ignore_chat_template: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Write the key-value cache of a prompt, for `decode` and `chat`, and for mlx-lm.
+
+    `decode --prompt-cache-file FILE -p TEXT` goes on where the prompt ends, in the same message of
+    the user. `chat --prompt-cache-file FILE` computes nothing that begins as the file does.
+    """
+    from tokalign.assemble import load_models
+    from tokalign.runtime.chat import as_messages
+    from tokalign.runtime.mlx.prompt_cache import write_prompt_cache
+    from tokalign.runtime.mlx.target_session import TargetModelSession
+
+    options = LoadingOptions.take(given)
+    cache = options.cache
+    if prompt is None and system_prompt is None:
+        raise UsageError("there is nothing to cache; give --prompt, --system-prompt or both")
+    messages = as_messages("" if prompt is None else read_prompt(prompt), system=system_prompt)
+    if prompt is None:
+        messages = messages[:1]
+    [model] = load_models(
+        [options.target],
+        dtype=options.dtype,
+        adapter=options.adapter_path,
+        trust_remote_code=options.trust_remote_code,
+        note=lambda line: note(line, quiet=quiet),
+    )
+    ids = model.encode_open(
+        messages, use_template=not ignore_chat_template, variables=chat_template_config
+    )
+    session = TargetModelSession(model.model, cache, rewinds=False)
+    session.require_room(len(ids))
+    with progress(len(ids), "reading the prompt", quiet=quiet) as advance:
+        session.watch_prefill(advance)
+        session.settle(ids)
+    write_prompt_cache(file, session.layers, ids, model, is_open=prompt is not None)
+    written = {"file": str(file), "prompt_tokens": len(ids), "bytes": file.stat().st_size}
+    if as_json:
+        print_json(written)
+    else:
+        echo(table((name.replace("_", " "), value) for name, value in written.items()))

@@ -1,0 +1,374 @@
+"""`tokalign chat`: talk with a model; every turn computes only what is new.
+
+The conversation and its commands are in `dialogue.py`, what is typed comes from `entries.py`, and
+`runtime/conversation.py` keeps both models' caches from turn to turn.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.atomic_file import write_file
+from tokalign.cli.decoded import as_text, legend, styled
+from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
+from tokalign.cli.entries import Entries, history_file, open_entries
+from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
+from tokalign.cli.output import note, progress, quiet_option
+from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
+from tokalign.errors import ContextLengthError, TokalignError, UsageError
+
+if TYPE_CHECKING:
+    from tokalign.runtime.conversation import Conversation
+    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.generate import Generation
+    from tokalign.runtime.rounds import Outcome
+
+_PATH = click.Path(path_type=Path)
+
+_ENOUGH_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is `chat`'s own on the command line."""
+
+    max_tokens: int | None
+    prompt_cache_file: Path | None
+    calibrate: bool
+    history: bool
+    color: bool
+    verbose: bool
+    as_json: bool
+    quiet: bool
+
+
+@click.command("chat")
+@generation_options
+@click.option(
+    "-m",
+    "--max-tokens",
+    type=int,
+    default=-1,
+    show_default=True,
+    callback=read_max_tokens,
+    help="Tokens of an answer at most; -1 for as many as the context holds.",
+)
+@click.option(
+    "--prompt-cache-file",
+    type=_PATH,
+    metavar="FILE",
+    help="Compute nothing that begins as this file of `tokalign cache-prompt` does.",
+)
+@click.option(
+    "--calibrate/--no-calibrate",
+    default=True,
+    help="On a machine that nothing is known of, measure for some seconds what passes cost.",
+)
+@click.option("--history/--no-history", default=True, help="Keep what is typed for the next time.")
+@click.option("--color/--no-color", default=False, help="Colour each token by how it came about.")
+@click.option("--verbose", is_flag=True, help="In /stats, also say how the host spent its time.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer.")
+@quiet_option
+def command(**given: Any) -> None:
+    """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
+
+    Answers go to stdout and everything else to stderr. /help lists the commands.
+    """
+    model = GenerationOptions.take(given)
+    options = Options(**given)
+    noted = partial(note, quiet=options.quiet)
+    loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
+    entries = open_entries(history_file() if options.history else None)
+    decoder = model.load(loaded=loaded, note=noted)
+    noted("/help lists the commands, Ctrl-D leaves")
+    Chat(decoder, model, options).run(entries)
+
+
+def _nothing(*_models: LanguageModel[Any]) -> None:
+    """What is done with loaded models if no more is to be known of them."""
+
+
+def _calibrate(
+    target: LanguageModel[Any], draft: LanguageModel[Any] | None = None, *, quiet: bool
+) -> None:
+    """Measure what passes cost, unless that is known."""
+    from tokalign.cost.store import find_curve, store_curve
+    from tokalign.evaluate.calibrate import measure_briefly
+    from tokalign.runtime.mlx.machine import machine_of
+
+    theirs = None if draft is None else draft.model
+    if find_curve(machine_of(target.model, theirs)) is not None:
+        return
+    note(
+        "measuring what passes cost on this machine, once and for some seconds "
+        "(--no-calibrate leaves it out)",
+        quiet=quiet,
+    )
+    with progress(100, "measuring", quiet=quiet) as advance:
+        curve = measure_briefly(
+            target.model, theirs, advance=lambda share: advance(round(100 * share))
+        )
+    try:
+        store_curve(curve)
+    except UsageError as error:  # a full disk is no reason not to talk
+        note(str(error), quiet=quiet)
+
+
+class Chat:
+    """A conversation on the command line: what is typed goes in, answers come out on stdout."""
+
+    def __init__(self, decoder: Decoder, model: GenerationOptions, options: Options) -> None:
+        self._decoder, self._model, self._options = decoder, model, options
+        self._dialogue = Dialogue(system=model.system_prompt)
+        self._conversation = self._opening(options.prompt_cache_file)
+        self._color = options.color
+        self._retries = 0
+        self._last: dict[str, Any] | None = None  # figures of the last answer
+
+    def run(self, entries: Entries) -> None:
+        """Take entries until there are no more, or until one of them is /exit."""
+        while True:
+            try:
+                text = entries.read()
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
+                self._tell("Ctrl-D leaves")
+                continue
+            if text is None:
+                return
+            try:
+                entry = read_entry(text)
+                if isinstance(entry, Command):
+                    if entry.name == "exit":
+                        return
+                    self._carry_out(entry)
+                elif entry.strip():
+                    self._dialogue.ask(entry)
+                    self._retries = 0
+                    self._answer()
+            except TokalignError as error:
+                self._tell(f"tokalign: {error}")
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def _carry_out(self, entry: Command) -> None:
+        dialogue = self._dialogue
+        match entry.name:
+            case "system":
+                dialogue.system = entry.argument or None
+                self._tell("system message " + ("set" if entry.argument else "removed"))
+            case "reset":
+                dialogue.reset()
+                self._tell("a new conversation")
+            case "retry":
+                dialogue.retry()
+                self._retry()
+            case "save":
+                write_file(Path(entry.argument).expanduser(), dialogue.to_json())
+                self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
+            case "load":
+                self._dialogue = _read_dialogue(Path(entry.argument).expanduser())
+                self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
+            case "who":
+                self._color = not self._color
+                if not self._options.quiet:
+                    tell(legend() if self._color else "colours off")
+            case "stats":
+                self._tell(self._statistics())
+            case _:
+                self._tell(HELP)
+
+    def _retry(self) -> None:
+        if self._decoder.seed is None:
+            self._tell("greedy decoding gives the same answer again; --temp samples others")
+        self._retries += 1
+        self._answer()
+
+    def _statistics(self) -> str:
+        if self._last is None:
+            return "there is no answer yet"
+        held, size = len(self._conversation.held), self._conversation.nbytes
+        figures = as_text(self._last, host_times=self._options.verbose)
+        return f"{figures}\n{held} tokens of context are kept, in {size / 1e6:.1f} MB"
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        """Have the last message answered; one that cannot be answered is withdrawn."""
+        try:
+            generation = self._begin()
+        except TokalignError as error:
+            self._dialogue.withdraw()
+            if isinstance(error, ContextLengthError):
+                raise UsageError(
+                    f"the conversation has {error.prompt_tokens} tokens, but the model's context "
+                    f"holds {error.limit}; /reset begins a new one"
+                ) from error
+            raise
+        begun = self._model.prefill_response or ""
+        self._write(begun)
+        interrupted = self._say(generation)
+        summary = generation.summary()
+        summary["text"] = begun + summary["text"]
+        if interrupted:
+            summary["finish_reason"] = "interrupted"
+        if summary["text"]:
+            self._dialogue.answer(summary["text"])
+        else:
+            self._dialogue.withdraw()
+        self._last = summary
+        if self._options.as_json:
+            write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
+        else:
+            self._tell(closing_line(summary, self._plain_seconds))
+
+    def _begin(self) -> Generation:
+        decoder, model, messages = self._decoder, self._model, self._dialogue.messages
+        if model.prefill_response is not None:
+            messages = [*messages, {"role": "assistant", "content": model.prefill_response}]
+        prompt = decoder.prompt(
+            messages,
+            use_template=not model.ignore_chat_template,
+            variables=model.chat_template_config,
+        )
+        sampler = decoder.sampler
+        if decoder.seed is not None:
+            sampler = replace(sampler, seed=decoder.seed + self._retries)  # type: ignore[type-var]
+        return self._conversation.generate(
+            prompt, max_tokens=self._options.max_tokens, stop=model.stop, sampler=sampler
+        )
+
+    def _say(self, generation: Generation) -> bool:
+        """Print an answer as it comes; returns whether it was interrupted.
+
+        The first Ctrl-C takes effect between two rounds, or between two steps that read a long
+        prompt. After the second one the caches are of no use any more, and are made anew.
+        """
+        target = self._conversation.target
+        with _interrupts() as interrupts, closing(generation.by_round()) as rounds:
+            target.watch_prefill(interrupts.check)
+            try:
+                for pieces in rounds:
+                    for piece in pieces:
+                        self._write(piece.text, piece.outcome)
+                    if interrupts.asked:
+                        break
+            except KeyboardInterrupt:
+                interrupts.asked = True
+                from tokalign.runtime.conversation import Conversation
+
+                self._conversation = Conversation(self._decoder)
+        self._write(generation.rest())
+        self._write("\n")
+        return interrupts.asked
+
+    @property
+    def _plain_seconds(self) -> float | None:
+        """Seconds per token of plain decoding, if they are known."""
+        knowledge = self._decoder.drafting.knowledge
+        if knowledge is None or not knowledge.costs.plain_is_known:
+            return None
+        return knowledge.costs.plain
+
+    def _opening(self, file: Path | None) -> Conversation:
+        """A conversation whose caches hold what the file of a cached prompt has."""
+        from tokalign.runtime.conversation import Conversation
+
+        if file is None:
+            return Conversation(self._decoder)
+        from tokalign.runtime.mlx.prompt_cache import read_prompt_cache
+
+        found = read_prompt_cache(file, self._decoder.target)
+        if found.ids is None:
+            raise UsageError(
+                f"{file} does not say which tokens it holds, so no conversation can be compared "
+                "with it; write it with: tokalign cache-prompt"
+            )
+        self._decoder = self._decoder.continuing(found)
+        return Conversation(self._decoder, target=self._decoder.open_target(found.layers))
+
+    def _write(self, text: str, outcome: Outcome | None = None) -> None:
+        if text and not self._options.as_json:
+            coloured = self._color and outcome is not None
+            shown = for_stdout(text)
+            write(styled(shown, outcome) if coloured and outcome else shown)
+
+    def _tell(self, text: str) -> None:
+        if not self._options.quiet:
+            tell(visible(text))
+
+
+def closing_line(summary: Mapping[str, Any], plain_seconds: float | None) -> str:
+    """One line about an answer: how long it is, how fast it came, and what cut it off.
+
+    summary: as of `Generation.summary`. plain_seconds: per token of plain decoding; None if that is
+    not known. A few rounds are not compared with it, as they say too little.
+    """
+    told = [f"{summary['generation_tokens']} tokens"]
+    rate = summary["tokens_per_second"]
+    if rate:
+        told.append(f"{rate:.1f} tokens/s")
+        if plain_seconds is not None and summary["rounds"] >= _ENOUGH_ROUNDS:
+            told.append(f"{rate * plain_seconds:.2f} x plain decoding")
+    match summary["finish_reason"]:
+        case "interrupted":
+            told.append("interrupted")
+        case "length":
+            told.append("cut off by --max-tokens or the end of the context")
+    return f"[{', '.join(told)}]"
+
+
+def _read_dialogue(path: Path) -> Dialogue:
+    try:
+        return Dialogue.from_json(path.read_text("utf-8"), name=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UsageError(f"{path} cannot be read ({reason}); give a file that /save wrote") from (
+            error
+        )
+
+
+class _Interrupts:
+    """Ctrl-C while an answer is under way.
+
+    The first one asks for the end of the answer, the second one ends it at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def handle(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self, _ids: int) -> None:
+        """Raises: KeyboardInterrupt if Ctrl-C was pressed."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Interrupts]:
+    found = _Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield found  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, found.handle)
+    try:
+        yield found
+    finally:
+        signal.signal(signal.SIGINT, before)

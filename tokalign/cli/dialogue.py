@@ -1,0 +1,183 @@
+"""A conversation as a person has it: messages, the commands typed between them, lines of input.
+
+Nothing here knows a terminal, a file or a model; `chat.py` connects them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tokalign.errors import UsageError
+
+COMMANDS = {
+    "system": ("TEXT", "set the system message; without a text, remove it"),
+    "reset": ("", "forget the conversation, except for the system message"),
+    "retry": ("", "answer the last message again"),
+    "save": ("FILE", "write the conversation as JSON"),
+    "load": ("FILE", "go on with a conversation that was saved"),
+    "who": ("", "colours on or off: who guessed which token"),
+    "stats": ("", "figures of the last answer"),
+    "help": ("", "this list"),
+    "exit": ("", "leave; so does Ctrl-D"),
+}
+"""name -> (what it takes, what it does)."""
+
+HELP = "\n".join(
+    [
+        *(f"/{name} {takes}".ljust(16) + about for name, (takes, about) in COMMANDS.items()),
+        "//TEXT".ljust(16) + "a message that begins with a slash",
+        'Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.',
+        "Ctrl-C stops an answer and keeps what was said.",
+    ]
+)
+
+_BLOCK = '"""'
+_ROLES = ("system", "user", "assistant")
+
+
+class Command(NamedTuple):
+    """A command as typed: one of `COMMANDS`, and the rest of the line."""
+
+    name: str
+    argument: str
+
+
+def read_entry(text: str) -> Command | str:
+    """A command, or a message as it is meant. Raises: UsageError for an unknown or wrong command.
+
+    Example: "/save a.json" is `Command("save", "a.json")`, "//save" the message "/save".
+    """
+    if text.startswith("//"):
+        return text[1:]
+    if not text.startswith("/"):
+        return text
+    name, _, argument = text[1:].partition(" ")
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command /{name}; /help lists them, and //TEXT sends /TEXT")
+    takes, _about = COMMANDS[name]
+    argument = argument.strip()
+    if argument and not takes:
+        raise UsageError(f"/{name} takes nothing after it; leave out {argument!r}")
+    if takes == "FILE" and not argument:
+        raise UsageError(f"/{name} needs the name of a file: /{name} FILE")
+    return Command(name, argument)
+
+
+class EntryLines:
+    """Lines of input, put together to entries.
+
+    A line goes on in the next one if it ends in a backslash. Lines between three quotation marks at
+    the beginning of a line and at the end of a line are one entry, whatever they contain.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._in_block = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an entry has begun and is not complete."""
+        return bool(self._lines) or self._in_block
+
+    def push(self, line: str) -> str | None:
+        """The entry that this line completes; None if it goes on."""
+        if not self.is_open and line.startswith(_BLOCK):
+            self._in_block, line = True, line.removeprefix(_BLOCK)
+        if self._in_block:
+            self._lines.append(line.removesuffix(_BLOCK))
+            goes_on = not line.endswith(_BLOCK)
+        else:
+            self._lines.append(line.removesuffix("\\"))
+            goes_on = line.endswith("\\")
+        return None if goes_on else self.finish()
+
+    def finish(self) -> str | None:
+        """What has been said so far, as the input ends here; None if that is nothing."""
+        if not self.is_open:
+            return None
+        lines, self._lines, block, self._in_block = self._lines, [], self._in_block, False
+        text = "\n".join(lines)
+        return text.strip("\n") if block else text
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """The messages of a conversation. It changes as one goes on.
+
+    turns: messages of user and assistant, in order.
+    """
+
+    system: str | None = None
+    turns: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        """What a chat template renders."""
+        opening = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*opening, *self.turns]
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the last message is the user's."""
+        return bool(self.turns) and self.turns[-1]["role"] == "user"
+
+    def ask(self, text: str) -> None:
+        """The user says this."""
+        self.turns.append({"role": "user", "content": text})
+
+    def answer(self, text: str) -> None:
+        """The model has said this."""
+        self.turns.append({"role": "assistant", "content": text})
+
+    def withdraw(self) -> None:
+        """Forget the user's last message, which got no answer."""
+        if self.awaits_answer:
+            self.turns.pop()
+
+    def retry(self) -> None:
+        """Forget the last answer, if there is one. Raises: UsageError if nothing was said."""
+        if not self.turns:
+            raise UsageError("there is nothing to answer again; say something first")
+        if not self.awaits_answer:
+            self.turns.pop()
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self.turns.clear()
+
+    def to_json(self) -> str:
+        """The messages as JSON, one per line, in the form of OpenAI's API."""
+        lines = [json.dumps(message, ensure_ascii=False) for message in self.messages]
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, name: str) -> Dialogue:
+        """Read what `to_json` writes. Raises: UsageError, with `name`, for anything else."""
+        try:
+            messages = json.loads(text)
+        except ValueError:
+            messages = None
+        if not isinstance(messages, list) or not _are_messages(messages):
+            raise UsageError(
+                f"{name} is no saved conversation; give a file that /save wrote: a JSON list of "
+                "messages, each with a role (system, user, assistant) and a content"
+            )
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        return cls(
+            system=messages[0]["content"] if has_system else None,
+            turns=messages[1:] if has_system else messages,
+        )
+
+
+def _are_messages(values: Sequence[Any]) -> bool:
+    """Whether these are messages of two people in turn, after at most one system message."""
+    roles = []
+    for value in values:
+        if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+            return False
+        roles.append(value.get("role"))
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    return all(role == _ROLES[1 + index % 2] for index, role in enumerate(turns))

@@ -1,0 +1,121 @@
+"""Where a conversation's entries come from: a terminal with line editing, or lines of stdin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from platformdirs import user_state_path
+
+from tokalign.cli.dialogue import COMMANDS, EntryLines
+from tokalign.errors import MissingAssetError
+
+PROMPT, MORE = "> ", "… "
+
+
+class Entries(Protocol):
+    """A source of entries."""
+
+    def read(self) -> str | None:
+        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C."""
+        ...
+
+
+class StreamEntries:
+    """The lines of a file or a pipe; nothing is shown."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def read(self) -> str | None:
+        """See `Entries`."""
+        lines = EntryLines()
+        for line in self._stream:
+            entry = lines.push(line.removesuffix("\n").removesuffix("\r"))
+            if entry is not None:
+                return entry
+        return lines.finish()
+
+
+class EditedEntries:
+    """A terminal, edited with prompt_toolkit: history, search, several lines, pasted text.
+
+    history: a file that entries are kept in; None keeps them until the end.
+    """
+
+    def __init__(self, history: Path | None) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+        def begin_line(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        keys = KeyBindings()
+        keys.add("escape", "enter")(begin_line)
+        names = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+        self._ask: Callable[[str], str] = PromptSession(
+            history=InMemoryHistory() if history is None else FileHistory(_private(history)),
+            key_bindings=keys,
+            completer=names,
+            complete_while_typing=False,
+            prompt_continuation=MORE,
+        ).prompt
+
+    def read(self) -> str | None:
+        """See `Entries`."""
+        lines = EntryLines()
+        try:
+            while True:
+                text = self._ask(MORE if lines.is_open else PROMPT)
+                if "\n" in text and not lines.is_open:
+                    return _unquoted(text)
+                entry = lines.push(text)
+                if entry is not None:
+                    return entry
+        except EOFError:
+            return lines.finish()
+
+
+def open_entries(history: Path | None) -> Entries:
+    """Line editing if stdin and stdout are a terminal, else plain lines.
+
+    Raises: MissingAssetError if the library for it is not installed.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return StreamEntries(sys.stdin)
+    try:
+        return EditedEntries(history)
+    except ModuleNotFoundError as error:
+        raise MissingAssetError(
+            "line editing needs prompt_toolkit, which is not installed; install it with: "
+            "pip install 'tokalign[mlx]'"
+        ) from error
+
+
+def history_file() -> Path:
+    """Where entries are kept: `chat-history` in the user's folder for what programs remember."""
+    return user_state_path("tokalign", appauthor=False) / "chat-history"
+
+
+def _private(path: Path) -> str:
+    """The name of a file that only its owner may read; it is made if necessary."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    return str(path)
+
+
+def _unquoted(text: str) -> str:
+    """Text of several lines, without the quotation marks of a block around it."""
+    lines = EntryLines()
+    for number, line in enumerate(found := text.split("\n")):
+        entry = lines.push(line)
+        if entry is not None and number == len(found) - 1:
+            return entry
+        if entry is not None:
+            return text
+    return lines.finish() or ""

@@ -1,0 +1,364 @@
+"""What `decode`, `chat` and `serve` have in common: models, drafting, sampling, templates, caches.
+
+Every option is written once, in mlx-lm's words where mlx-lm has it. A command takes them all with
+`@generation_options` and reads them with `GenerationOptions.take`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import click
+
+from tokalign.cli.drafting_options import (
+    alignment_option,
+    alternatives_option,
+    dictionary_option,
+    draft_rows_option,
+    dtype_option,
+    language_option,
+    order_option,
+    translation_option,
+)
+from tokalign.cli.prompt_text import read_text
+from tokalign.errors import UsageError
+from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
+
+if TYPE_CHECKING:
+    from tokalign.assemble import DraftingOptions
+    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.mlx.cache import CacheOptions
+    from tokalign.runtime.mlx.sampling import Acceptance, Sampling
+    from tokalign.tables.finding import Note
+    from tokalign.tokenizer.vocabulary import TargetId
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_PATH = click.Path(path_type=Path)
+
+
+def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
+    """As in mlx-lm, -1 stands for as many as the context holds, here None. Raises: UsageError."""
+    if value == -1:
+        return None
+    if value >= 1:
+        return value
+    raise UsageError(f"--max-tokens {value} generates nothing; give a number, or -1 for no limit")
+
+
+def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
+    """The variables of a chat template. Raises: UsageError if they are no JSON object."""
+    try:
+        variables = json.loads(value)
+    except ValueError:
+        variables = None
+    if isinstance(variables, dict):
+        return variables
+    raise UsageError(
+        f"{option.opts[0]} {value} is not a JSON object; "
+        """give one such as '{"enable_thinking": false}'"""
+    )
+
+
+MODEL = (
+    click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model."),
+    click.option(
+        "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
+    ),
+    click.option(
+        "--trust-remote-code", is_flag=True, help="Run the code that a model's folder brings."
+    ),
+    dtype_option,
+)
+
+DRAFTING = (
+    click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model."),
+    click.option(
+        "--method",
+        type=click.Choice((AUTO, *METHODS)),
+        default=AUTO,
+        show_default=True,
+        help="How to draft; auto uses every source there is.",
+    ),
+    order_option,
+    translation_option,
+    alternatives_option,
+    draft_rows_option,
+    click.option(
+        "--num-draft-tokens",
+        metavar="N",
+        default=AUTO,
+        show_default=True,
+        callback=lambda _context, _option, value: read_draft_tokens(value),
+        help="Tokens drafted in a round; with auto every round chooses its own number, or none.",
+    ),
+    dictionary_option,
+    language_option,
+    alignment_option,
+)
+
+SAMPLING = (
+    click.option(
+        "--temp",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        show_default=True,
+        help="Sampling temperature; 0 is greedy decoding.",
+    ),
+    click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="0 and 1 are off."),
+    click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off."),
+    click.option(
+        "--xtc-probability",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        help="How often to leave out the likeliest tokens; 0 is off.",
+    ),
+    click.option(
+        "--xtc-threshold",
+        type=click.FloatRange(0, 0.5),
+        default=0.1,
+        show_default=True,
+        help="Tokens of at least this probability may be left out, all but one.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0, 0xFFFFFFFF), help="Seed of sampling. Default: random."
+    ),
+    click.option(
+        "--acceptance",
+        type=click.Choice(["match", "residual"]),
+        default="match",
+        show_default=True,
+        help="For sampling: match gives the text of plain decoding with the same seed; residual "
+        "gives a text of the same distribution.",
+    ),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        callback=read_text,
+        help="End before this text; repeatable.",
+    ),
+    click.option(
+        "--extra-eos-token",
+        multiple=True,
+        metavar="TOKEN",
+        callback=read_text,
+        help="A further token that ends the output; repeatable.",
+    ),
+)
+
+TEMPLATE = (
+    click.option(
+        "--system-prompt",
+        metavar="TEXT",
+        callback=read_text,
+        help="A system message before the prompt.",
+    ),
+    click.option(
+        "--chat-template-config",
+        metavar="JSON",
+        default="{}",
+        callback=read_variables,
+        help="Variables of the chat template, such as enable_thinking or tools.",
+    ),
+    click.option(
+        "--ignore-chat-template", is_flag=True, help="Use the text as it is, without a template."
+    ),
+)
+
+PREFILL_RESPONSE = click.option(
+    "--prefill-response",
+    metavar="TEXT",
+    callback=read_text,
+    help="The beginning of the answer, which goes on there.",
+)
+
+CACHE = (
+    click.option(
+        "--max-kv-size",
+        type=click.IntRange(min=8),
+        help="Keep at most so many tokens of the context, the first four and the latest. Once they "
+        "are full nothing is drafted, because such a cache cannot be rewound.",
+    ),
+    click.option(
+        "--kv-bits",
+        type=click.Choice(["2", "3", "4", "6", "8"]),
+        callback=lambda _context, _option, value: None if value is None else int(value),
+        help="Quantize the key-value cache to so many bits.",
+    ),
+    click.option(
+        "--kv-group-size",
+        type=int,
+        default=64,
+        show_default=True,
+        help="Group size of the quantized cache.",
+    ),
+    click.option(
+        "--quantized-kv-start",
+        type=int,
+        default=5000,
+        show_default=True,
+        help="Quantize the cache from this position on.",
+    ),
+    click.option(
+        "--prefill-step-size",
+        type=click.IntRange(min=1),
+        default=2048,
+        show_default=True,
+        help="Prompt tokens read in one pass.",
+    ),
+)
+
+
+def with_options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """A decorator for a command that has all of these options; `--help` keeps their order."""
+
+    def decorate(command: Function) -> Function:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+generation_options = with_options(*MODEL, *DRAFTING, *SAMPLING, *TEMPLATE, PREFILL_RESPONSE, *CACHE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingOptions:
+    """The model and its cache, as typed (`MODEL` and `CACHE`)."""
+
+    target: str
+    adapter_path: Path | None
+    trust_remote_code: bool
+    dtype: str | None
+    max_kv_size: int | None
+    kv_bits: int | None
+    kv_group_size: int
+    quantized_kv_start: int
+    prefill_step_size: int
+
+    @classmethod
+    def take(cls, given: dict[str, Any]) -> Self:
+        """Take the values of these options out of what click has parsed."""
+        return cls(**{field.name: given.pop(field.name) for field in fields(cls)})
+
+    @property
+    def cache(self) -> CacheOptions:
+        """How the key-value cache is kept. Raises: UsageError."""
+        from tokalign.runtime.mlx.cache import CacheOptions
+
+        return CacheOptions(
+            prefill_step_size=self.prefill_step_size,
+            max_kv_size=self.max_kv_size,
+            kv_bits=self.kv_bits,
+            kv_group_size=self.kv_group_size,
+            quantized_kv_start=self.quantized_kv_start,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions(LoadingOptions):
+    """The options of `generation_options`, as typed."""
+
+    draft: str | None
+    method: str
+    order: str
+    translation: str | None
+    num_draft_tokens: int | None
+    alternatives: int
+    draft_rows: int | None
+    dictionary: tuple[Path, ...]
+    language: tuple[str, ...]
+    alignment: Path | None
+    temp: float
+    top_p: float
+    top_k: int
+    min_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    seed: int | None
+    acceptance: Acceptance
+    stop: tuple[str, ...]
+    extra_eos_token: tuple[str, ...]
+    system_prompt: str | None
+    chat_template_config: dict[str, object]
+    ignore_chat_template: bool
+    prefill_response: str | None
+
+    def load(self, *, loaded: Callable[..., object] = lambda *_models: None, note: Note) -> Decoder:
+        """Load what is named and assemble a decoder. loaded: as in `load_decoder`.
+
+        Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
+        """
+        from tokalign.assemble import keep_loaded, load_decoder
+        from tokalign.runtime.decoder import tokens_that_stop
+
+        decoder = load_decoder(
+            self.target,
+            self.draft,
+            self._drafting(),
+            dtype=self.dtype,
+            adapter=self.adapter_path,
+            trust_remote_code=self.trust_remote_code,
+            cache=self.cache,
+            loaded=loaded,
+            note=note,
+        )
+        target = decoder.target
+        more = tokens_that_stop(target.tokenizer, self.extra_eos_token)
+        target = replace(target, stop_ids=target.stop_ids | more)
+        decoder = replace(decoder, target=target, sampler=self._sampling(target))
+        if self.max_kv_size is not None:
+            note(_about_max_kv_size(decoder))
+        keep_loaded()
+        return decoder
+
+    def _drafting(self) -> DraftingOptions:
+        from tokalign.assemble import DraftingOptions
+
+        return DraftingOptions(
+            method=self.method,
+            translation=self.translation,
+            num_draft_tokens=self.num_draft_tokens,
+            alternatives=self.alternatives,
+            draft_rows=self.draft_rows,
+            order=read_order(self.order),
+            dictionary=self.dictionary,
+            language=self.language,
+            alignment=self.alignment,
+        )
+
+    def _sampling(self, target: LanguageModel[TargetId]) -> Sampling:
+        from tokalign.runtime.mlx.sampling import Sampling
+
+        # As in mlx-lm, XTC leaves line feeds and the ends of the output alone.
+        exempt = {*target.tokenizer.encode("\n"), *target.stop_ids}
+        return Sampling(
+            temperature=self.temp,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            xtc_probability=self.xtc_probability,
+            xtc_threshold=self.xtc_threshold,
+            xtc_exempt=tuple(sorted(exempt)) if self.xtc_probability else (),
+            seed=self.seed if self.seed is not None else randbits(32),
+            acceptance=self.acceptance,
+        )
+
+
+def _about_max_kv_size(decoder: Decoder) -> str:
+    from tokalign.runtime.limits import UNBOUNDED
+
+    rewindable = decoder.open_target().rewindable
+    if rewindable == UNBOUNDED:
+        return "--max-kv-size has no effect, as in mlx-lm: this model makes a cache of its own kind"
+    return (
+        f"--max-kv-size: drafting stops when the context has {rewindable} tokens, because a full "
+        "rotating cache cannot be rewound"
+    )

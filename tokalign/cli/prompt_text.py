@@ -1,0 +1,63 @@
+"""Texts on the command line, and the prompt: a text, `-` for stdin, or `@FILE`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.decorators import FC
+
+from tokalign.errors import UsageError
+
+HELP = "The prompt; - reads it from stdin, @FILE from a file, @@ begins one with an @."
+
+
+def prompt_option(*, required: bool = True) -> Callable[[FC], FC]:
+    """`--prompt`, as typed. Read it with `read_prompt` when the models have been found."""
+    return click.option("-p", "--prompt", required=required, callback=read_text, help=HELP)
+
+
+def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """One text or several, as typed. Raises: UsageError for one that is not UTF-8.
+
+    Other bytes reach a command as halves of surrogate pairs, which no tokenizer takes.
+    """
+    try:
+        "".join(value or "").encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8") from error
+    return value
+
+
+def read_prompt(given: str) -> str:
+    """The text that `--prompt` stands for. Raises: UsageError for what cannot be read as UTF-8."""
+    if given == "-":
+        return _read_stdin()
+    if not given.startswith("@"):
+        return given
+    if given.startswith("@@"):
+        return given[1:]
+    try:
+        return Path(given[1:]).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UsageError(
+            f"the prompt file {given[1:]} cannot be read ({reason}); give a text file, or write "
+            f"@{given} for a prompt that begins with an @"
+        ) from error
+
+
+def _read_stdin() -> str:
+    try:
+        text = sys.stdin.read()
+        text.encode()
+        return text
+    except UnicodeError as error:
+        raise UsageError("the prompt on stdin is not UTF-8; give it in UTF-8") from error
+    except OSError as error:
+        raise UsageError(
+            f"stdin cannot be read ({error.strerror or error}); give the prompt with --prompt TEXT"
+        ) from error

@@ -1,0 +1,210 @@
+"""The fields of a request that mlx-lm's handler does not check, or not strictly enough.
+
+A field that is null counts as left out, and a field that nobody knows is ignored, as clients send
+many of both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from tokalign.arguments import shown
+from tokalign.serve.refusal import Refusal
+
+_MOST_TOP_LOGPROBS = 11
+_RESERVED = {
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+}
+"""Arguments of `apply_chat_template` that are no variables of a template."""
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def read_json(data: bytes) -> dict[str, Any]:
+    """The JSON object that a body is. Raises: Refusal for anything else, NaN included."""
+    try:
+        body = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+        json.dumps(body, ensure_ascii=False).encode("utf-8")  # a lone surrogate is no text
+    except UnicodeError as error:
+        raise Refusal(400, f"the body is not valid UTF-8: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body is not valid JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Refusal(400, f"the body has to be a JSON object, not {shown(body)}")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
+    """The fields as mlx-lm's handler expects them. Raises: Refusal."""
+    body = dict(body)
+    if body.get("n", 1) != 1 or isinstance(body.get("n"), bool):
+        raise Refusal(400, f"n has to be 1, not {shown(body['n'])}: one answer per request")
+    _check_stop(body.get("stop", []))
+    options = body.get("stream_options", {})
+    if not isinstance(options, dict):
+        raise Refusal(400, f"stream_options has to be an object, not {shown(options)}")
+    if "stream_options" in body:  # the handler looks for this key without asking if it is there
+        body["stream_options"] = {"include_usage": False, **options}
+    for name in ("chat_template_kwargs", "role_mapping"):
+        if not isinstance(body.get(name, {}), dict):
+            raise Refusal(400, f"{name} has to be an object, not {shown(body[name])}")
+    if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
+        raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
+    if not isinstance(body.get("draft_model", ""), str):
+        raise Refusal(400, f"draft_model has to be a text, not {shown(body['draft_model'])}")
+    if chat:
+        _check_messages(body.get("messages"))
+        _check_tools(body)
+    else:
+        body["prompt"] = _prompt(body.get("prompt"))
+        _spread_logprobs(body)
+    return body
+
+
+def predicted(body: Mapping[str, Any]) -> str | None:
+    """The text of OpenAI's `prediction`, which the answer may largely repeat. Raises: Refusal."""
+    given = body.get("prediction")
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.get("type", "content") != "content":
+        raise Refusal(400, 'prediction has to be an object {"type": "content", "content": ...}')
+    content = given.get("content")
+    if isinstance(content, list) and all(_is_text_part(part) for part in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise Refusal(400, f"prediction.content has to be a text, not {shown(content)}")
+    return content
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _check_stop(stop: object) -> None:
+    texts = [stop] if isinstance(stop, str) else stop
+    fits = isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
+    if not fits:
+        raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(400, f"messages has to be a list of messages, not {shown(messages)}")
+    for index, message in enumerate(messages):
+        name = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise Refusal(400, f"{name} has to be an object, not {shown(message)}")
+        if message.get("role") not in _ROLES:
+            raise Refusal(
+                400,
+                f"{name}.role has to be one of {', '.join(_ROLES)}, "
+                f"not {shown(message.get('role'))}",
+            )
+        _check_content(f"{name}.content", message.get("content"))
+        _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
+
+
+def _check_content(name: str, content: object) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise Refusal(400, f"{name} has to be a text or a list of parts, not {shown(content)}")
+    for part in content:
+        if isinstance(part, dict) and part.get("type") != "text":
+            raise Refusal(
+                400,
+                f"{name} has a part of type {shown(part.get('type'))}, but only text is served; "
+                "images and files are never fetched",
+            )
+        if not _is_text_part(part):
+            raise Refusal(400, f"{name} has a part without a text")
+
+
+def _is_text_part(part: object) -> bool:
+    return (
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    )
+
+
+def _check_calls(name: str, calls: object) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise Refusal(400, f"{name} has to be a list, not {shown(calls)}")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Refusal(400, f"{name} has a call without a function name")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and arguments:
+            try:
+                json.loads(arguments)
+            except (ValueError, RecursionError) as error:
+                raise Refusal(
+                    400, f"{name} has arguments that are not valid JSON: {error}"
+                ) from error
+
+
+def _check_tools(body: dict[str, Any]) -> None:
+    """Tools as the chat template gets them: none if none may be called."""
+    tools = body.get("tools", [])
+    if not isinstance(tools, list):
+        raise Refusal(400, f"tools has to be a list, not {shown(tools)}")
+    names = set()
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Refusal(400, f"tools[{index}] has to be a function with a name")
+        if tool.get("type", "function") != "function":
+            raise Refusal(
+                400, f"tools[{index}].type has to be 'function', not {shown(tool['type'])}"
+            )
+        names.add(function["name"])
+    choice = body.pop("tool_choice", "auto")
+    if choice == "none":
+        body.pop("tools", None)
+    elif isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if name not in names:
+            raise Refusal(
+                400,
+                f"tool_choice names the tool {shown(name)}, but tools has "
+                f"{', '.join(sorted(names)) or 'none'}",
+                code="unknown_tool",
+            )
+    elif choice not in ("auto", "required"):
+        raise Refusal(
+            400, f"tool_choice has to be auto, none, required or a tool, not {shown(choice)}"
+        )
+
+
+def _prompt(prompt: object) -> str:
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise Refusal(400, f"prompt has to be one text, not {shown(prompt)}")
+    return prompt
+
+
+def _spread_logprobs(body: dict[str, Any]) -> None:
+    """Completions ask for `logprobs` by a number, where chats have `top_logprobs`."""
+    count = body.get("logprobs")
+    if isinstance(count, int) and not isinstance(count, bool):
+        if not 0 <= count <= _MOST_TOP_LOGPROBS:
+            raise Refusal(400, f"logprobs has to be from 0 to {_MOST_TOP_LOGPROBS}, not {count}")
+        body["logprobs"] = True
+        body.setdefault("top_logprobs", count)

@@ -1,0 +1,102 @@
+"""Counts for `/metrics`, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from tokalign.runtime.rounds import Round
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the text
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+
+
+class Metrics:
+    """What one server has done so far. Every thread may count."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "tokalign_requests",
+            "Requests by path and HTTP status.",
+            ["path", "status"],
+            registry=registry,
+        )
+        self.disconnected = Counter(
+            "tokalign_disconnected", "Clients that left before their answer.", registry=registry
+        )
+        self.prompt_tokens = Counter(
+            "tokalign_prompt_tokens", "Tokens of prompts.", registry=registry
+        )
+        self.cached_tokens = Counter(
+            "tokalign_cached_prompt_tokens",
+            "Tokens of prompts whose keys and values were kept from earlier requests.",
+            registry=registry,
+        )
+        self.output_tokens = Counter(
+            "tokalign_output_tokens",
+            "Tokens of answers, by how they were decoded.",
+            ["decoding"],
+            registry=registry,
+        )
+        self.first_token_seconds = Histogram(
+            "tokalign_time_to_first_token_seconds",
+            "From a request's arrival to its first token.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.tokens_per_round = Histogram(
+            "tokalign_tokens_per_round",
+            "Tokens that a round of speculation emitted.",
+            buckets=_TOKENS,
+            registry=registry,
+        )
+        self._proposed = Counter(
+            "tokalign_proposed_tokens", "Drafted tokens.", ["source"], registry=registry
+        )
+        self._accepted = Counter(
+            "tokalign_accepted_tokens",
+            "Drafted tokens that the target chose too.",
+            ["source"],
+            registry=registry,
+        )
+
+    def watch(
+        self,
+        *,
+        waiting: Callable[[], float],
+        running: Callable[[], float],
+        cache_bytes: Callable[[], float],
+    ) -> None:
+        """Ask these functions for the current values whenever metrics are read."""
+        for name, text, value in (
+            ("tokalign_queue_length", "Requests that wait for their turn.", waiting),
+            ("tokalign_running_requests", "Requests that are being answered.", running),
+            ("tokalign_prompt_cache_bytes", "Bytes of kept contexts.", cache_bytes),
+        ):
+            Gauge(name, text, registry=self._registry).set_function(value)
+
+    def observe(self, one: Round) -> None:
+        """Count a round of speculation."""
+        self.tokens_per_round.observe(len(one.emitted))
+        for source in one.tree.sources:
+            self._proposed.labels(source).inc()
+        for source in one.sources[: one.accepted]:
+            self._accepted.labels(source).inc()
+
+    def text(self) -> bytes:
+        """Everything so far, as Prometheus reads it."""
+        return generate_latest(self._registry)

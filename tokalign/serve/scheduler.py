@@ -1,0 +1,400 @@
+"""The loop that starts, moves and ends requests. It alone touches models and caches.
+
+One request alone is speculated. When others arrive it moves into a batch with its cache, and when
+one is left that one moves out again and is speculated. On the target's side a move is a cache and
+the ids that it holds (`Held`), so the answer goes on as if nothing had happened. Models that cannot
+be batched take turns, a round each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from queue import Queue
+from threading import Event
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.server import (
+    GenerationArguments,
+    ResponseGenerator,
+)
+
+from tokalign.errors import ContextLengthError, TokalignError
+from tokalign.runtime.mlx.cache import vocabulary_size
+from tokalign.serve.batch import Batch
+from tokalign.serve.contexts import Contexts, Held
+from tokalign.serve.job import Answer, Asked, Job
+from tokalign.serve.metrics import Metrics
+from tokalign.serve.models import Models
+from tokalign.serve.own_decoder import (
+    check_bias,
+    decoder_of,
+    draft_ids,
+    prompt_of,
+    sampling_of,
+)
+from tokalign.serve.refusal import Refusal, refusal_of
+from tokalign.serve.settings import Settings
+from tokalign.serve.speculation import Speculation
+
+_IDLE = 0.1
+"""Seconds after which a loop with nothing to do looks whether it has to end."""
+
+_THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
+"""Seconds that a thread takes to end after its last line, and those that are waited at most."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Request(NamedTuple):
+    """A request as it comes from mlx-lm's handler."""
+
+    queue: Queue[Any]
+    asked: Asked
+    args: GenerationArguments
+
+
+class Scheduler(ResponseGenerator):  # type: ignore[misc]
+    """mlx-lm's response generator with a loop of its own."""
+
+    def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self.failure: Exception | None = None
+        self._ready = Event()
+        self._contexts = Contexts(
+            size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
+        )
+        self._waiting: deque[_Request] = deque()
+        self._jobs: list[Job] = []
+        self._alone: dict[Job, Speculation] = {}
+        self._batch: Batch | None = None
+        metrics.watch(
+            waiting=lambda: self.queue_length,
+            running=lambda: len(self._jobs),
+            cache_bytes=lambda: self._contexts.nbytes,
+        )
+        super().__init__(models, None)
+
+    # -- for the handlers' threads -----------------------------------------------------------------
+
+    @property
+    def queue_length(self) -> int:
+        """How many requests have not been started."""
+        return len(self._waiting) + int(self.requests.qsize())
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests can be answered."""
+        return self.failure is None and bool(self.generation_available())
+
+    def wait_until_ready(self) -> None:
+        """Return when the models are loaded. Raises: what went wrong while they were."""
+        self._ready.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop_and_join(self) -> None:
+        """End the loop and wait for its thread, to its very end.
+
+        mlx keeps Python objects in thread-local storage, which is freed after `Thread.join` has
+        returned (before Python 3.13). If the interpreter is being finalized by then, the process
+        aborts.
+        """
+        super().stop_and_join()
+        task = Path(f"/proc/self/task/{self._generation_thread.native_id}")
+        sleep(_THREAD_END)
+        deadline = monotonic() + _LONGEST_THREAD_END
+        while task.exists() and monotonic() < deadline:
+            sleep(_THREAD_END)
+
+    def generate(
+        self,
+        request: Asked,
+        generation_args: GenerationArguments,
+        progress_callback: Callable[[int, int], None] | None = None,
+    ) -> tuple[Answer, Iterator[Any]]:
+        """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
+        if self.queue_length >= self.settings.limits.waiting:
+            raise Refusal(
+                429,
+                f"{self.queue_length} requests are waiting already; try again later",
+                code="queue_full",
+                headers={"Retry-After": "1"},
+            )
+        if self._stop or not self.generation_available():
+            raise Refusal(503, "the server is shutting down")
+        answer, responses = super().generate(request, generation_args, progress_callback)
+        request.answer = answer
+        if generation_args.logprobs or generation_args.top_logprobs > 0:
+            responses = request.showing(responses)
+        return answer, responses
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def _run_generate(self) -> None:
+        try:
+            self._generate()
+        except Exception as error:
+            _LOG.exception("the generation thread ended")
+            self.failure = error
+            self._generation_failed = True
+        finally:
+            self._ready.set()
+
+    def _generate(self) -> None:
+        self._stream = mx.default_stream(mx.default_device())
+        try:
+            self.model_provider.load_default()
+        except Exception as error:
+            self.failure = error
+            return
+        self._ready.set()
+        while not self._stop:
+            self._admit()
+            self._drop_abandoned()
+            if self._jobs:
+                self._advance()
+        self._refuse_all()
+        self.model_provider.reset()
+        self._contexts.clear()
+        mx.clear_cache()
+
+    def _admit(self) -> None:
+        """Start what has arrived, in its order. Waits a moment if there is nothing else to do."""
+        timeout = None if self._jobs or self._waiting else _IDLE
+        while (request := self._next_request(timeout)) is not None:
+            self._waiting.append(_Request(*request))
+            timeout = None
+        while self._waiting and len(self._jobs) < self.settings.decode_concurrency:
+            request = self._waiting[0]
+            key = self.model_provider.key(request.args.model)
+            if self._jobs and key != self.model_provider.model_key:
+                return  # other models are loaded when those in use are free
+            self._waiting.popleft()
+            try:
+                self.model_provider.require(key)
+                job = self._start(request)
+            except Exception as error:
+                if not isinstance(error, TokalignError):
+                    _LOG.exception("a request could not be started")
+                request.queue.put(error)
+                continue
+            self._jobs.append(job)
+
+    def _drop_abandoned(self) -> None:
+        now = monotonic()
+        for request in [waiting for waiting in self._waiting if waiting.asked.is_gone]:
+            self._waiting.remove(request)
+            request.queue.put(Refusal(499, "the client has left"))
+            self.metrics.disconnected.inc()
+        for job in list(self._jobs):
+            if job.is_abandoned:
+                self.metrics.disconnected.inc()
+                self._finish(job)
+            elif now > job.deadline:
+                job.end("length")
+                self._finish(job)
+
+    def _advance(self) -> None:
+        """One round of every job, all together or each by itself."""
+        if self._are_batched():
+            try:
+                self._advance_together()
+            except Exception as error:
+                self._batch = None
+                self._fail(self._jobs, error)
+            return
+        for job in list(self._jobs):
+            try:
+                self._advance_alone(job)
+            except Exception as error:
+                self._batch = None  # the job may still be in it; nobody else is
+                self._fail([job], error)
+
+    def _are_batched(self) -> bool:
+        if not self.model_provider.is_batchable:
+            return False
+        (first, *others) = self._jobs
+        return bool(others) or not self._can_speculate(first)
+
+    def _can_speculate(self, job: Job) -> bool:
+        return bool(self.model_provider.speculates) and job.args.num_draft_tokens != 0
+
+    def _advance_together(self) -> None:
+        models = self.model_provider
+        if self._batch is None:
+            self._batch = Batch(models.model, self.settings, self._stream)
+        for job in self._jobs:
+            if job not in self._batch:
+                self._batch.enter(job, self._leave_speculation(job))
+        before = {job: len(job.ids) for job in self._jobs}
+        for job, held, kind in self._batch.step():
+            self._keep(job, held, kind)
+        self._contexts.leave_room(self._batch.nbytes)
+        for job in list(self._jobs):
+            self._count(job, len(job.ids) - before[job], "batch")
+            if job.ended is not None:
+                self._finish(job)
+
+    def _advance_alone(self, job: Job) -> None:
+        comes = self._batch is not None and job in self._batch
+        if comes or job not in self._alone:
+            held = self._batch.leave(job) if self._batch and comes else job.take_opening()
+            if job not in self._alone:
+                self._alone[job] = self._speculation(job)
+            self._alone[job].enter(held)
+        before = len(job.ids)
+        self._alone[job].step()
+        self._count(job, len(job.ids) - before, "speculation")
+        if job.ended is not None:
+            self._finish(job)
+
+    def _leave_speculation(self, job: Job) -> Held:
+        """The cache of a job that is about to be batched; a later request can go on with it too."""
+        if job not in self._alone:
+            return job.take_opening()
+        held = self._alone[job].leave()
+        self._keep(job, held)
+        return held
+
+    def _count(self, job: Job, emitted: int, decoding: str) -> None:
+        self.metrics.output_tokens.labels(decoding).inc(emitted)
+        if emitted and job.answer.completion_tokens == emitted:
+            self.metrics.first_token_seconds.observe(monotonic() - job.asked.arrived)
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _finish(self, job: Job) -> None:
+        """End a job and keep what later requests can use."""
+        models, api_key = self.model_provider.model_key, job.asked.api_key
+        self._jobs.remove(job)
+        speculation = self._alone.pop(job, None)
+        if self._batch is not None and job in self._batch:
+            self._keep(job, self._batch.leave(job))
+        elif speculation is not None:
+            self._keep(job, speculation.leave())
+        if speculation is not None:
+            self._contexts.keep_draft(models, api_key, speculation.close())
+        if self.settings.reuse_outputs:
+            self._contexts.outputs(models, api_key).add(job.emitted)
+        job.close()
+        if not self._jobs:
+            self._rest()
+
+    def _fail(self, jobs: list[Job], error: Exception) -> None:
+        """End jobs with an error. Their caches are not kept, as nobody knows what is in them."""
+        _LOG.error("a model failed", exc_info=error)
+        for job in list(jobs):
+            self._jobs.remove(job)
+            self._alone.pop(job, None)
+            job.fail(error)
+        if not self._jobs:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Give back memory when there is nothing to do."""
+        if self._batch is not None:
+            self._batch.close()
+            self._batch = None
+        self._contexts.leave_room(0)
+        mx.clear_cache()
+
+    def _refuse_all(self) -> None:
+        """Tell everybody who still waits that the server ends."""
+        error = Refusal(503, "the server is shutting down")
+        for job in list(self._jobs):
+            speculation = self._alone.pop(job, None)
+            if speculation is not None:
+                speculation.close()
+            job.fail(error)
+        self._jobs.clear()
+        while (request := self._next_request()) is not None:
+            self._waiting.append(_Request(*request))
+        for waiting in self._waiting:
+            waiting.queue.put(error)
+
+    # -- beginnings --------------------------------------------------------------------------------
+
+    def _start(self, request: _Request) -> Job:
+        """Read a request. Raises: Refusal or UsageError for one that cannot be honoured."""
+        queue, asked, args = request
+        models = self.model_provider
+        prompt, marks, initial_state = self._read(asked, args)
+        length = models.context_length
+        if len(prompt) >= length:
+            raise ContextLengthError(len(prompt), length)
+        check_bias(args, vocabulary_size(models.model))
+        opening = self._contexts.target(models.model_key, asked.api_key, prompt)
+        _, text_machine = self._make_state_machine(
+            models.model_key, models.tokenizer, args.stop_words
+        )
+        answer = Answer(
+            has_tool_calling=models.tokenizer.has_tool_calling,
+            has_thinking=models.tokenizer.has_thinking,
+            tool_parser=models.tokenizer.tool_parser,
+            text_sm=text_machine,
+            initial_state=initial_state,
+            prompt=prompt,
+            prompt_cache_count=len(opening.ids),
+        )
+        job = Job(
+            queue=queue,
+            asked=asked,
+            args=args,
+            answer=answer,
+            tokenizer=models.tokenizer,
+            stop_ids=models.decoder.target.stop_ids,
+            sampler=sampling_of(args, models.tokenizer),
+            max_tokens=min(args.max_tokens, length - len(prompt)),
+            deadline=asked.arrived + self.settings.limits.answer_seconds,
+            opening=opening,
+            marks=marks,
+        )
+        self.metrics.prompt_tokens.inc(len(prompt))
+        self.metrics.cached_tokens.inc(len(opening.ids))
+        queue.put(answer)
+        return job
+
+    def _read(
+        self, asked: Asked, args: GenerationArguments
+    ) -> tuple[list[int], dict[int, str], str]:
+        """The prompt's ids, the marks in it, and the text state that the answer begins in."""
+        models = self.model_provider
+        try:
+            prompt, segments, kinds, state, _ = self._tokenize(models.tokenizer, asked, args)
+        except Exception as error:  # templates raise what they like about a conversation
+            raise refusal_of(error, status=400) from error
+        if not prompt:
+            raise Refusal(400, "the prompt is empty")
+        marks: dict[int, str] = {}
+        end = 0
+        for segment, kind in zip(segments, kinds, strict=True):
+            end += len(segment)
+            # What an answer leaves can be trimmed to any prefix, except where nothing can be.
+            if kind == "system" or not models.trims:
+                marks[min(end, len(prompt) - 1)] = kind
+        return list(prompt), marks, state
+
+    def _speculation(self, job: Job) -> Speculation:
+        models = self.model_provider
+        outputs = []
+        if self.settings.reuse_outputs:
+            outputs.append(self._contexts.outputs(models.model_key, job.asked.api_key).text)
+        decoder = decoder_of(
+            models.decoder, job, self.settings, drafts=self._can_speculate(job), outputs=outputs
+        )
+        prompt = prompt_of(decoder, job, self.settings)
+        ids = draft_ids(decoder, prompt)
+        held = self._contexts.draft(models.model_key, job.asked.api_key, ids)
+        keep = partial(self._keep, job)
+        return Speculation(job, decoder, prompt, held, metrics=self.metrics, keep=keep)
+
+    def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
+        """Keep a cache of the target for later requests."""
+        models, api_key = self.model_provider.model_key, job.asked.api_key
+        self._contexts.keep_target(models, api_key, held, kind=kind)

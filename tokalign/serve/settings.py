@@ -1,0 +1,60 @@
+"""What the server is told at its start. Names that `mlx_lm.server` has too mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tokalign.assemble import DraftingOptions
+from tokalign.serve.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Models, defaults of requests, and what clients may do.
+
+    model, draft_model: names as `resolve_model` takes them; no model means that every request has
+    to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
+    num_draft_tokens: None has every round choose its own number.
+    extra_eos_token: further tokens that end an answer. max_kv_size: as in `CacheOptions`.
+    prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
+    allow_model_switching: whether a request may name other models, which are then loaded.
+    api_keys: one of them has to come with every request; none are needed if there are none.
+    allowed_origins: the web origins whose pages may ask; "*" allows all of them.
+    reuse_outputs: whether later answers to the same API key may be drafted from earlier ones.
+    The rest is as in `mlx_lm.server`; `pipeline` is there because its model provider reads it.
+    """
+
+    model: str | None = None
+    draft_model: str | None = None
+    adapter_path: str | None = None
+    drafting: DraftingOptions = field(default_factory=DraftingOptions)
+    dtype: str | None = None
+    trust_remote_code: bool = False
+    chat_template: str = ""
+    use_default_chat_template: bool = False
+    chat_template_args: Mapping[str, object] = field(default_factory=dict)
+    num_draft_tokens: int | None = None
+    temp: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    extra_eos_token: tuple[str, ...] = ()
+    max_tokens: int = 512
+    decode_concurrency: int = 32
+    prompt_concurrency: int = 8
+    prefill_step_size: int = 2048
+    prompt_cache_size: int = 10
+    prompt_cache_bytes: int | None = None
+    max_kv_size: int | None = None
+    kv_bits: int | None = None
+    kv_group_size: int = 64
+    quantized_kv_start: int = 5000
+    allowed_origins: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    allow_model_switching: bool = False
+    reuse_outputs: bool = True
+    limits: Limits = field(default_factory=Limits)
+    pipeline: bool = False
