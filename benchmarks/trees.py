@@ -133,7 +133,9 @@ def main(
     if cache is not None:
         cache.write_bytes(pickle.dumps(texts))
     keep_loaded()
-    base = Drafting(dictionary=open_dictionary(tokenizer, file=dictionary), costs=lambda: FREE_ROWS)
+    files = [] if dictionary is None else [dictionary]
+    table = open_dictionary(tokenizer, files=files)
+    base = Drafting(dictionary=table, costs=lambda: FREE_ROWS)
     print("| | rows | tokens/pass | rows/pass | host ms p50 | p99 | tokens | took |")
     for name in only.split(","):
         for count in map(int, rows.split(",")):

@@ -10,7 +10,7 @@ import pytest
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
+from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionaries import Dictionaries
@@ -82,15 +82,26 @@ def test_a_text_is_read_alike_in_one_piece_and_in_several() -> None:
     assert list(found) == list(whole.follow(text))
 
 
-def test_a_source_answers_with_the_names_of_those_that_fit() -> None:
-    source, text = DictionarySource(both()), LEFT[:60]
-    source.follow(text)  # type: ignore[arg-type]
-    [chain] = source.guesses((), 4)
-    assert chain.ids == (follower("left", text[-1]),)
-    assert chain.sources == ("dictionary:left",)
-    alone = DictionarySource(learned("left"))
-    alone.follow(text)  # type: ignore[arg-type]
-    assert {name for chain in alone.guesses((), 4) for name in chain.sources} == {"dictionary"}
+def test_each_dictionary_is_a_source_by_its_name_and_asked_only_where_it_fits() -> None:
+    text: Any = LEFT[:60]
+    left, right = dictionary_sources(both())
+    assert (left.name, right.name) == ("dictionary:left", "dictionary:right")
+    state = left.follow(text)
+    assert state is not None
+    assert [token for token, _ in left.expect(state)] == [follower("left", text[-1])]
+    assert right.follow(text) is None
+    [alone] = dictionary_sources(learned("left"))
+    assert alone.name == "dictionary"
+    assert alone.follow(text) is not None
+
+
+def test_a_hybrid_names_the_dictionary_that_answered() -> None:
+    drafter = make_drafter(Drafting(method="hybrid", dictionary=both()), None)
+    text: Any = LEFT[:60]
+    tree = drafter.propose(Context(text), 4).tree
+    assert tree.ids[0] == follower("left", text[-1])
+    assert "dictionary:left" in tree.sources
+    assert "dictionary:right" not in tree.sources
 
 
 @pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])

@@ -217,3 +217,15 @@ def test_what_the_model_answers_is_gone_on_from() -> None:
     assert proposal.tree.ids == (1, 2, 3, 4)
     assert proposal.tree.sources == ("draft", "draft", "table", "table")
     assert (proposal.draft_passes, proposal.model_seconds) == (2, 0.25)
+
+
+def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
+    """A model's tree may have siblings in any order; the table goes on after each branch."""
+    answer = TokenTree(
+        ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
+    )
+    hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
+    hybrid.propose(Context(ids(7)), 16)
+    tree = hybrid.join(answer, 16, spent=0.1)
+    paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
+    assert {(9, 4, 3), (1, 6, 8)} <= paths

@@ -176,6 +176,8 @@ class AnswerSource:
             kept = min(max(probability, LEAST), 1.0 - LEAST)
             odds = log(kept / (1.0 - kept))
             self._next.setdefault(parent, []).append((token, odds, index))
+        for siblings in self._next.values():  # a tree has them in any order
+            siblings.sort(key=lambda one: -one[1])
 
     def follow(self, ids: Sequence[TargetId]) -> int:
         """See `Source`."""

@@ -51,10 +51,8 @@ class LogitStore:
 
     It serves one conversation or one session, of one target. Several threads may use it: a slot
     that one of them reads while another writes can give a wrong guess, never a wrong output.
-    slots: a power of two. width: how many ids it is to be told of each row.
+    slots: a power of two.
     """
-
-    width = KEPT
 
     def __init__(self, *, slots: int = SLOTS) -> None:
         self._bits = 64 - (slots.bit_length() - 1)
@@ -133,4 +131,5 @@ def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
     p = np.clip(np.exp(logprobs.astype(np.float64)), 1e-12, 1 - 1e-12)
     odds = np.log(p) - np.log1p(-p)
-    return np.asarray(np.clip(np.rint(odds / _STEP) + 128, 0, 255), dtype=np.uint8)
+    codes: NDArray[np.uint8] = np.clip(np.rint(odds / _STEP) + 128, 0, 255).astype(np.uint8)
+    return codes
