@@ -113,7 +113,7 @@ class Drafting:
 
     @property
     def row_store(self) -> RowStore | None:
-        """Who is told by the verifier what the target found likely; None if the method needs none."""
+        """Is told by the verifier what the target found likely; None if the method needs none."""
         return self.logits if self.uses_logits else self.adjacency if self.is_recycling else None
 
     def with_stores(self) -> Drafting:

@@ -51,10 +51,8 @@ class LogitStore:
 
     It serves one conversation or one session, of one target. Several threads may use it: a slot
     that one of them reads while another writes can give a wrong guess, never a wrong output.
-    slots: a power of two. width: how many ids it is to be told of each row.
+    slots: a power of two.
     """
-
-    width = KEPT
 
     def __init__(self, *, slots: int = SLOTS) -> None:
         self._bits = 64 - (slots.bit_length() - 1)
