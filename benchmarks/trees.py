@@ -3,11 +3,11 @@
     python benchmarks/trees.py --target MODEL --prompts FILE [--rows 4,7,15,31] [--limit N]
     python benchmarks/trees.py --target MODEL --text FILE [--field NAME] [...]
 
-With prompts the target samples its own output (T = 0.7); with a text it reads that text, which plays
-its output. The text is fixed first, as drafting never changes it. The loop, the verifier, the store
-and the drafters are those of tokalign, and `recorded_target.py` plays the target's session.
-`kept`: one logit store for all requests; `empty`: a new one for each; `dictionary`: its chain alone.
-Weights that were learned while decoding are kept within a row of the table.
+With prompts the target samples its own output (T = 0.7); with a text it reads that text, which
+plays its output. The text is fixed first, as drafting never changes it. The loop, the verifier, the
+store and the drafters are those of tokalign, and `recorded_target.py` plays the target's session.
+`kept`: one logit store for all requests; `empty`: a new one for each; `dictionary`: its chain.
+What is learned about sources is kept within a row of the table.
 """
 
 from __future__ import annotations
