@@ -18,6 +18,7 @@ from reference_texts import ReferenceTexts, reference_texts
 from rich.console import Console
 from rich.progress import track
 
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
@@ -31,10 +32,9 @@ PARTS = {
     "exact, no mask": (CoverSearch(mask=False), 0),
     "exact, no healing": (CoverSearch(max_back=0), 0),
     "exact, chain only": (CoverSearch(), 0),
-    "exact, 1 alternative": (CoverSearch(), 1),
-    "exact": (CoverSearch(), 2),
+    "exact": (CoverSearch(), DEFAULT_ALTERNATIVES),
 }
-"""The cover search of each row, and how many alternatives are proposed beside the chain."""
+"""The cover search of each row, and how many alternatives a tree has; 0 for a chain."""
 
 HEADER = """\
 | translation | accepted/round | 95 % | acceptance | rows | empty | passes | host p50 ms | p99 |

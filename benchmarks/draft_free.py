@@ -12,17 +12,26 @@ prompts (the last ones of the file), a cubic is fitted to their tokens per pass 
 time of a pass, and the best ratio is taken. Nothing is timed: passes cost what the first of the
 curves given by --curve says, and each column shows the speed-up against plain decoding under one
 curve. Beyond a curve's end its last step goes on.
+
+What the target says after an id does not depend on who drafted it, so a row that one condition has
+computed is remembered for the others.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import click
+import numpy as np
 from draft_length import unispec_length
+from numpy.typing import NDArray
 
 from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
@@ -35,17 +44,19 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recycling import RECYCLED_WIDTH, SamDrafter, TokenRecyclingDrafter
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, Expansion, UniSpecDrafter
 from tokalign.runtime.events import Finished, Started
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 CALIBRATION_SIZES = (8, 24, 48, 80, 110)
-CALIBRATION_PROMPTS = 5
+CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 5, 40
 UNCALIBRATED = 110
 """The draft size that the paper calibrates for an A100."""
 
@@ -74,6 +85,97 @@ class Found:
         return sum(self.rows) / len(self.rows) - 1
 
 
+class Row(NamedTuple):
+    """What the target says after some ids: its choice, and its likeliest ids with logarithms."""
+
+    choice: TargetId
+    likely: Sequence[TargetId]
+    logprobs: Sequence[float]
+
+
+class LastPass:
+    """A store of rows that keeps one pass only."""
+
+    width = UNISPEC_WIDTH
+
+    def learn(
+        self,
+        ids: Sequence[TargetId],
+        tree: TokenTree,
+        likely: NDArray[Any],
+        logprobs: NDArray[Any],
+    ) -> None:
+        """See `interfaces.RowStore`."""
+        order = np.argsort(-logprobs, axis=-1, kind="stable")
+        self.likely = np.take_along_axis(likely, order, axis=-1).tolist()
+        self.logprobs = np.take_along_axis(logprobs, order, axis=-1).tolist()
+
+
+class Remembering:
+    """A verifier that computes only the rows of a proposal that were not computed before.
+
+    rows: those that were, by the length of the text and by the ids after it, where ids that go on
+    as the text does count as text. text: the prompt with its plain output, empty while unknown.
+    """
+
+    def __init__(
+        self,
+        session: TargetModelSession,
+        sampling: Sampling,
+        store: RowStore,
+        text: Sequence[TargetId],
+        rows: dict[tuple[int, tuple[TargetId, ...]], Row],
+    ) -> None:
+        self._pass = LastPass()
+        self._verifier = ChoosingVerifier(session, sampling, self._pass)
+        self._store, self._text, self._rows = store, text, rows
+
+    def verify(self, context: Context, proposal: Proposal) -> Verdict:
+        """See `interfaces.Verifier`."""
+        began = perf_counter()
+        tree = proposal.tree
+        paths = [[tree.ids[i] for i in tree.path_to(index)] for index in range(-1, len(tree))]
+        keys = [self._key(len(context.ids), path) for path in paths]
+        missing = {index - 1 for index, key in enumerate(keys) if key not in self._rows}
+        if missing:
+            needed = sorted({i for index in missing for i in tree.path_to(index)})
+            choices = self._verifier.choices(context, replace(proposal, tree=tree.select(needed)))
+            rows = map(Row, choices, self._pass.likely, self._pass.logprobs)
+            for index, row in zip([-1, *needed], rows, strict=True):
+                self._rows[keys[index + 1]] = row
+        found = [self._rows[key] for key in keys]
+        width = self._store.width
+        self._store.learn(
+            context.ids,
+            tree,
+            np.array([row.likely[:width] for row in found]),
+            np.array([row.logprobs[:width] for row in found]),
+        )
+        path = tree.agreed_path([row.choice for row in found])
+        ids = tuple(found[index].choice for index in (0, *[i + 1 for i in path]))
+        seconds = perf_counter() - began
+        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree), model_seconds=seconds)
+
+    def _key(self, length: int, path: Sequence[TargetId]) -> tuple[int, tuple[TargetId, ...]]:
+        right = 0
+        while right < len(path) and path[right : right + 1] == list(
+            self._text[length + right : length + right + 1]
+        ):
+            right += 1
+        return length + right, tuple(path[right:])
+
+
+class ChoosingVerifier(TargetVerifier):
+    """A verifier that tells the target's choice after every row, accepted or not."""
+
+    def choices(self, context: Context, proposal: Proposal) -> list[TargetId]:
+        """The choices of one pass, in the order of its rows."""
+        computed = self._choose(context, proposal)
+        if self._store is not None:
+            self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
+        return [token for some in computed.chosen for token in self._session.read(some)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """A target with the prompts that it continues."""
@@ -82,6 +184,22 @@ class Bench:
     sampling: Sampling
     tokens: int
     empty: bool
+    texts: dict[tuple[TargetId, ...], list[TargetId]] = field(default_factory=dict)
+    rows: defaultdict[tuple[TargetId, ...], dict[Any, Row]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+
+    def plain(self, prompt: Sequence[TargetId]) -> list[TargetId]:
+        """The prompt and the target's own output, and some ids more."""
+        key = tuple(prompt)
+        if key not in self.texts:
+            context = Context(prompt)
+            verifier = TargetVerifier(TargetModelSession(self.target.model), self.sampling)
+            limits = Limits(max_tokens=self.tokens + 16)
+            for _ in decode(context, NoDrafter(), verifier, limits=limits):
+                pass
+            self.texts[key] = list(context.ids)
+        return self.texts[key]
 
     def outputs(
         self, make: Maker, width: int, prompts: Sequence[Sequence[TargetId]], found: Found
@@ -92,7 +210,8 @@ class Bench:
         for prompt in prompts:
             store = Adjacency(width) if self.empty else store
             context = Context(prompt)
-            verifier = TargetVerifier(session, self.sampling, store)
+            known = self.rows[tuple(prompt)]
+            verifier = Remembering(session, self.sampling, store, self.plain(prompt), known)
             limits = Limits(max_tokens=self.tokens)
             for event in decode(context, make(store), verifier, limits=limits):
                 found.statistics.observe(event)
@@ -113,16 +232,16 @@ def conditions(size: int) -> dict[str, tuple[Maker, int]]:
     published = Expansion()
     found: dict[str, tuple[Maker, int]] = {
         "prompt lookup": (lambda _: PromptLookupDrafter(), 1),
-        "Token Recycling": (TokenRecyclingDrafter, RECYCLED_WIDTH),
-        "SAM-Decoding": (lambda rows: SamDrafter(TokenRecyclingDrafter(rows)), RECYCLED_WIDTH),
-        f"UniSpec, g* = {size}": unispec(published),
-        f"without calibration, g = {UNCALIBRATED}": unispec(published, UNCALIBRATED),
+        f"UniSpec, g = {size}": unispec(published),
         "without score estimation": unispec(UNSCORED),
         "without tree expansion": unispec(NO_EXPANSION),
         "without next-next candidates": unispec(replace(published, next_next=False)),
     }
     for threshold in THRESHOLDS:
         found[f"r = {threshold:g}"] = unispec(replace(published, threshold=threshold))
+    found["Token Recycling"] = TokenRecyclingDrafter, RECYCLED_WIDTH
+    found["SAM-Decoding"] = lambda rows: SamDrafter(TokenRecyclingDrafter(rows)), RECYCLED_WIDTH
+    found[f"without calibration, g = {UNCALIBRATED}"] = unispec(published, UNCALIBRATED)
     return found
 
 
@@ -154,9 +273,10 @@ def benchmark(
     texts = [model.tokenizer.encode(text) for text in read_texts(prompts, field="text")]
     costs = {name: Costs(rows=read_curve(name).rows_at(128)) for name in curves}
     if size is None:
-        size = calibrated(bench, texts[-CALIBRATION_PROMPTS:], costs[curves[0]])
+        few = replace(bench, tokens=CALIBRATION_TOKENS)
+        size = calibrated(few, texts[-CALIBRATION_PROMPTS:], costs[curves[0]])
     texts = texts[:limit]
-    plain = list(bench.outputs(lambda _: NoDrafter(), 1, texts, Found()))
+    plain = [bench.plain(text)[len(text) :][:tokens] for text in texts]
     click.echo(f"| | tokens per pass | drafted | host ms p50 | {' | '.join(curves)} |")
     click.echo("|---" * (4 + len(curves)) + "|")
     for name, (make, width) in conditions(size).items():
@@ -178,7 +298,7 @@ def calibrated(bench: Bench, prompts: Sequence[Sequence[TargetId]], costs: Costs
     tokens = []
     for size in CALIBRATION_SIZES:
         found = Found()
-        make: Maker = lambda rows, size=size: UniSpecDrafter(rows, size=size)  # noqa: E731
+        make = partial(UniSpecDrafter, size=size)
         for _ in bench.outputs(make, UNISPEC_WIDTH, prompts, found):
             pass
         tokens.append(found.statistics.tokens_per_round)

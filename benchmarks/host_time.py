@@ -73,6 +73,10 @@ class Recording(DraftModelSession):
         """See `interfaces.DraftSession`."""
         return Kept(super().draft(ids, steps, shared), self.answers)
 
+    def branch(self, *args: Any) -> Pending[list[Shortlist]]:
+        """See `interfaces.DraftSession`."""
+        return Kept(super().branch(*args), self.answers)
+
 
 @dataclass
 class Recorded:
@@ -85,12 +89,17 @@ class Recorded:
     wait: float
     passes: int = 0
     seconds: float = 0.0
+    can_branch: bool = True
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> RecordedAnswer:
         """See `interfaces.DraftSession`."""
         return self._ask()
 
     def draft(self, ids: Sequence[DraftId], steps: int) -> RecordedAnswer:
+        """See `interfaces.DraftSession`."""
+        return self._ask()
+
+    def branch(self, *args: Any) -> RecordedAnswer:
         """See `interfaces.DraftSession`."""
         return self._ask()
 

@@ -2,10 +2,11 @@
 
     python benchmarks/sampling.py [--data FOLDER] [--draft MODEL] [--temp 0.8] [--seeds 3]
 
-Three conditions for each translation, interleaved prompt by prompt and seed by seed:
+Four conditions for each translation, interleaved prompt by prompt and seed by seed:
 
 * `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
 * `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
+* `match, tree`: so it does, but it grows a tree of what the target may choose with that noise;
 * `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection.
 
 It prints for each condition the rounds, accepted tokens per round, acceptance per proposed token,
@@ -33,11 +34,13 @@ from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 
 ROOT = Path(__file__).resolve().parent.parent
+TRANSLATIONS = ("intersection", "exact")
 HEADER = """\
 | translation | drafts | rounds | accepted/round | acceptance | against greedy | against match |
 |---|---|---|---|---|---|---|"""
@@ -50,16 +53,18 @@ class LikeliestDrafts(Sampling):
     __slots__ = ()
 
     @property
-    def drafts(self) -> None:
+    def draft_sampler(self) -> None:
         """See `interfaces.Sampler`."""
         return None
 
 
-CHOICES: dict[str, tuple[type[Sampling], Any]] = {
-    "greedy": (LikeliestDrafts, "match"),
-    "match": (Sampling, "match"),
-    "residual": (Sampling, "residual"),
+CHOICES: dict[str, tuple[type[Sampling], Any, bool]] = {
+    "greedy": (LikeliestDrafts, "match", False),
+    "match": (Sampling, "match", False),
+    "match, tree": (Sampling, "match", True),
+    "residual": (Sampling, "residual", False),
 }
+"""For each condition how ids are chosen and accepted, and whether trees are drafted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,9 @@ def rows(found: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
         counts = np.array(each)
         rounds, proposed, accepted = counts.sum(axis=0)
         against = [
-            _against(counts, np.array(found[translation, base])) if base != name else ""
+            _against(counts, np.array(found[translation, base]))
+            if base != name and (translation, base) in found
+            else ""
             for base in ("greedy", "match")
         ]
         yield (
@@ -124,10 +131,12 @@ def _against(counts: NDArray[np.int64], base: NDArray[np.int64]) -> str:
 @click.option("--limit", type=int, default=10, show_default=True, help="Prompts.")
 @click.option("--tokens", type=int, default=48, show_default=True, help="Of each output.")
 @click.option("--num-draft-tokens", type=int, default=2, show_default=True)
-@click.option("--alternatives", type=int, default=0, show_default=True)
+@click.option("--alternatives", default=DEFAULT_ALTERNATIVES, show_default=True, help="Of trees.")
 @click.option("--temp", type=float, default=0.8, show_default=True)
 @click.option("--top-p", type=float, default=0.0, show_default=True)
 @click.option("--seeds", type=int, default=3, show_default=True)
+@click.option("--translation", "translations", multiple=True, default=TRANSLATIONS)
+@click.option("--only", multiple=True, default=tuple(CHOICES), help="Conditions to run.")
 def benchmark(
     data: Path,
     draft: str,
@@ -138,11 +147,11 @@ def benchmark(
     temp: float,
     top_p: float,
     seeds: int,
+    translations: tuple[str, ...],
+    only: tuple[str, ...],
 ) -> None:
     """Decode every prompt under every condition; exit 1 if a matched text differs from plain."""
-    options = DraftingOptions(
-        method="draft", num_draft_tokens=num_draft_tokens, alternatives=alternatives
-    )
+    options = DraftingOptions(method="draft", num_draft_tokens=num_draft_tokens)
     models = data / "models"
     decoder = load_decoder(
         str(models / "target-bielik-tiny"), str(models / draft), options, dtype="float32"
@@ -156,10 +165,12 @@ def benchmark(
     for text, seed in track(runs, console=Console(stderr=True)):
         how: dict[str, Any] = {"temperature": temp, "top_p": top_p, "seed": seed}
         plain, _ = bench.run(text, Sampling(**how), Drafting(method="plain"))
-        for translation in ("intersection", "exact"):
+        for translation in translations:
             drafting = replace(decoder.drafting, translation=translation)
-            for name, (kind, acceptance) in CHOICES.items():
-                ids, counts = bench.run(text, kind(acceptance=acceptance, **how), drafting)
+            for name in only:
+                kind, acceptance, tree = CHOICES[name]
+                how_many = replace(drafting, alternatives=alternatives if tree else 0)
+                ids, counts = bench.run(text, kind(acceptance=acceptance, **how), how_many)
                 found[translation, name].append(counts)
                 differing += acceptance == "match" and ids != plain
     click.echo(HEADER)

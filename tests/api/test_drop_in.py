@@ -22,7 +22,13 @@ from tokalign.api.objects import as_tokenizer
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 
-METHODS = [{"method": "plain"}, {"method": "copy"}, {"num_draft_tokens": 3, "method": "draft"}, {}]
+METHODS = [
+    {"method": "plain"},
+    {"method": "copy"},
+    {"method": "unispec"},
+    {"num_draft_tokens": 3, "method": "draft"},
+    {},
+]
 
 
 @pytest.fixture(scope="module")

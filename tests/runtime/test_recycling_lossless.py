@@ -53,7 +53,7 @@ def test_the_output_is_plain_decoding_s(name: str, sampling: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_target_without_trees_is_given_chains(name: str) -> None:
     def session() -> TargetModelSession:
-        layers = [RotatingKVCache(max_size=64) for _ in range(2)]
+        layers = [RotatingKVCache(max_size=64, keep=4) for _ in range(2)]
         opened = TargetModelSession(random_model(), cache=layers)
         assert not opened.can_branch
         return opened

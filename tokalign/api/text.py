@@ -119,7 +119,8 @@ def stream_generate(
         "exact". By default "none" if the tokenizers are equal, else "exact".
     num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
         included, by expected gain; what is learned about these models serves later calls.
-    alternatives: tokens that the draft model proposes besides its first one, in a tree.
+    alternatives: tokens that the draft model proposes besides one for each of its passes, in a
+        tree; 0 proposes chains.
     order: the order in which "hybrid-fixed" asks its sources.
     dictionary, alignment: table files to use, of dictionaries one or several; otherwise they are
         found by the tokenizers, and an alignment that is not found is computed.

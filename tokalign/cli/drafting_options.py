@@ -33,7 +33,7 @@ alternatives_option = click.option(
     "--alternatives",
     type=click.IntRange(min=0),
     default=DEFAULT_ALTERNATIVES,
-    help="Tokens that a draft model proposes besides its first one, in a tree.",
+    help="Tokens that a draft model proposes besides one for each of its passes, in a tree.",
 )
 draft_rows_option = click.option(
     "--draft-rows",

@@ -61,7 +61,8 @@ class Drafting:
     """How to draft.
 
     num_draft_tokens: ids proposed in a round; None for the default of each drafter.
-    alternatives: ids that a draft model proposes besides its first one, as leaves of a tree.
+    alternatives: ids that a draft model proposes in a tree besides one for each of its passes. A
+        draft that has to stay a chain has them as leaves in the place of its first id.
     order: the sources of `hybrid-fixed`, the first to be asked first.
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.

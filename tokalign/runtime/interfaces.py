@@ -8,7 +8,7 @@ drafters in `runtime/draft/`, the verifier in `verify.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -223,6 +223,30 @@ class DraftSession(Session[DraftId], Protocol):
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
         ...
 
+    @property
+    def can_branch(self) -> bool:
+        """Whether `branch` is possible with this model and its cache."""
+        ...
+
+    def branch(
+        self,
+        ids: Sequence[DraftId],
+        tree: TokenTree,
+        computed: int | None,
+        count: int,
+        shared: Intersection | None = None,
+        expect: Callable[[Array], Array] | None = None,
+    ) -> Pending[list[Shortlist]]:
+        """List the `count` likeliest ids after each id of a tree of draft ids, with one pass.
+
+        computed: how many leading ids of the tree are cached after `ids` already; the others are
+        listed. None lists what may follow `ids` too, first of all. shared: as for `draft`; the
+        probabilities are those among the ids allowed. The lists are empty if the context is full.
+        expect: turns the rows' logits over target ids (`shared` says which) into log-probabilities;
+        the ids listed are then the draft's for the likeliest target ids.
+        """
+        ...
+
 
 # -- choosing --------------------------------------------------------------------------------------
 
@@ -270,6 +294,30 @@ class DraftSampler(Protocol):
     @property
     def needs_history(self) -> bool:
         """See `Sampler`."""
+        ...
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether `draw` uses the target's own noise, so that the target's choice can be foretold.
+
+        Nothing binds the proposed ids then: any other ones may be proposed as well.
+        """
+        ...
+
+    def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
+        """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
+
+        positions: of each row. Only where `shares_noise`, and without logits processors.
+        """
+        ...
+
+    def expect_among(
+        self, logprobs: Mapping[TargetId, float], *, noise: Array | None
+    ) -> dict[TargetId, float]:
+        """As `expect`, among a few ids whose log-probabilities the host knows.
+
+        logprobs, noise: as for `draw_among`. Ids that a filter rules out are missing.
+        """
         ...
 
     def draw(

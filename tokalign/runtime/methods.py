@@ -50,8 +50,8 @@ DEFAULT_DRAFT_TOKENS = 2
 ORDERED = ("dictionary", "copy", "prompt-lookup", "draft")
 """The sources that the order of `hybrid-fixed` may name."""
 
-DEFAULT_ALTERNATIVES = 2
-"""How many ids a draft model proposes besides its likeliest first id: the next two."""
+DEFAULT_ALTERNATIVES = 4
+"""How many ids a draft model proposes besides one for each of its passes."""
 
 HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
 """Default order of `hybrid-fixed`: free sources before the model, as in DictSpec's hybrid."""

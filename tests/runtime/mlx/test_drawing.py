@@ -12,6 +12,7 @@ from chi_square import Floats, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import DEMO
+from random_models import random_model
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -25,6 +26,7 @@ from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.tables.alignment import Intersection
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 LIMIT = 1e-3
@@ -90,6 +92,61 @@ def test_drawing_among_a_few_ids_equals_drawing_among_all(
         assert (found is None) == (expected is None) == (acceptance == "match")
         if found is not None:
             assert np.allclose(np.array(found), np.array(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_what_is_expected_among_a_few_ids_equals_what_is_expected_among_all(
+    temperature: float, filters: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(4)
+    for position in range(3, 12):
+        options = Sampling(temperature=temperature, seed=2, **filters)
+        few = {TargetId(int(i)): float(rng.normal(0, 1.5)) for i in rng.permutation(40)[:9]}
+        row = np.full((1, 40), -np.inf, dtype=np.float32)
+        row[0, list(few)] = list(few.values())
+        found = options.expect_among(few, noise=options.noise_at(position, 40))
+        expected = np.array(options.expect(mx.array(row), positions=[position]))[0]
+        assert {i for i, logprob in enumerate(expected) if logprob > -np.inf} == set(found)
+        assert list(found.values()) == pytest.approx([expected[i] for i in found], abs=1e-5)
+
+
+def test_what_is_expected_is_how_often_a_target_that_differs_by_gumbel_noise_chooses() -> None:
+    """The target's noise is known, and what its logits differ by is drawn 100,000 times."""
+    rng = np.random.default_rng(1)
+    options = Sampling(temperature=0.8, seed=3)
+    logits = mx.array(rng.normal(0, 1.5, (2, 12)).astype(np.float32))
+    positions = [7, 4]
+    expected = np.exp(np.array(options.expect(logits, positions=positions), dtype=np.float64))
+    for row, position in enumerate(positions):
+        known = 0.8 * np.array(options.noise_at(position, 12))
+        targets = np.array(logits)[row] + rng.gumbel(size=(100_000, 12))
+        counts = np.bincount(np.argmax(targets + known, axis=-1), minlength=12)
+        assert p_value(counts.astype(float), expected[row]) > LIMIT
+
+
+def test_the_likeliest_id_of_a_branch_is_the_one_that_would_be_drawn() -> None:
+    """A chain of several passes and a tree of one branch follow the same noise."""
+    model = random_model(vocabulary=32, seed=3)
+    ids = np.arange(32, dtype=np.int32)
+    shared = Intersection(ids, ids)
+    options = Sampling(temperature=0.8, seed=5)
+    text = [1, 2, 3, 8]
+    drawn = DraftModelSession(model).draw(text, 4, sampler=options, after=text, shared=shared)
+    session, tree = DraftModelSession(model), EMPTY_TREE
+    for position in range(4, 8):
+        [*_, last] = session.branch(
+            text,
+            tree,
+            None,
+            3,
+            shared,
+            lambda rows: options.expect(rows, positions=range(4, 4 + len(rows))),
+        ).read()
+        _, token = max(zip(last.logprobs, last.ids, strict=True))
+        tree = TokenTree.chain([*tree.ids, TargetId(token)], "test")
+        assert len(tree) == position - 3
+    assert list(tree.ids) == drawn.read().ids
 
 
 def test_a_tokenizer_with_more_ids_than_its_model_reads_nothing_beyond_the_logits() -> None:

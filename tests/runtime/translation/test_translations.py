@@ -23,6 +23,7 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -60,9 +61,16 @@ class Oracle:
     It checks at every call that the context it is given is the committed text and nothing else.
     """
 
-    def __init__(self, draft: Tokenizer[Any], text: str, *, canonical: bool = True) -> None:
+    def __init__(
+        self,
+        draft: Tokenizer[Any],
+        text: str,
+        *,
+        canonical: bool = True,
+        can_branch: bool = False,
+    ) -> None:
         self._draft, self._text = draft, draft.text_bytes(text)
-        self._canonical = canonical
+        self._canonical, self.can_branch = canonical, can_branch
         self.passes, self.seconds = 0, 0.0
 
     def draft(self, ids: Sequence[int], steps: int, shared: Any = None) -> Ready:
@@ -83,6 +91,17 @@ class Oracle:
     def start_shortlists(self, ids: Sequence[int], back: int) -> ReadyLists:
         self.passes += 1
         return ReadyLists(self, ids, back)
+
+    def branch(
+        self, ids: Sequence[int], tree: TokenTree, computed: int | None, count: int, shared: Any
+    ) -> Ready:
+        self.passes += 1
+        among = None
+        if shared is not None:
+            among = {i for i, found in enumerate(shared.draft_to_target.tolist()) if found >= 0}
+        rows = range(-1 if computed is None else computed, len(tree))
+        paths = [[tree.ids[i] for i in tree.path_to(row)] for row in rows]
+        return Ready([self.next([*ids, *path], among) for path in paths])
 
     def next(self, ids: Sequence[int], among: Any) -> Shortlist:
         """The text's own token after `ids`, if one begins there."""
@@ -113,10 +132,17 @@ def replay_with(pair: Pair, name: str, text: str, statistics: Statistics) -> Non
 
 
 def play(
-    name: str, pair: Pair, text: str, *, steps: int = 3, alignment: Alignment | None = None
+    name: str,
+    pair: Pair,
+    text: str,
+    *,
+    steps: int = 3,
+    alignment: Alignment | None = None,
+    trees: bool = False,
 ) -> tuple[int, int, list[tuple[int, ...]]]:
     """Replay `text` with an oracle: accepted tokens, rounds, proposals."""
-    session = Oracle(pair.draft, text, canonical=name not in ("naive", "context:5"))
+    canonical = name not in ("naive", "context:5")
+    session = Oracle(pair.draft, text, canonical=canonical, can_branch=trees)
     ids = pair.target.encode(text)
     translation = make_translation(
         name,
@@ -139,12 +165,22 @@ def onto_bielik(request: pytest.FixtureRequest, bielik: Tokenizer[Any]) -> Pair:
 
 
 @pytest.mark.parametrize("text", SENTENCES)
-@pytest.mark.parametrize("name", ["naive", "context:5", "intersection", "exact"])
+@pytest.mark.parametrize(
+    ("name", "trees"),
+    [
+        ("naive", False),
+        ("context:5", False),
+        ("intersection", False),
+        ("intersection", True),
+        ("exact", False),
+        ("exact", True),
+    ],
+)
 def test_the_draft_reads_the_committed_bytes_at_every_round(
-    onto_bielik: Pair, name: str, text: str
+    onto_bielik: Pair, name: str, text: str, trees: bool
 ) -> None:
     """The oracle asserts it. Of the published ones, intersection reads a canonical text as well."""
-    accepted, rounds, _ = play(name, onto_bielik, text)
+    accepted, rounds, _ = play(name, onto_bielik, text, trees=trees)
     assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
 
 
@@ -216,7 +252,10 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
     assert found.ids == (onto_bielik.target.vocabulary.roles.turn_end,)
 
 
-def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pair) -> None:
+@pytest.mark.parametrize("trees", [False, True])
+def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(
+    onto_bielik: Pair, trees: bool
+) -> None:
     """With the shipped tables nearly every round proposes something, and nearly all of it is right.
 
     The rest are unstable last ids, and boundaries within characters that the draft spells whole.
@@ -225,7 +264,9 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
     assert tables.merge_sites is not None
     accepted = proposed = rounds = empty = 0
     for text in SENTENCES:
-        kept, played, proposals = play("exact", onto_bielik, text, steps=2, alignment=tables)
+        kept, played, proposals = play(
+            "exact", onto_bielik, text, steps=2, alignment=tables, trees=trees
+        )
         accepted, rounds = accepted + kept, rounds + played
         proposed += sum(map(len, proposals))
         empty += sum(not proposal for proposal in proposals)
@@ -234,14 +275,17 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(onto_bielik: Pa
     assert empty < 0.15 * rounds
 
 
-def test_exact_says_how_probable_each_id_is_that_it_proposes(onto_bielik: Pair) -> None:
+@pytest.mark.parametrize("trees", [False, True])
+def test_exact_says_how_probable_each_id_is_that_it_proposes(
+    onto_bielik: Pair, trees: bool
+) -> None:
     """The gain controller and a hybrid rank by these probabilities."""
     text = SENTENCES[0]
     ids = onto_bielik.target.encode(text)
     tables = tables_of(onto_bielik)
     for steps in (1, 3):
         translation = make_translation("exact", onto_bielik, Prompt(target=ids[:2]), lambda: tables)
-        session = Oracle(onto_bielik.draft, text)
+        session = Oracle(onto_bielik.draft, text, can_branch=trees)
         drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
         events = replay(ids, drafter, prompt_tokens=2)
         trees = [event.tree for event in events if isinstance(event, Round)]

@@ -16,12 +16,18 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "draft"
 
+_LEAST_REACHED = 0.07
+"""Ids of a draft model's tree that are less likely to be reached, divided by the passes, are left
+out: with more passes a round costs more, so that a row more is a smaller part of it.
+"""
+
 
 class NeuralDrafter:
     """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
 
-    alternatives: propose at most so many other ids in the place of the first one, if the
-    translation knows any; 0 for a target that cannot verify a tree.
+    alternatives: how many ids a tree may have besides one for each pass; 0 for a target that cannot
+    verify a tree. A translation that drafts a chain may know other ids in the place of the first
+    one, and at most so many of these are proposed.
     """
 
     def __init__(
@@ -49,15 +55,23 @@ class NeuralDrafter:
         if not steps:
             return Proposal()
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
-        pending = self._translation.begin(context, self._session, steps)
+        pending = self._translation.begin(
+            context, self._session, steps, trees=self._alternatives > 0
+        )
         self._learn(context)  # while the passes are under way
         learned = self._acceptance.probabilities(2 * steps)
         translated = pending.finish()
         took, in_model = perf_counter() - began, self._session.seconds - seconds
         chain = translated.ids[:limit]
+        if translated.tree:
+            most, least = steps + self._alternatives, _LEAST_REACHED / steps
+            tree = translated.tree.likeliest(most, least=least, depth=limit)
+            chain = tree.first_chain.ids
+        else:
+            tree = self._tree(translated, chain, learned)
         self._guessed = len(context.ids), chain
         return Proposal(
-            tree=self._tree(translated, chain, learned),
+            tree=tree,
             distributions=translated.distributions[: len(chain)],
             draft_passes=self._session.passes - passes,
             counts=translated.counts,

@@ -6,7 +6,7 @@ for when it is read. Drawing over target ids is in `drawing.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import cast
@@ -28,6 +28,7 @@ from tokalign.runtime.mlx.drawing import ToTargetIds, draw
 from tokalign.runtime.mlx.session import ModelSession, timed
 from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
@@ -82,6 +83,34 @@ class DraftModelSession(ModelSession[DraftId]):
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
         return _Shortlists(self.busy, logprobs, ids[len(ids) - back :])
+
+    @timed
+    def branch(
+        self,
+        ids: Sequence[DraftId],
+        tree: TokenTree,
+        computed: int | None,
+        count: int,
+        shared: Intersection | None = None,
+        expect: Callable[[Array], Array] | None = None,
+    ) -> Pending[list[Shortlist]]:
+        """See `interfaces.DraftSession`."""
+        if not self._can_draft(ids, len(tree) + 1):
+            lists = 1 + len(tree) if computed is None else len(tree) - computed
+            return UnderWay(self.busy, lambda: [Shortlist([], [], 0.0)] * lists)
+        rows = self.tree(ids, tree, computed).astype(mx.float32)
+        onto = None if shared is None else self._project(shared)
+        if expect is None:
+            rows = rows if onto is None else _masked(rows, onto.mask)
+            logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        else:
+            logprobs = expect(rows if onto is None else onto.logits(rows))
+        found = mx.argpartition(-logprobs, count, axis=-1)[:, :count]
+        values = mx.take_along_axis(logprobs, found, axis=-1)
+        if expect is not None and onto is not None:
+            found = onto.draft_ids(found)
+        self.start(found, values)
+        return UnderWay(self.busy, partial(_rows_of_lists, found, values))
 
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
         """Whether there is a text to go on from, and room for so many more ids.
@@ -155,6 +184,12 @@ def _shortlists(ids: Array, values: Array, sizes: list[int]) -> list[Shortlist]:
     ]
 
 
+def _rows_of_lists(ids: Array, values: Array) -> list[Shortlist]:
+    """One list for each row of ids i[rows, count] and log-probabilities f[rows, count]."""
+    rows = zip(cast("list[list[DraftId]]", ids.tolist()), values.tolist(), strict=True)
+    return [Shortlist(found, logprobs, 0.0) for found, logprobs in rows]
+
+
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
     """The `count` likeliest ids of a row f[vocabulary], or of some of them; unsorted."""
     ids = None if among is None else mx.array(among)
@@ -167,7 +202,9 @@ def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Arr
 
 
 def _likeliest(row: Array, mask: Array | None) -> Array:
-    if mask is not None:
-        size = min(row.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
-        row = row[:, :size] + mask[:size]
-    return mx.argmax(row, axis=-1)
+    return mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
+
+
+def _masked(rows: Array, mask: Array) -> Array:
+    size = min(rows.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
+    return rows[:, :size] + mask[:size]

@@ -172,6 +172,39 @@ class Sampling:
         q = mx.zeros((1, noise.shape[0]))
         return ranked, q.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
 
+    @property
+    def shares_noise(self) -> bool:
+        """See `interfaces.DraftSampler`."""
+        return self.acceptance == "match"
+
+    def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
+        """See `interfaces.DraftSampler`.
+
+        The draft's log-probabilities take the place of the target's, and what they lack is taken to
+        be Gumbel noise of its own, at the temperature 1. So the expectation is the softmax of
+        log q + T g, and at T = 0 it is q itself.
+        """
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        rows = []
+        for row, position in enumerate(positions):
+            gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (1, logprobs.shape[-1]))
+            filtered_row = self.filter(logprobs[row : row + 1], position).astype(mx.float32)
+            rows.append(filtered_row + self.temperature * gumbel)
+        scores = mx.concatenate(rows)
+        return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
+
+    def expect_among(
+        self, logprobs: Mapping[TargetId, float], *, noise: Array | None
+    ) -> dict[TargetId, float]:
+        """See `interfaces.DraftSampler`."""
+        among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
+        left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        among, scores = among[left], values[left]
+        if noise is not None:
+            scores = scores + self.temperature * np.array(noise)[among]
+        expected = np.log(softmax(scores))
+        return dict(zip(cast("list[TargetId]", among.tolist()), expected.tolist(), strict=True))
+
     def filter(
         self, logprobs: Array, position: int = 0, depths: Sequence[int] | None = None
     ) -> Array:

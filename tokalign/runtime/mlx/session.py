@@ -1,13 +1,14 @@
 """Sessions: passes of a language model over whole contexts, counted and timed.
 
-`ModelSession` runs the passes. What only the target's session does (trees) and only the draft
-model's (drafting ahead) is in `target_session.py` and `draft_session.py`, the cache in `cache.py`.
+`ModelSession` runs the passes, over contexts and over trees. What only the target's session does
+and only the draft model's (drafting ahead) is in `target_session.py` and `draft_session.py`, the
+cache in `cache.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import mlx.core as mx
@@ -15,7 +16,10 @@ import mlx.core as mx
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
+from tokalign.runtime.mlx.tree_attention import TreeModel
+from tokalign.runtime.mlx.tree_probe import can_branch
 from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
 
 P = ParamSpec("P")
@@ -118,6 +122,39 @@ class ModelSession(Generic[Id]):
         self.passes += 1
         self.rows += 1
         return logits
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether `tree` is possible with this model and its cache."""
+        return can_branch(self._cache.model, self._cache.layers)
+
+    @timed
+    def tree(self, ids: Sequence[Id], tree: TokenTree, computed: int | None = None) -> Array:
+        """Logits after each id of a tree, lazy. The path that the next context goes along is kept.
+
+        computed: how many leading ids of the tree follow `ids` in the cache already; only the rows
+        of the others are computed, f[len(tree) - computed, vocabulary]. None computes the whole
+        tree and the row of the last context id before it, f[1 + len(tree), vocabulary].
+        """
+        cache, context, proposed = self._cache, list(ids), cast("list[Id]", list(tree.ids))
+        if computed is None:
+            kept = cache.catch_up(context, 1)
+            tokens = [*context[kept:], *proposed]
+            wanted = 1 + len(tree)
+        else:
+            kept = len(context) + computed
+            tokens = proposed[computed:]
+            wanted = len(tokens)
+        with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
+            logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-wanted:]
+        cache.holds_tree(context, tree)
+        self.passes += 1
+        self.rows += len(tokens)
+        return logits
+
+    @cached_property
+    def _tree_model(self) -> TreeModel:
+        return TreeModel(self._cache.model)
 
     @timed
     def start(self, *arrays: Array) -> None:

@@ -68,12 +68,15 @@ class TreeModel:
     def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree) -> Iterator[Any]:
         """Give a model whose next pass, over `rows` ids with the tree's last, is one over the tree.
 
-        cache: the session's own.
+        cache: the session's own. If `rows` are fewer than the tree's ids, the rows of its first ids
+        are the cache's last ones.
         """
         leaves = list(leaves_of(cache))
         offset = int(leaves[0].offset)
-        positions, allowed = lay_out(offset, rows, tree)
-        seen = np.array([*range(offset), *positions])
+        computed = max(0, len(tree) - rows)
+        positions, allowed = lay_out(offset - computed, computed + rows, tree)
+        seen = np.array([*range(offset - computed), *positions])
+        positions, allowed = positions[computed:], allowed[computed:]
         self._positions.now = mx.array(positions)
 
         @cache_calls

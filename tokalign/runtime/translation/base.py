@@ -20,6 +20,7 @@ from tokalign.runtime.interfaces import DraftSession, DrawnDraft, GreedyDraft, P
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.text import token_bytes
 from tokalign.tables.alignment import Intersection, match_roles
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -33,6 +34,7 @@ class Translated(NamedTuple):
     probabilities: of the leading ids, as in `TokenTree`, as far as they are known.
     alternatives: other ids for the place of the first one, the likeliest first.
     distributions: as in `Proposal`.
+    tree: what a draft model's tree says instead, with all probabilities; `ids` are empty then.
     """
 
     ids: tuple[TargetId, ...]
@@ -40,6 +42,7 @@ class Translated(NamedTuple):
     probabilities: tuple[float, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     distributions: tuple[Array | None, ...] = ()
+    tree: TokenTree = EMPTY_TREE
 
 
 class PendingDraft(Protocol):
@@ -53,8 +56,12 @@ class PendingDraft(Protocol):
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """Start drafting with at most `steps` (1 or more) passes.
+
+        trees: whether the target can verify a tree, so that passes may extend several branches.
 
         The first pass also brings the draft model's cache up to date with the context. Nothing is
         proposed where nothing can be translated: slower, never wrong.

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.translation.cover_translator import CoverTranslator
+from tokalign.runtime.translation.growth import Node
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
@@ -129,15 +130,18 @@ class CandidateCovers:
         self._unlikely = unlikely  # how many of them are below `least`
         self._left = left  # the probability of the others
 
-    def look(self, *, until_clear: bool = False) -> None:
-        """Translate all likely covers, or until one target token clearly leads.
+    def look(self, *, enough: int | None = None, until_clear: bool = False) -> None:
+        """Translate all likely covers, `enough` of them, or until one target token clearly leads.
 
         If none of them gives a target token, go on with less likely ones until one does.
         Cost: 5 µs per cover.
         """
         covers, mass, translate = self._covers, self.mass, self._translator.translate
         while covers and (len(covers) > self._unlikely or not mass):
-            if until_clear and self._is_clear():
+            if enough is not None:
+                if len(self.translated) >= enough:
+                    return
+            elif until_clear and self._is_clear():
                 return
             cover = covers.pop()
             logprob, back, token = cover
@@ -149,6 +153,13 @@ class CandidateCovers:
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids is None:
                 self.doubtful.append((logprob, data))
+
+    def nodes(self) -> list[Node]:
+        """The covers looked at, as the first nodes of a tree."""
+        return [
+            Node(logprob, -1, back, token, data, ids, goes_on=bool(data))
+            for (logprob, back, token), data, ids in self.translated
+        ]
 
     def leader(self) -> TargetId:
         """The likeliest next target token among the covers looked at."""

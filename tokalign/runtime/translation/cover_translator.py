@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -34,3 +35,14 @@ class CoverTranslator:
             return data, self._boundary.encode(data)
         special = self._roles.get(token)
         return data, () if special is None else (special,)
+
+    def extend(self, node: Node, token: DraftId) -> Extension:
+        """See `growth.Extend`. A special token ends the text."""
+        tokens = self._tokens
+        spelled = tokens[token] if token < len(tokens) else b""
+        if spelled:
+            data = node.data + spelled
+            return Extension(data, self._boundary.encode(data), goes_on=True)
+        special = self._roles.get(token)
+        ids = None if special is None or node.ids is None else (*node.ids, special)
+        return Extension(node.data, ids, goes_on=False)

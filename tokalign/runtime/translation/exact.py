@@ -10,20 +10,21 @@ It needs three things together (`docs/lossless.md`):
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
 
-The draft model goes on after the likeliest next target token (`exact_draft.py`). The next
-likeliest ones are proposed as alternatives, as leaves of a tree: where a draft model is wrong, its
-second or third guess is often right.
-The host waits for the device twice in a round: for the covers, and for what follows the chosen one.
-All host work that does not need the answer is done while a pass is under way.
+The draft model then goes on after several of the likeliest covers at once and grows a tree
+(`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
+waits for the device once for each pass, and does what needs no answer while a pass is under way.
+Where the target takes no tree, where the draft model's cache takes none, or where ids are drawn
+from a distribution that binds them, the draft is a chain after the likeliest next target token
+(`exact_continuation.py`), and the host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import exp, log
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
@@ -36,7 +37,12 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.exact_continuation import Continuation, NothingDrafted
+from tokalign.runtime.translation.exact_continuation import (
+    Continuation,
+    GrownDraft,
+    NothingDrafted,
+)
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -62,9 +68,11 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
         self._extended = pair.target.bpe.order.extended
-        self._last: Continuation | None = None  # of the round before
+        self._last: Continuation | GrownDraft | None = None  # of the round before
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         committed = context.ids
         self._text.follow(committed)
@@ -73,15 +81,20 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
+        grows = trees and session.can_branch and self._foresees()
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
         kept = [ids[: len(ids) - back] for back in range(len(pending))]
-        covers = CandidateCovers(lists.read(), self._search.least_cover, self._translator)
-        covers.look(until_clear=self._sampler is None)
+        least = min(self._search.least_cover, LEAST_NODE) if grows else self._search.least_cover
+        covers = CandidateCovers(lists.read(), least, self._translator)
+        greedy = self._sampler is None
+        covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
         if not covers.translated or self._is_ruled_out(covers):
-            self._weigh(covers, counts)
+            self._possible(covers, counts)
             return NothingDrafted(counts)
+        if grows:
+            return self._grow(covers, context, session, steps - 1, noise, counts)
         ranked, distribution = self._rank(covers, context, noise)
         cover = covers.likeliest_with(ranked[0])
         draft = Continuation(
@@ -97,6 +110,55 @@ class ExactTranslation:
             counts["taken_back"] += cover.back
         covers.look()
         self._offer(draft, ranked, self._weigh(covers, counts))
+        self._last = draft
+        return draft
+
+    def _foresees(self) -> bool:
+        """Whether ids may be ranked by how probably the target chooses them.
+
+        They may not if a distribution binds them; logits processors would need each row's history.
+        """
+        sampler = self._sampler
+        return sampler is None or (sampler.shares_noise and not sampler.needs_history)
+
+    def _grow(
+        self,
+        covers: CandidateCovers,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        noise: Array | None,
+        counts: Counter[str],
+    ) -> GrownDraft:
+        """Start the passes that grow a tree after the likeliest covers."""
+        roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
+        if sampler is None:
+            least, shared, expect = covers.possible * LEAST_NODE, None, None
+        else:
+            roots = _expected_roots(roots, covers.mass, sampler, noise)
+            least, shared, start = LEAST_NODE, self._shared, len(context.ids)
+
+            def expect(depths: Sequence[int], logits: Array) -> Array:
+                return sampler.expect(logits, positions=[start + depth for depth in depths])
+
+        growth = Growth(
+            session,
+            self._text.ids,
+            roots,
+            steps,
+            extend=self._translator.extend,
+            least=least,
+            shared=shared,
+            expect=expect,
+        )
+        # While the first of these passes runs, look at the other covers.
+        covers.look()
+        growth.nodes += covers.nodes()[known:]
+        possible = self._possible(covers, counts)
+        if roots[0].back:
+            counts["healed"] += 1
+            counts["taken_back"] += roots[0].back
+        draft = GrownDraft(growth, len(context.ids), possible if sampler is None else 1.0, counts)
         self._last = draft
         return draft
 
@@ -190,17 +252,22 @@ class ExactTranslation:
         return self._pair.with_roles(self._alignment.intersection)
 
     def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
-        """The probability of each first token, the likeliest first.
+        """The probability of each first token, the likeliest first."""
+        possible = self._possible(covers, counts)
+        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
+        return {token: mass / possible for token, mass in ranked}
 
-        Masked covers are subtracted from what may follow, as the target has ruled them out.
+    def _possible(self, covers: CandidateCovers, counts: Counter[str]) -> float:
+        """The probability of everything that may follow.
+
+        Masked covers are subtracted from it, as the target has ruled them out.
         """
         possible = covers.possible
         for logprob, data in covers.doubtful:
             if self._search.mask and self._boundary.absorbs(data):
                 counts["masked"] += 1
                 possible -= exp(logprob)
-        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-        return {token: mass / possible for token, mass in ranked}
+        return possible
 
     def _offer(
         self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
@@ -215,3 +282,22 @@ class ExactTranslation:
         least = self._search.least_alternative
         draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
         draft.probability = probability
+
+
+def _expected_roots(
+    roots: Sequence[Node],
+    mass: Mapping[TargetId, float],
+    sampler: DraftSampler,
+    noise: Array | None,
+) -> list[Node]:
+    """The first nodes of a tree, by how probable it is that the target chooses them."""
+    logs = {token: log(probability) for token, probability in mass.items()}
+    expected = sampler.expect_among(logs, noise=noise)
+    changed = []
+    for node in roots:
+        assert node.ids, "a cover looked at has target ids"
+        first = node.ids[0]
+        if first in expected:
+            logprob = node.logprob - logs[first] + expected[first]
+            changed.append(node._replace(logprob=logprob))
+    return sorted(changed, key=attrgetter("logprob"), reverse=True)

@@ -11,6 +11,7 @@ from tokalign.runtime.interfaces import DrawnDraft, GreedyDraft, Pending
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Alternative, Pair, Translated
 from tokalign.runtime.translation.cover_search import TranslatedCover
+from tokalign.runtime.translation.growth import Growth, join
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -24,6 +25,26 @@ class NothingDrafted:
     def finish(self) -> Translated:
         """See `PendingDraft`."""
         return Translated((), self.counts)
+
+
+@dataclass(slots=True)
+class GrownDraft:
+    """The likeliest covers, and the passes under way that grow a tree after them.
+
+    start, counts, chain: as in `Continuation`. possible: as in `join`.
+    """
+
+    growth: Growth
+    start: int
+    possible: float
+    counts: Counter[str]
+    chain: tuple[TargetId, ...] = ()
+
+    def finish(self) -> Translated:
+        """See `PendingDraft`."""
+        tree = join(self.growth.finish(), self.possible)
+        self.chain = tree.first_chain.ids
+        return Translated((), self.counts, tree=tree)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,9 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         self._text.follow(context.ids)
         return PendingGreedyDraft(session.draft(self._text.ids, steps), self._translate)
@@ -50,7 +52,9 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         self._text.follow(context.ids)
         drafted = session.draft(self._text.ids, steps)

@@ -32,7 +32,9 @@ class SharedIds:
     def __init__(self, sampler: DraftSampler | None = None) -> None:
         self._sampler = sampler
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         ids = cast("Sequence[DraftId]", context.ids)
         if self._sampler is not None:
@@ -68,7 +70,9 @@ class SameTokenizer:
         self._ids: list[DraftId] = []
         self._seen = 0
 
-    def begin(self, context: Context, session: DraftSession, steps: int) -> PendingDraft:
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
         """See `Translation`."""
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, _same(token)),)

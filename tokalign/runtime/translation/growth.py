@@ -1,0 +1,202 @@
+"""A draft model's tree: one pass finds what may follow each of the likeliest texts so far.
+
+The tree grows by draft tokens. Its rows stay in the draft model's cache after the rows of the
+committed text, each with the mask and the position that its branch gives it. Between two passes the
+host chooses the nodes that the next pass goes on after: the likeliest of the newest ones.
+`join` then turns the tree into one of target ids. Read next: `exact.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import exp, log
+from typing import NamedTuple, TypeAlias, cast
+
+from tokalign.runtime.interfaces import DraftSession, Pending, Shortlist
+from tokalign.runtime.proposal import Array
+from tokalign.tables.alignment import Intersection
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+WIDTH = 4
+"""How many nodes a pass goes on after; with eight of them no more was accepted."""
+
+CHILDREN = 4
+"""How many next tokens are listed after each of them; eight gained 0.005 tokens per round."""
+
+LEAST_NODE = 0.005
+"""A node that is less likely is left out. At 0.015, 3 of 100 accepted tokens are lost."""
+
+_SOURCE = "draft"
+
+
+class Node(NamedTuple):
+    """A draft token of the tree, and the text that it ends.
+
+    logprob: of the whole path. parent: index of the node before it; -1 if there is none. back: how
+    many of the text's last tokens the path takes back. ids: of the path's text after the committed
+    ids, None if the text would change those. goes_on: whether a token may follow.
+    """
+
+    logprob: float
+    parent: int
+    back: int
+    token: DraftId
+    data: bytes
+    ids: tuple[TargetId, ...] | None
+    goes_on: bool = True
+
+
+TEXT = Node(0.0, -1, 0, DraftId(0), b"", ())
+"""What comes before the first nodes: the committed text."""
+
+
+class Extension(NamedTuple):
+    """A node's text with one more token; the fields are those of `Node`."""
+
+    data: bytes
+    ids: tuple[TargetId, ...] | None
+    goes_on: bool
+
+
+Extend: TypeAlias = Callable[[Node, DraftId], Extension]
+"""Translates a node's text with one more token."""
+
+
+Expect: TypeAlias = Callable[[Sequence[int], Array], Array]
+"""Log-probabilities of target ids, given how many ids come before each row, and its logits."""
+
+
+class Growth:
+    """The tree of one round while it grows. `finish` is called exactly once.
+
+    ids: the text that the session's cache holds. roots: the first nodes, the likeliest first.
+    steps: passes to come. least: nodes of a lower probability are dropped. shared: as for
+    `DraftSession.branch`. expect: what the target probably chooses; None for its likeliest id.
+    width, children: how many nodes a pass goes on after, and how many ids are listed after each.
+    """
+
+    def __init__(
+        self,
+        session: DraftSession,
+        ids: Sequence[DraftId],
+        roots: Sequence[Node],
+        steps: int,
+        *,
+        extend: Extend,
+        least: float = LEAST_NODE,
+        shared: Intersection | None = None,
+        expect: Expect | None = None,
+        width: int = WIDTH,
+        children: int = CHILDREN,
+    ) -> None:
+        self._width, self._children = width, children
+        self._session, self._extend = session, extend
+        self._least, self._shared, self._expect = log(least), shared, expect
+        self._steps = steps
+        self.nodes = list(roots)
+        chosen = self._likeliest(range(len(roots)))
+        # The tokens that roots take back become the first ids of the tree: roots branch off them.
+        back = max([self.nodes[index].back for index in chosen], default=0)
+        self._before = ids[: len(ids) - back]
+        self._tokens, self._parents = list(ids[len(ids) - back :]), list(range(-1, back - 1))
+        self._back = back
+        self._row: dict[int, int] = {}  # of a node in that tree
+        self._pending = self._start(chosen)
+
+    def finish(self) -> list[Node]:
+        """Wait for all passes. Returns: the nodes, parents before their children."""
+        while self._pending is not None:
+            chosen, pending = self._pending
+            begin = len(self.nodes)
+            for index, found in zip(chosen, pending.read(), strict=True):
+                self._add(index, found)
+            self._pending = self._start(self._likeliest(range(begin, len(self.nodes))))
+        return self.nodes
+
+    def _add(self, index: int, found: Shortlist) -> None:
+        node = self.nodes[index]
+        for token, logprob in zip(found.ids, found.logprobs, strict=True):
+            reached = node.logprob + logprob
+            if reached >= self._least:
+                self.nodes.append(Node(reached, index, 0, token, *self._extend(node, token)))
+
+    def _likeliest(self, among: Sequence[int]) -> list[int]:
+        going_on = [index for index in among if self.nodes[index].goes_on]
+        return sorted(going_on, key=lambda index: -self.nodes[index].logprob)[: self._width]
+
+    def _start(
+        self, chosen: Sequence[int]
+    ) -> tuple[Sequence[int], Pending[list[Shortlist]]] | None:
+        """Begin the pass over the rows of these nodes, if one is left."""
+        if not chosen or not self._steps:
+            return None
+        self._steps -= 1
+        computed = len(self._tokens)
+        for index in chosen:
+            node = self.nodes[index]
+            above = self._row[node.parent] if node.parent >= 0 else self._back - node.back - 1
+            self._row[index] = len(self._tokens)
+            self._tokens.append(node.token)
+            self._parents.append(above)
+        tree = TokenTree(
+            cast("tuple[TargetId, ...]", tuple(self._tokens)),
+            tuple(self._parents),
+            (_SOURCE,) * len(self._tokens),
+        )
+        depths = [len(self.nodes[index].ids or ()) for index in chosen]
+        expect = None if self._expect is None else partial(self._expect, depths)
+        return chosen, self._session.branch(
+            self._before, tree, computed, self._children, self._shared, expect
+        )
+
+
+def join(nodes: Sequence[Node], possible: float) -> TokenTree:
+    """The tree of target ids that the nodes' texts stand for; the likeliest chain comes first.
+
+    The probability that a target id is reached is that of all nodes whose text has it on its path.
+    A node counts with what its children leave of its probability, since their texts say more.
+    possible: the probability of everything that may follow the committed ids.
+    """
+    left = [exp(node.logprob) for node in nodes]
+    for node, probability in zip(nodes, left.copy(), strict=True):
+        if node.parent >= 0 and node.ids:
+            left[node.parent] -= probability
+    ids: list[TargetId] = []
+    parents: list[int] = []
+    reached: list[float] = []
+    place: dict[tuple[int, TargetId], int] = {}
+    for node, probability in zip(nodes, left, strict=True):
+        last = -1
+        for token in node.ids or ():
+            found = place.get((last, token))
+            if found is None:
+                found = place[last, token] = len(ids)
+                ids.append(token)
+                parents.append(last)
+                reached.append(0.0)
+            reached[found] += max(0.0, probability) / possible
+            last = found
+    kept = [i for i in _chain_first(parents, reached) if reached[i] >= LEAST_NODE]
+    at = {index: new for new, index in enumerate(kept)}
+    return TokenTree(
+        tuple([ids[i] for i in kept]),
+        tuple([at.get(parents[i], -1) for i in kept]),
+        (_SOURCE,) * len(kept),
+        tuple(
+            [min(1.0, reached[i] / (reached[p] if (p := parents[i]) >= 0 else 1.0)) for i in kept]
+        ),
+    )
+
+
+def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> list[int]:
+    """All indices: the likeliest chain, then the others, the likeliest first."""
+    order = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
+    chain, last = [], -1
+    for index in order:
+        if parents[index] == last:
+            chain.append(index)
+            last = index
+    on_chain = set(chain)
+    return chain + [index for index in order if index not in on_chain]
