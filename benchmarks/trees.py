@@ -1,11 +1,13 @@
-"""Trees of all sources in real decoding: tokens per pass by drafted rows, and host time.
+"""Trees of all sources: tokens per pass by drafted rows, and host time.
 
     python benchmarks/trees.py --target MODEL --prompts FILE [--rows 4,7,15,31] [--limit N]
-    python benchmarks/trees.py --target MODEL --text FILE --field NAME [...]
+    python benchmarks/trees.py --target MODEL --text FILE [--field NAME] [...]
 
-With prompts the target samples its own output (T = 0.7, `match`, seed 0). With a text the
-target reads a reference text, which plays its output, and its own logits go to the store.
-`kept`: one logit store for all requests; `empty`: a new one for each.
+With prompts the target samples its own output (T = 0.7); with a text it reads that text, which
+plays its output. The text is fixed first, as drafting never changes it. The loop, the verifier, the
+store and the drafters are those of tokalign, and `recorded_target.py` plays the target's session.
+`kept`: one logit store for all requests; `empty`: a new one for each; `dictionary`: its chain.
+What is learned about sources is kept within a row of the table.
 """
 
 from __future__ import annotations
@@ -133,9 +135,10 @@ def main(
     if cache is not None:
         cache.write_bytes(pickle.dumps(texts))
     keep_loaded()
-    files = [] if dictionary is None else [dictionary]
-    table = open_dictionary(tokenizer, files=files)
-    base = Drafting(dictionary=table, costs=lambda: FREE_ROWS)
+    base = Drafting(
+        dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
+        costs=lambda: FREE_ROWS,
+    )
     print("| | rows | tokens/pass | rows/pass | host ms p50 | p99 | tokens | took |")
     for name in only.split(","):
         for count in map(int, rows.split(",")):

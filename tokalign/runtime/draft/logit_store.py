@@ -131,5 +131,4 @@ def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
     p = np.clip(np.exp(logprobs.astype(np.float64)), 1e-12, 1 - 1e-12)
     odds = np.log(p) - np.log1p(-p)
-    codes: NDArray[np.uint8] = np.clip(np.rint(odds / _STEP) + 128, 0, 255).astype(np.uint8)
-    return codes
+    return np.asarray(np.clip(np.rint(odds / _STEP) + 128, 0, 255), dtype=np.uint8)
