@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo bench test test-fast check format lint types clean
+.PHONY: demo bench test test-fast test-long check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,11 +34,15 @@ bench: $(STAMP)
 		--save benchmarks/results/bench-demo.md --save benchmarks/results/bench-demo.html
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not long"
+
+# What takes minutes for each test file: every architecture of mlx-lm over hundreds of tokens.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m long
 
 # All laws on small samples, under a minute on two cores.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not long"
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -118,7 +118,7 @@ def test_drafts_never_change_what_is_emitted(name: str) -> None:
     assert emitted_with_drafts(name, 12, 40) == mlx_lm_emits(name, 12, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_drafts_never_change_what_any_architecture_emits(name: str) -> None:
     tokens = 620 if has_windows(name) else 60
@@ -153,13 +153,13 @@ def test_quantized_weights_and_adapters_change_nothing(
     assert with_drafts(model, PROMPT[:12], expected) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next"])
 def test_thousands_of_tokens_are_those_of_mlx_lm(name: str) -> None:
     assert emitted_with_drafts(name, 12, 2000) == mlx_lm_emits(name, 12, 2000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 @pytest.mark.parametrize("prompt", [15, 17, 64, 65, 150])
 def test_long_prompts_are_read_as_mlx_lm_reads_them(name: str, prompt: int) -> None:
@@ -168,7 +168,7 @@ def test_long_prompts_are_read_as_mlx_lm_reads_them(name: str, prompt: int) -> N
     assert emitted_with_drafts(name, prompt, 30, **how) == mlx_lm_emits(name, prompt, 30, **how)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in drafted(zoo.zoo()) if n != "plamo3"])
 def test_rows_of_a_tree_equal_those_of_its_chains(name: str) -> None:
     model = zoo.zoo_model(name)
@@ -190,7 +190,7 @@ def test_rows_of_a_tree_equal_those_of_its_chains(name: str) -> None:
             np.testing.assert_allclose(rows[index + 1], alone, atol=1e-3 * np.abs(alone).max())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_which_architectures_take_trees() -> None:
     """All without recurrent states, except for those that are named here with the reason."""
     for name in drafted(zoo.zoo()):
@@ -255,7 +255,7 @@ def test_a_kept_cache_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
@@ -264,7 +264,7 @@ def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
 QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
     try:

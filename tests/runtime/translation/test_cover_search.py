@@ -124,5 +124,5 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
     assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
     assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1 + 0.05)
     assert covers.likeliest_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
-    assert [data for _, data in covers.doubtful] == [b"ar", b"y"]
-    assert [boundary.absorbs(data) for _, data in covers.doubtful] == [False, True]
+    assert [cover.data for cover in covers.doubtful] == [b"ar", b"y"]
+    assert [boundary.absorbs(cover.data) for cover in covers.doubtful] == [False, True]

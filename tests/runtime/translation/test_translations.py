@@ -93,7 +93,13 @@ class Oracle:
         return ReadyLists(self, ids, back)
 
     def branch(
-        self, ids: Sequence[int], tree: TokenTree, computed: int | None, count: int, shared: Any
+        self,
+        ids: Sequence[int],
+        tree: TokenTree,
+        computed: int | None,
+        count: int,
+        shared: Any,
+        expect: None = None,
     ) -> Ready:
         self.passes += 1
         among = None
@@ -288,9 +294,9 @@ def test_exact_says_how_probable_each_id_is_that_it_proposes(
         session = Oracle(onto_bielik.draft, text, can_branch=trees)
         drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
         events = replay(ids, drafter, prompt_tokens=2)
-        trees = [event.tree for event in events if isinstance(event, Round)]
-        assert any(trees)
-        for tree in trees:
+        proposed = [event.tree for event in events if isinstance(event, Round)]
+        assert any(proposed)
+        for tree in proposed:
             assert len(tree.probabilities) == len(tree)
             assert all(0 <= probability <= 1 for probability in tree.probabilities)
 

@@ -81,8 +81,8 @@ class CandidateCovers:
     mass: for each next target token found so far, the summed probability of its covers.
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
     translated: the covers that gave `mass`, the likeliest first, as (cover, bytes, ids).
-    doubtful: covers whose bytes alone would change committed ids, as (log-probability, bytes). Such
-        a cover is a merge site if no longer text with this beginning leaves the ids as they are.
+    doubtful: covers whose bytes alone would change committed ids, as nodes of a tree. Such a cover
+        is a merge site if no longer text with this beginning leaves the ids as they are.
 
     Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
     token of both.
@@ -105,7 +105,7 @@ class CandidateCovers:
         self._translator = translator
         self.mass: dict[TargetId, float] = {}
         self.translated: list[tuple[Cover, bytes, tuple[TargetId, ...]]] = []
-        self.doubtful: list[tuple[float, bytes]] = []
+        self.doubtful: list[Node] = []
         kept = 0.0  # log-probability of the tail tokens that are kept
         for at in lists:
             kept += at.kept
@@ -152,7 +152,7 @@ class CandidateCovers:
                 self.translated.append((cover, data, ids))
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids is None:
-                self.doubtful.append((logprob, data))
+                self.doubtful.append(Node(logprob, -1, back, token, data, None, goes_on=True))
 
     def nodes(self) -> list[Node]:
         """The covers looked at, as the first nodes of a tree."""

@@ -133,6 +133,9 @@ class ExactTranslation:
         """Start the passes that grow a tree after the likeliest covers."""
         roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
         if sampler is None:
+            # Longer texts may show what a doubtful cover stands for.
+            roots += [node for node in covers.doubtful if not self._boundary.absorbs(node.data)]
+            roots.sort(key=attrgetter("logprob"), reverse=True)
             least, shared, expect = covers.possible * LEAST_NODE, None, None
         else:
             roots = _expected_roots(roots, covers.mass, sampler, noise)
@@ -204,9 +207,9 @@ class ExactTranslation:
         """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
         if self._search.mask or not covers.doubtful:
             return False
-        logprob, data = covers.doubtful[0]
+        first = covers.doubtful[0]
         likeliest, _, _ = covers.translated[0]
-        return logprob > likeliest[0] and self._boundary.absorbs(data)
+        return first.logprob > likeliest[0] and self._boundary.absorbs(first.data)
 
     def _rank(
         self, covers: CandidateCovers, context: Context, noise: Array | None
@@ -263,10 +266,10 @@ class ExactTranslation:
         Masked covers are subtracted from it, as the target has ruled them out.
         """
         possible = covers.possible
-        for logprob, data in covers.doubtful:
-            if self._search.mask and self._boundary.absorbs(data):
+        for cover in covers.doubtful:
+            if self._search.mask and self._boundary.absorbs(cover.data):
                 counts["masked"] += 1
-                possible -= exp(logprob)
+                possible -= exp(cover.logprob)
         return possible
 
     def _offer(
