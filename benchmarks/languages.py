@@ -59,6 +59,10 @@ class AllAsked:
         """See `dictionary.Dictionary`."""
         return self.tables.match_length(suffix)
 
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `dictionary.Dictionary`."""
+        return self.tables.expected(suffix)
+
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:

@@ -20,10 +20,10 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.lookup import DictionarySource
+from tokalign.runtime.draft.lookup import DictionarySource, dictionary_sources
+from tokalign.runtime.draft.mixing import Mixer
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.draft.vote_tree import VoteTree
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.rounds import Round
 from tokalign.tables.opening import open_dictionary
@@ -38,12 +38,10 @@ TIMED: tuple[tuple[type, str], ...] = (
     (SuffixAutomaton, "append"),
     (SuffixAutomaton, "longest_repeat"),
     (ContextCopy, "follow"),
-    (ContextCopy, "guesses"),
-    (DictionarySource, "follow"),
-    (DictionarySource, "guesses"),
-    (VoteTree, "add"),
-    (VoteTree, "chains"),
-    (VoteTree, "learn"),
+    (ContextCopy, "expect"),
+    (DictionarySource, "expect"),
+    (Mixer, "candidates"),
+    (Mixer, "learn"),
     (Hybrid, "propose"),
     (Trust, "calibrated"),
     (Trust, "learn"),
@@ -82,7 +80,7 @@ def main(target: str, text: Path, text_field: str, dictionary: Path | None, toke
         setattr(owner, name, timed(original, times))
         sources: list[Source] = [ContextCopy()]
         if table is not None:
-            sources.append(DictionarySource(table))
+            sources += dictionary_sources(table)
         hybrid = Hybrid(sources, costs=lambda: ASSUMED_COSTS, max_tokens=16)
         rounds = sum(isinstance(event, Round) for event in replay(ids, hybrid))
         setattr(owner, name, original)

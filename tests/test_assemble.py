@@ -139,7 +139,7 @@ def assert_equal(one: Decoder, other: Decoder) -> None:
         assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
         assert one.draft.stop_ids == other.draft.stop_ids
     mine, yours = one.drafting, other.drafting
-    tables = {"dictionary", "alignment", "costs", "knowledge", "experience"}
+    tables = {"dictionary", "alignment", "costs", "knowledge", "experience", "mixing"}
     for field in {f.name for f in fields(Drafting)} - tables:
         assert getattr(mine, field) == getattr(yours, field), field
     assert sections(mine.dictionary) == sections(yours.dictionary)

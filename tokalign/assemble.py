@@ -42,6 +42,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.draft.logit_store import LogitStore
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.runtime.interfaces import Sampler
     from tokalign.runtime.mlx.cache import CacheOptions
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_ALTERNATIVES = 1024
+_MOST_ROWS = 256
 
 
 def no_note(_line: str) -> None:
@@ -62,7 +64,7 @@ class DraftingOptions:
     method: "auto" or one of METHODS.
     translation: one of TRANSLATIONS; None to choose it by the tokenizers.
     num_draft_tokens: None to have every round choose its own by expected gain, zero included.
-    alternatives, order: as in `Drafting`.
+    alternatives, order, draft_rows: as in `Drafting`.
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
         dictionaries of these languages are looked for besides. With neither, one of every language.
     alignment: a file; None to look for it.
@@ -73,6 +75,7 @@ class DraftingOptions:
     translation: str | None = None
     num_draft_tokens: int | None = None
     alternatives: int = DEFAULT_ALTERNATIVES
+    draft_rows: int | None = None
     order: Sequence[str] = HYBRID_ORDER
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
@@ -83,6 +86,8 @@ class DraftingOptions:
         if self.num_draft_tokens is not None:
             require_integer("num_draft_tokens", self.num_draft_tokens, least=0)
         require_integer("alternatives", self.alternatives, least=0, most=_MOST_ALTERNATIVES)
+        if self.draft_rows is not None:
+            require_integer("draft_rows", self.draft_rows, least=1, most=_MOST_ROWS)
         require_texts("order", self.order)
         if self.translation is not None:
             require_text("translation", self.translation)
@@ -224,11 +229,12 @@ def assemble(
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
     outputs: Sequence[SuffixAutomaton] = (),
+    logits: LogitStore | None = None,
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.
 
-    sampler: greedy by default. outputs: as in `Drafting`.
+    sampler: greedy by default. outputs, logits: as in `Drafting`.
     What the draft length controller learns of two models is shared by all decoders of a process.
     Raises: as `choose_drafting`.
     """
@@ -246,13 +252,14 @@ def assemble(
         beside=target.folder,
         note=note,
     )
-    if options.num_draft_tokens is None and options.method != "plain":
+    fixed = options.num_draft_tokens is not None or options.draft_rows is not None
+    if not fixed and options.method != "plain":
         knowledge = shared_knowledge(target.model, draft and draft.model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
     return Decoder(
         target=target,
         draft=draft,
-        drafting=replace(drafting, outputs=outputs),
+        drafting=replace(drafting, outputs=outputs, logits=logits),
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
     )
@@ -293,6 +300,7 @@ def choose_drafting(
         translation=translation,
         num_draft_tokens=options.num_draft_tokens,
         alternatives=options.alternatives,
+        draft_rows=options.draft_rows,
         order=tuple(options.order),
         dictionary=dictionary,
         alignment=alignment,

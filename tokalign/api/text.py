@@ -24,7 +24,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
-from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
@@ -177,6 +177,7 @@ def stream_generate(
             quantized_kv_start=quantized_kv_start,
         ),
         outputs=() if store is None else (store.text,),
+        logits=None if store is None else store.logits(vocabulary_size(target.model)),
         note=note,
     )
     context = _Contexts(decoder, prompt_cache)

@@ -35,6 +35,12 @@ alternatives_option = click.option(
     default=DEFAULT_ALTERNATIVES,
     help="Tokens that a draft model proposes besides one for each of its passes, in a tree.",
 )
+draft_rows_option = click.option(
+    "--draft-rows",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Have the hybrid propose N tokens in every round, whatever they cost; for experiments.",
+)
 dictionary_option = click.option(
     "--dictionary",
     type=_PATH,

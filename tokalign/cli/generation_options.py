@@ -19,6 +19,7 @@ from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
     dictionary_option,
+    draft_rows_option,
     dtype_option,
     language_option,
     order_option,
@@ -86,6 +87,7 @@ DRAFTING = (
     order_option,
     translation_option,
     alternatives_option,
+    draft_rows_option,
     click.option(
         "--num-draft-tokens",
         metavar="N",
@@ -270,6 +272,7 @@ class GenerationOptions(LoadingOptions):
     translation: str | None
     num_draft_tokens: int | None
     alternatives: int
+    draft_rows: int | None
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
@@ -324,6 +327,7 @@ class GenerationOptions(LoadingOptions):
             translation=self.translation,
             num_draft_tokens=self.num_draft_tokens,
             alternatives=self.alternatives,
+            draft_rows=self.draft_rows,
             order=read_order(self.order),
             dictionary=self.dictionary,
             language=self.language,

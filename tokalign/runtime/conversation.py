@@ -1,9 +1,9 @@
 """A conversation: contexts that last from turn to turn, so that a turn computes only what is new.
 
-It holds both models' caches and the text that context copy searches. A new turn is given as a whole
-prompt. What it shares with what the caches hold is not computed again; what follows is trimmed, so
-history may be edited, and a chat template may write the last turn's end anew. A cache that cannot
-be rewound so far is filled again from the start.
+It holds both models' caches, the text that context copy searches, and the logit store. A new turn
+is given as a whole prompt. What it shares with what the caches hold is not computed again; what
+follows is trimmed, so history may be edited, and a chat template may write the last turn's end
+anew. A cache that cannot be trimmed is filled again from the start.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.interfaces import Sampler
@@ -39,7 +40,7 @@ class Conversation:
         self.decoder = decoder
         self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
-        self._copy = ContextCopy()
+        self._copy, self._logits = ContextCopy(), LogitStore()
 
     @property
     def held(self) -> Sequence[TargetId]:
@@ -71,6 +72,7 @@ class Conversation:
         drafting = replace(
             drafting,
             context_copy=self._copy,
+            logits=self._logits if drafting.logits is None else drafting.logits,
             outputs=(*drafting.outputs, *([] if expected is None else [expected])),
         )
         decoder = replace(self.decoder, drafting=drafting, sampler=sampler or self.decoder.sampler)

@@ -276,8 +276,8 @@ class Decoder:
         Published methods draft as they do, whatever that costs; only UniSpec's draft size is chosen
         by what is known of the machine, once.
         """
-        drafting, knowledge = self.drafting.with_adjacency(), self.drafting.knowledge
-        verifier = TargetVerifier(target, self.sampler, drafting.adjacency)
+        drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
+        verifier = TargetVerifier(target, self.sampler, drafting.row_store)
         branches = verifier.can_branch
         neural = self.translated(prompt, draft, trees=branches)
         if knowledge is None or drafting.method == "plain":
@@ -285,7 +285,7 @@ class Decoder:
         if drafting.is_recycling:
             drafting = replace(drafting, costs=knowledge.costs.for_ranking)
             return make_drafter(drafting, neural, branches=branches), verifier
-        controller = make_controlled(drafting, knowledge, verifier, neural)
+        controller = make_controlled(drafting, knowledge, verifier, neural, branches=branches)
         return controller, controller
 
     def translated(

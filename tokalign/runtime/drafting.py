@@ -13,7 +13,14 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource, PromptLookupDrafter
+from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import (
+    DictionaryDrafter,
+    PromptLookupDrafter,
+    dictionary_sources,
+)
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recycling import (
     RECYCLED_WIDTH,
@@ -24,7 +31,7 @@ from tokalign.runtime.draft.recycling import (
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.methods import (
     DEFAULT_ALTERNATIVES,
     HYBRID_ORDER,
@@ -62,10 +69,15 @@ class Drafting:
     context_copy: what a conversation keeps of its text; None where a request stands alone.
     adjacency: what the target found likely so far, for the published methods that draft from it;
         None keeps it for a request alone. It has to be of their width.
+    logits: what the target found likely so far, kept for a conversation or a session; None keeps it
+        for a request alone.
+    draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
+        costs decide.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: what the draft length controller chooses every draft length by; None leaves the
         length to the drafters.
     experience: what was learned about a draft model beside free sources; requests share it.
+    mixing: what was learned about sources; requests share it.
     """
 
     method: str = "plain"
@@ -78,9 +90,17 @@ class Drafting:
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
     context_copy: ContextCopy | None = None
     adjacency: Adjacency | None = None
+    logits: LogitStore | None = None
+    draft_rows: int | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
+    mixing: Mixing = field(default_factory=Mixing)
+
+    @property
+    def uses_logits(self) -> bool:
+        """Whether the method drafts with what the target found likely."""
+        return self.method == "hybrid"
 
     @property
     def uses_model(self) -> bool:
@@ -92,8 +112,15 @@ class Drafting:
         """Whether the method drafts from an adjacency matrix."""
         return self.method in RECYCLING_METHODS
 
-    def with_adjacency(self) -> Drafting:
-        """The same with an adjacency matrix of its own, if the method needs one and has none."""
+    @property
+    def row_store(self) -> RowStore | None:
+        """Is told by the verifier what the target found likely; None if the method needs none."""
+        return self.logits if self.uses_logits else self.adjacency if self.is_recycling else None
+
+    def with_stores(self) -> Drafting:
+        """The same with a store of its own, if the method needs one and has none."""
+        if self.uses_logits:
+            return self if self.logits is not None else replace(self, logits=LogitStore())
         if not self.is_recycling or self.adjacency is not None:
             return self
         width = UNISPEC_WIDTH if self.method == "unispec" else RECYCLED_WIDTH
@@ -111,7 +138,7 @@ def make_drafter(drafting: Drafting, neural: Drafter | None, *, branches: bool =
         case "plain":
             return NoDrafter()
         case "hybrid":
-            return _by_cost(drafting, neural)
+            return _by_cost(drafting, neural, branches)
         case "hybrid-fixed":
             known = [_make_single(name, drafting, neural) for name in drafting.order]
             return FirstOf([drafter for drafter in known if drafter is not None])
@@ -121,7 +148,12 @@ def make_drafter(drafting: Drafting, neural: Drafter | None, *, branches: bool =
 
 
 def make_controlled(
-    drafting: Drafting, knowledge: Knowledge, verifier: Verifier, neural: SteppedDrafter | None
+    drafting: Drafting,
+    knowledge: Knowledge,
+    verifier: Verifier,
+    neural: SteppedDrafter | None,
+    *,
+    branches: bool = True,
 ) -> DraftLengthController:
     """The draft length controller of one request, around a method's drafters and the verifier.
 
@@ -131,7 +163,8 @@ def make_controlled(
     if drafting.method == "draft":
         return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
-        hybrid = _free_hybrid(replace(drafting, costs=knowledge.costs.for_ranking))
+        costs = knowledge.costs.for_ranking
+        hybrid = _free_hybrid(replace(drafting, costs=costs), branches)
         return DraftLengthController(
             knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
         )
@@ -140,21 +173,29 @@ def make_controlled(
     )
 
 
-def _by_cost(drafting: Drafting, neural: Drafter | None) -> Drafter:
+def _by_cost(drafting: Drafting, neural: Drafter | None, branches: bool) -> Drafter:
     if neural is None:
-        return _free_hybrid(drafting)
+        return _free_hybrid(drafting, branches)
     # With a model, the number of draft tokens is that of the model alone.
-    hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None))
+    hybrid = _free_hybrid(replace(drafting, num_draft_tokens=None), branches)
     costs, experience = drafting.costs, drafting.experience
     return CostAwareHybrid(hybrid, neural, costs=costs, experience=experience)
 
 
-def _free_hybrid(drafting: Drafting) -> Hybrid:
+def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
     sources = _copies(drafting)
     if drafting.dictionary is not None:
-        sources.append(DictionarySource(drafting.dictionary))
-    most = drafting.num_draft_tokens or _MOST_PROPOSED
-    return Hybrid(sources, costs=drafting.costs, max_tokens=most)
+        sources += dictionary_sources(drafting.dictionary)
+    if drafting.logits is not None:
+        sources += logit_sources(drafting.logits)
+    return Hybrid(
+        sources,
+        costs=drafting.costs,
+        max_tokens=drafting.num_draft_tokens or _MOST_PROPOSED,
+        rows=drafting.draft_rows,
+        branches=branches,
+        mixing=drafting.mixing,
+    )
 
 
 def _recycling(drafting: Drafting, *, branches: bool) -> Drafter:
@@ -183,7 +224,8 @@ def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Draft
             return neural
         case "copy":
             most = most or _MOST_PROPOSED
-            return Hybrid(_copies(drafting), costs=drafting.costs, max_tokens=most)
+            sources = _copies(drafting)
+            return Hybrid(sources, costs=drafting.costs, max_tokens=most, branches=False)
         case "prompt-lookup":
             return PromptLookupDrafter(max_tokens=most or 10)
     if drafting.dictionary is None:

@@ -1,7 +1,8 @@
-"""The outputs of a named session, kept in memory so that later outputs can copy from them.
+"""What a named session keeps in memory for drafting: its outputs, and what its target found likely.
 
 A store belongs to one session name and one tokenizer, because ids mean nothing to another one. It
-holds what was emitted, not the prompts, and nothing leaves the process.
+holds what was emitted, not the prompts; the logit store has up to three ids of any text before each
+of its rows, as hashes. Nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from tokalign.runtime.draft.context_copy import SEPARATOR
+from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -30,6 +32,15 @@ class OutputStore:
         self._text = SuffixAutomaton()
         self._given: deque[Sequence[TargetId]] = deque()
         self._adding = Lock()
+        self._logits: dict[int, LogitStore] = {}
+
+    def logits(self, width: int) -> LogitStore:
+        """What targets with logits of this width found likely, empty at first.
+
+        Two models of one tokenizer may pad their vocabularies differently, and one of them must not
+        be given an id that only the other has.
+        """
+        return self._logits.setdefault(width, LogitStore())
 
     def __len__(self) -> int:
         """How many ids are kept, separators included."""

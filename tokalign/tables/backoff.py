@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, cast
 
 import numpy as np
@@ -41,6 +42,9 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 KIND = "backoff"
+
+LOG_ODDS = tuple([log((byte + 0.5) / (255.5 - byte)) for byte in range(256)])
+"""The log-odds of a probability that is stored in 1/255."""
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
@@ -172,6 +176,13 @@ class BackoffTable:
             length += 1
             found = one, two, three
         return None if found is None else (length, *found)
+
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `dictionary.Dictionary`."""
+        predicted = self.predict(suffix)
+        if predicted is None:
+            return ()
+        return ((predicted[0], LOG_ODDS[round(predicted[1] * 255)]),)
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None

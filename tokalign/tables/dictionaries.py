@@ -27,6 +27,15 @@ class Dictionaries:
         """The number of stored contexts of all dictionaries."""
         return sum(map(len, self.by_source.values()))
 
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `dictionary.Dictionary`: what the dictionary with the longest match expects."""
+        found = [
+            (table.match_length(suffix), expected)
+            for table in self.by_source.values()
+            if (expected := table.expected(suffix))
+        ]
+        return max(found, key=lambda one: (one[0], one[1][0][1]))[1] if found else ()
+
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """See `dictionary.Dictionary`."""
         return max(table.match_length(suffix) for table in self.by_source.values())

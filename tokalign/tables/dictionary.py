@@ -27,6 +27,10 @@ class Dictionary(Protocol):
         """The number of stored contexts."""
         ...
 
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """Ids that may follow a text that ends in `suffix`, and the log-odds of each."""
+        ...
+
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """How many ids the longest stored context has in which `suffix` ends; 0 if none is."""
         ...

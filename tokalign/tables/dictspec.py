@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import cast
 
 import marisa_trie
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
-from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, SOURCE, Ids
 from tokalign.tables.sections import (
     Sections,
     array_bytes,
@@ -99,6 +100,18 @@ class DictSpecTable:
         """See `dictionary.Dictionary`."""
         found = self.longest_match(suffix)
         return 0 if found is None else found.matched
+
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `dictionary.Dictionary`. Where no context matches, a longer continuation goes on."""
+        tail = list(suffix)
+        for taken in range(min(len(tail), MAX_CONTINUATION)):
+            found = self.longest_match(tail[: len(tail) - taken])
+            if found is None or list(found.ids[:taken]) != tail[len(tail) - taken :]:
+                continue
+            if len(found.ids) > taken:
+                each = min(max(found.probability ** (1 / len(found.ids)), 0.002), 0.998)
+                return ((found.ids[taken], log(each / (1.0 - each))),)
+        return ()
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import exp, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
+from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import SOURCE, Dictionary
@@ -57,10 +57,21 @@ def test_a_proposal_is_the_tables_chain_with_its_probabilities(
     assert len(chain.probabilities) == len(chain) <= min(limit, 5)
     assert all(0 < probability <= 1 for probability in chain.probabilities)
     assert set(chain.sources) <= {SOURCE}
-    source = DictionarySource(table)
-    source.follow(ids[:7])
-    alone = table.follow(ids, min(limit, 5))
-    assert source.guesses(ids[7:], min(limit, 5)) == ([alone] if alone else [])
+
+
+@pytest.mark.parametrize("kind", ["backoff", "dictspec"])
+@given(ids=contexts)
+def test_a_source_expects_the_tables_chain_id_by_id(kind: str, ids: Any) -> None:
+    table = table_of(kind)
+    [source] = dictionary_sources(table)
+    state = source.follow(ids)
+    chain = table.follow(ids, 1 if kind == "backoff" else 8, p_min=0.0)
+    for token, probability in zip(chain.ids, chain.probabilities, strict=True):
+        [(expected, odds)] = source.expect(state)
+        if token != expected:  # after some ids of a continuation a context of its own matches
+            break
+        assert 1 / (1 + exp(-odds)) == pytest.approx(probability, abs=0.005)
+        state = source.advance(state, token)
 
 
 @given(ids=contexts, p_min=st.floats(0.01, 1))

@@ -10,7 +10,7 @@ import pytest
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
+from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionaries import Dictionaries
@@ -82,15 +82,24 @@ def test_a_text_is_read_alike_in_one_piece_and_in_several() -> None:
     assert list(found) == list(whole.follow(text))
 
 
-def test_a_source_answers_with_the_names_of_those_that_fit() -> None:
-    source, text = DictionarySource(both()), LEFT[:60]
-    source.follow(text)  # type: ignore[arg-type]
-    [chain] = source.guesses((), 4)
-    assert chain.ids == (follower("left", text[-1]),)
-    assert chain.sources == ("dictionary:left",)
-    alone = DictionarySource(learned("left"))
-    alone.follow(text)  # type: ignore[arg-type]
-    assert {name for chain in alone.guesses((), 4) for name in chain.sources} == {"dictionary"}
+def test_only_the_sources_of_those_that_fit_are_asked() -> None:
+    text: Any = LEFT[:60]
+    states = {source.name: source.follow(text) for source in dictionary_sources(both())}
+    assert states["dictionary:right"] is None
+    [left] = [one for one in dictionary_sources(both()) if one.name == "dictionary:left"]
+    state = states["dictionary:left"]
+    assert state is not None
+    assert [token for token, _ in left.expect(state)] == [follower("left", text[-1])]
+    assert [source.name for source in dictionary_sources(learned("left"))] == ["dictionary"]
+
+
+def test_a_hybrid_names_the_dictionary_that_answered() -> None:
+    drafter = make_drafter(Drafting(method="hybrid", dictionary=both()), None)
+    text: Any = LEFT[:60]
+    tree = drafter.propose(Context(text), 4).tree
+    assert tree.ids[0] == follower("left", text[-1])
+    assert "dictionary:left" in tree.sources
+    assert "dictionary:right" not in tree.sources
 
 
 @pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])

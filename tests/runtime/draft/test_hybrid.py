@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from math import exp, log
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Costs, best_length, expected_accepted
+from tokalign.cost.expected_gain import Costs, expected_accepted
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.draft.vote_tree import VoteTree
+from tokalign.runtime.draft.mixing import Mixer, Mixing
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
@@ -26,99 +27,104 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, numbers))
 
 
-@st.composite
-def guesses(draw: st.DrawFn) -> TokenTree:
-    chain = draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
-    probabilities = [draw(st.floats(0.05, 0.95)) for _ in chain]
-    return TokenTree.chain(ids(*chain), draw(st.sampled_from("abc")), probabilities)
+def odds(probability: float) -> float:
+    return log(probability / (1.0 - probability))
 
 
 class Fixed:
     """A source that expects given chains, each after one id."""
 
     def __init__(self, name: str, chains: dict[int, Sequence[int]], probability: float) -> None:
-        self._name, self._chains, self._probability = name, chains, probability
-        self._last = -1
+        self.name, self._chains, self._odds = name, chains, odds(probability)
 
-    def follow(self, text: Sequence[TargetId]) -> None:
-        self._last = text[-1]
+    def follow(self, text: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        return tuple(text)
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-        chain = ids(*self._chains.get([self._last, *ahead][-1], ()))[:limit]
-        likely = (self._probability,) * len(chain)
-        return [TokenTree.chain(chain, self._name, likely)] if chain else []
+    def advance(self, state: tuple[TargetId, ...], token: TargetId) -> tuple[TargetId, ...]:
+        return (*state, token)
 
-
-def tree_of(found: Sequence[TokenTree]) -> VoteTree:
-    tree = VoteTree(Trust(rate=0.1))
-    for guess in found:
-        tree.add(guess)
-    return tree
+    def expect(self, state: tuple[TargetId, ...]) -> list[tuple[TargetId, float]]:
+        for back in range(1, len(state) + 1):
+            chain = self._chains.get(state[-back], ())
+            if len(chain) >= back and tuple(chain[: back - 1]) == state[len(state) - back + 1 :]:
+                return [(TargetId(chain[back - 1]), self._odds)]
+        return []
 
 
-@settings(deadline=None)
-@given(st.lists(guesses(), max_size=5))
-def test_a_tree_has_every_guess_once(found: list[TokenTree]) -> None:
-    chains = {guess.ids for guess in found}
-    longest = {
-        chain
-        for chain in chains
-        if not any(other != chain and other[: len(chain)] == chain for other in chains)
-    }
-    paths = [path.ids for path in tree_of(found).chains()]
-    assert set(paths) == (longest or {()})
-    assert len(paths) == len(set(paths))
+class Random:
+    """A source whose expectations are drawn once for each text."""
+
+    def __init__(self, name: str, seed: int, width: int) -> None:
+        self.name, self._seed, self._width = name, seed, width
+
+    def follow(self, text: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        return tuple(text)
+
+    def advance(self, state: tuple[TargetId, ...], token: TargetId) -> tuple[TargetId, ...]:
+        return (*state, token)
+
+    def expect(self, state: tuple[TargetId, ...]) -> list[tuple[TargetId, float]]:
+        drawn = random.Random(hash((self._seed, state)))
+        found = [(TargetId(i), odds(drawn.uniform(0.05, 0.6))) for i in range(self._width)]
+        return sorted(found, key=lambda one: -one[1])
 
 
-@settings(deadline=None)
-@given(guesses())
-def test_one_source_alone_is_believed(guess: TokenTree) -> None:
-    [path] = tree_of([guess]).chains()
-    assert path.ids == guess.ids
-    assert path.probabilities == pytest.approx(guess.probabilities)
-    assert path.sources == guess.sources
+def expected_of(*sources: Fixed) -> dict[TargetId, float]:
+    """What is mixed from what these sources expect after 7."""
+    found = Mixer(Mixing(), sources).candidates([s.follow(ids(7)) for s in sources], 1e-3)
+    return {token: probability for token, probability, *_ in found}
+
+
+def test_one_source_alone_is_believed() -> None:
+    assert expected_of(Fixed("a", {7: [1]}, 0.4)) == {1: pytest.approx(0.4)}
 
 
 def test_agreement_is_worth_more_and_contradiction_less() -> None:
-    one, same = (TokenTree.chain(ids(1), *said) for said in (("a", (0.5,)), ("b", (0.6,))))
-    other = TokenTree.chain(ids(2), "b", (0.6,))
-    [agreed] = tree_of([one, same]).chains()
-    assert agreed.probabilities[0] > 0.6
-    assert agreed.sources == ("b",)
-    contested = {path.ids: path.probabilities[0] for path in tree_of([one, other]).chains()}
-    assert contested[ids(1)] < 0.5
-    assert contested[ids(2)] < 0.6
+    one, same, other = (Fixed(name, {7: [id]}, 0.6) for name, id in (("a", 1), ("b", 1), ("b", 2)))
+    silent = Fixed("b", {}, 0.6)
+    [agreed], [undisputed] = (expected_of(one, s).values() for s in (same, silent))
+    contested = expected_of(one, other)
+    assert agreed > undisputed > contested[TargetId(1)]
+    assert contested.keys() == {1, 2}
 
 
-@settings(deadline=None)
-@given(
-    st.lists(guesses(), min_size=1, max_size=4),
-    st.lists(st.floats(1, 3), min_size=1, max_size=6),
-    st.integers(0, 5),
-)
-def test_the_best_chain_is_that_of_brute_force(
-    found: list[TokenTree], rows: list[float], limit: int
-) -> None:
-    class Source:
-        def follow(self, text: Sequence[TargetId]) -> None: ...
+def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[float]:
+    """How likely each id within `depth` ids is to be reached, by asking for all of them."""
+    if not depth:
+        return []
+    found = []
+    for token, x in source.expect(text):
+        probability = 1 / (1 + exp(-x))
+        found.append(probability)
+        found += [probability * p for p in all_ids(source, (*text, token), depth - 1)]
+    return found
 
-        def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
-            cut = [guess.head(limit) for guess in found]
-            return [] if ahead else cut
 
-    costs = Costs(rows=tuple(sorted(rows)))
-    hybrid = Hybrid([Source()], costs=lambda: costs)
-    tree = hybrid.propose(Context(ids(7)), limit).tree
-    cut = [guess.head(limit) for guess in found]
-    rates = [
-        (1 + expected_accepted(path.probabilities[:length])) / costs.verify(length + 1)
-        for path in tree_of(cut).chains()
-        for length in range(1, len(path.ids) + 1)
-    ]
-    plain = 1 / costs.verify(1)
-    best = best_length(tree.probabilities, costs).rate if tree else plain
-    assert best == pytest.approx(max([plain, *rates]))
-    assert len(tree.probabilities) == len(tree) <= limit
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 99), st.lists(st.floats(1, 2), min_size=1, max_size=6), st.integers(0, 4))
+def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limit: int) -> None:
+    """No set of ids has a better rate than the likeliest ones; and no number of them has."""
+    costs, source = Costs(rows=tuple(sorted(rows))), Random("a", seed, 3)
+    tree = Hybrid([source], costs=lambda: costs).propose(Context(ids(7)), limit).tree
+    likeliest = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
+    rates = [(1 + sum(likeliest[:n])) / costs.verify(n + 1) for n in range(len(likeliest) + 1)]
+    best = (1 + expected_accepted(tree.probabilities, tree.parents)) / costs.verify(len(tree) + 1)
+    assert best == pytest.approx(max(rates))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 99), st.integers(1, 12))
+def test_a_number_of_rows_that_is_asked_for_is_kept(seed: int, rows: int) -> None:
+    """However dear they are; and a target that cannot branch is given a chain."""
+    sources, dear = [Random("a", seed, 3), Random("b", seed, 2)], Costs(rows=(1.0, 9.0))
+    tree = Hybrid(sources, costs=lambda: dear, rows=rows).propose(Context(ids(7)), 40).tree
+    assert len(tree) == rows
+    assert all(parent < index for index, parent in enumerate(tree.parents))
+    children = [(parent, token) for parent, token in zip(tree.parents, tree.ids, strict=True)]
+    assert len(set(children)) == rows
+    chain = Hybrid(sources, branches=False).propose(Context(ids(7)), rows).tree
+    assert chain.chain_length == len(chain) <= rows
+    assert chain
 
 
 def test_where_one_source_ends_another_goes_on() -> None:
@@ -128,8 +134,6 @@ def test_where_one_source_ends_another_goes_on() -> None:
     assert proposal.tree.ids == (1, 2, 3, 4)
     assert proposal.tree.sources == ("first", "first", "second", "second")
     assert Hybrid([first, second]).propose(Context(ids(7)), 3).tree.ids == (1, 2, 3)
-    unsure = Fixed("first", {7: [1, 2]}, 0.2)
-    assert Hybrid([unsure, second]).propose(Context(ids(7)), 9).tree.ids == (1, 2)
 
 
 def test_a_source_that_is_wrong_loses_its_say() -> None:
@@ -213,3 +217,15 @@ def test_what_the_model_answers_is_gone_on_from() -> None:
     assert proposal.tree.ids == (1, 2, 3, 4)
     assert proposal.tree.sources == ("draft", "draft", "table", "table")
     assert (proposal.draft_passes, proposal.model_seconds) == (2, 0.25)
+
+
+def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
+    """A model's tree may have siblings in any order; the table goes on after each branch."""
+    answer = TokenTree(
+        ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
+    )
+    hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
+    hybrid.propose(Context(ids(7)), 16)
+    tree = hybrid.join(answer, 16, spent=0.1)
+    paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
+    assert {(9, 4, 3), (1, 6, 8)} <= paths

@@ -10,12 +10,11 @@ predicted, and `Trust` shifts all these probabilities accordingly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, cycle, islice, repeat, takewhile
+from collections.abc import Sequence
+from math import log
 
-from tokalign.runtime.draft.suffix_automaton import START, Occurrence, SuffixAutomaton
+from tokalign.runtime.draft.suffix_automaton import START, Occurrence, Place, SuffixAutomaton
 from tokalign.runtime.draft.trust import Trust
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "copy"
@@ -45,9 +44,6 @@ from each training corpus of the shared data.
 
 _TRUST_RATE = 0.1
 
-_LEAST_REACHED = 0.003
-"""A copy ends where the probability that all of it is right falls below this."""
-
 
 class ContextCopy:
     """A source of a hybrid that copies from prompt and output.
@@ -60,6 +56,7 @@ class ContextCopy:
     def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
         self._automaton = SuffixAutomaton() if outputs is None else outputs
         self._grows = outputs is None
+        self.name = SOURCE if self._grows else SESSION
         self._reliability = CopyReliability()
         self._place = START
         self._seen = 0
@@ -73,7 +70,7 @@ class ContextCopy:
         if list(ids[: len(known)]) != known:
             self._automaton, self._place, self._seen = SuffixAutomaton(), START, 0
 
-    def follow(self, ids: Sequence[TargetId]) -> None:
+    def follow(self, ids: Sequence[TargetId]) -> Place:
         """See `hybrid.Source`."""
         automaton = self._automaton
         for token in ids[self._seen :]:
@@ -84,17 +81,18 @@ class ContextCopy:
             else:
                 self._place = automaton.advance(self._place, token)
         self._seen = len(ids)
+        return self._place
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+    def advance(self, state: Place, token: TargetId) -> Place:
         """See `hybrid.Source`."""
-        automaton, place = self._automaton, self._place
-        for token in ahead:
-            place = automaton.advance(place, token)
-        occurrence = automaton.occurrence(place)
+        return self._automaton.advance(state, token)
+
+    def expect(self, state: Place) -> list[tuple[TargetId, float]]:
+        """See `hybrid.Source`."""
+        occurrence = self._automaton.occurrence(state)
         if occurrence is None:
             return []
-        after, source = (ahead, SOURCE) if self._grows else ((), SESSION)
-        return self._reliability.guesses(automaton.ids, after, occurrence, limit, source)
+        return self._reliability.expected(self._automaton.ids, occurrence)
 
 
 class CopyReliability:
@@ -120,58 +118,22 @@ class CopyReliability:
         said = self.probability(kind, length)
         self._trust.learn(said, None, right=following == token)
 
-    def guesses(
-        self,
-        text: Sequence[TargetId],
-        ahead: Sequence[TargetId],
-        occurrence: Occurrence,
-        limit: int,
-        source: str,
-    ) -> list[TokenTree]:
-        """What followed the latest occurrence, and what followed the first if that differs.
+    def expected(
+        self, text: Sequence[TargetId], occurrence: Occurrence
+    ) -> list[tuple[TargetId, float]]:
+        """What followed the latest occurrence and the first, if that differs, with log-odds.
 
-        Both are chains of at most `limit` ids.
+        A match that ends with the text has nothing after it.
         """
         length, first, latest = occurrence
-        latest_chain = _copied(text, latest, ahead, limit)
-        if first == latest:
-            return self._guess(latest_chain, repeat(ONLY), length, source)
-        first_chain = _copied(text, first, ahead, limit)
-        pairs = zip(latest_chain, first_chain, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        agreed = [AGREED] * same
-        found = self._guess(latest_chain, _kinds(agreed, LATEST), length, source)
-        if found and same < len(found[0].ids):
-            found += self._guess(first_chain, _kinds(agreed, FIRST), length, source)
-        return found
+        expected = []
+        if latest < len(text):
+            kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
+            expected.append((text[latest], self._log_odds(kind, length)))
+        if first < latest and (latest == len(text) or text[first] != text[latest]):
+            expected.append((text[first], self._log_odds(FIRST, length)))
+        return [one for one in expected if one[0] != SEPARATOR]
 
-    def _guess(
-        self, ids: Sequence[TargetId], kinds: Iterable[int], length: int, source: str
-    ) -> list[TokenTree]:
-        """The chain up to where it is hardly ever right; no chain if there are no ids."""
-        probabilities, reached = [], 1.0
-        for depth, (_, kind) in enumerate(zip(ids, kinds, strict=False)):
-            probabilities.append(self.probability(kind, length + depth))
-            reached *= probabilities[-1]
-            if reached < _LEAST_REACHED:
-                break
-        kept = ids[: len(probabilities)]
-        return [TokenTree.chain(kept, source, probabilities)] if kept else []
-
-
-def _copied(
-    text: Sequence[TargetId], start: int, ahead: Sequence[TargetId], limit: int
-) -> tuple[TargetId, ...]:
-    """`limit` ids of the text from index `start` on, repeated where the text ends before that.
-
-    Example: of "x a b a b" from index 3 on: a b a b a b ...
-    """
-    copied: Iterable[TargetId] = text[start : start + limit]
-    if start + limit > len(text):
-        copied = islice(cycle([*text[start:], *ahead]), limit)
-    return tuple(takewhile(lambda i: i != SEPARATOR, copied))
-
-
-def _kinds(agreed: Sequence[int], parted: int) -> Iterator[int]:
-    """The kind of each id of a chain: agreed, then where the two chains part, then alone."""
-    return chain(agreed, (parted,), repeat(ONLY))
+    def _log_odds(self, kind: int, length: int) -> float:
+        probability = self.probability(kind, length)
+        return log(probability / (1.0 - probability))

@@ -13,7 +13,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tokalign.cost.expected_gain import Costs, best_ids, best_length, expected_accepted
+from tokalign.cost.expected_gain import Costs, best_ids, best_size, expected_accepted
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft_length.acceptance import Acceptance
@@ -119,7 +119,7 @@ class CostAwareHybrid:
         self._learn(context.ids[self._seen :])
         self._seen = len(context.ids)
         free, costs = self._hybrid.propose(context, limit), self._costs()
-        self._promised = expected_accepted(free.tree.probabilities)
+        self._promised = expected_accepted(free.tree.probabilities, free.tree.parents)
         if not limit or not self._pays(free.tree, costs):
             self._experience.not_asked(self._promised)
             return free
@@ -146,7 +146,7 @@ class CostAwareHybrid:
         tokens = 1.0 + self._promised + known.added(self._promised)
         time = costs.expected_verify(1.0 + known.proposed.value) + costs.host
         time += known.passes.value * costs.draft_pass
-        return tokens / time > best_length(free.probabilities, costs).rate
+        return tokens / time > best_size(free.probabilities, free.parents, costs).rate
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """Compare the last answer with the ids that came; nothing if the model was not asked."""

@@ -1,20 +1,26 @@
-"""The hybrid: every source guesses, and the chain of the best expected rate is proposed.
+"""The hybrid: every source says what it expects, and the best tree of it all is proposed.
 
-Sources that only look up are asked in every round and merged (`vote_tree.py`). After the best chain
-they are asked again, so that one source goes on where another ends. The answer of a draft model
-joins them as one more guess (`Hybrid.join`); `cost_aware.py` decides when it is worth its price.
+The tree grows one id at a time, always by the id that is likeliest to be reached. At each node the
+sources are asked what may follow, and `mixing.py` makes one probability of what they say. Growth
+ends where no further row can bring more than it costs; the part of the tree with the best expected
+rate is proposed. Where one source ends, another goes on, because all are asked at every node.
+The answer of a draft model joins them as one more source (`Hybrid.join`); `cost_aware.py` decides
+when it is worth its price.
+Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding (Oliaro et al.,
+2024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from math import log
+from typing import Any, Protocol
 
-from tokalign.cost.expected_gain import Costs, Plan, best_length
+from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.trust import Trust
-from tokalign.runtime.draft.vote_tree import VoteTree
+from tokalign.runtime.draft.mixing import Candidate, Mixer, Mixing
+from tokalign.runtime.draft.trust import LEAST
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -22,45 +28,178 @@ from tokalign.tokenizer.vocabulary import TargetId
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
 
-_TRUST_RATE = 0.05
-_EXTENDED = 0.1
-"""A chain is extended only if all of it is right at least this often."""
+
+_LEAST_REACHED = 0.003
+"""Ids that are less likely to be reached are not looked at."""
+
+_MOST_PROBABLE = 0.99
 
 
 class Source(Protocol):
-    """Guesses in microseconds, so that it can be asked in every round and more than once."""
+    """Says what it expects after any text, in microseconds.
 
-    def follow(self, ids: Sequence[TargetId]) -> None:
-        """Read on in the committed text. `ids` is all of it; it only grows from call to call."""
+    A state stands for a text: the committed one, or that and a path of the tree. `None` stands for
+    one about which the source is not to be asked.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in statistics, and what trust in it is learned by."""
         ...
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> Sequence[TokenTree]:
-        """Chains that may follow the committed text and `ahead`, at most `limit` ids each.
+    def follow(self, ids: Sequence[TargetId]) -> Any:
+        """Read on in the committed text, and return its state.
 
-        Their probabilities are calibrated as well as the source can.
+        ids: all of it; it only grows from call to call.
+        """
+        ...
+
+    def advance(self, state: Any, token: TargetId) -> Any:
+        """The state after one more id."""
+        ...
+
+    def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
+        """Ids that may come next, the likeliest first, and the log-odds ln(p / (1 - p)) of each.
+
+        None or an empty sequence where it knows nothing.
         """
         ...
 
 
-class _Planned(NamedTuple):
-    """A chain, and how much of it to propose."""
+class _Node:
+    """A place in the tree: the text, or an id of the tree."""
 
-    chain: TokenTree
-    plan: Plan
+    __slots__ = ("candidates", "children", "index", "reached", "states")
+
+    def __init__(self, index: int, states: Sequence[Any], reached: float) -> None:
+        self.index, self.states, self.reached = index, states, reached
+        self.candidates: list[Candidate] = []
+        self.children: dict[TargetId, _Node] = {}
+
+
+class _Growth:
+    """A tree that grows best-first."""
+
+    def __init__(self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any]) -> None:
+        self._mixer, self._sources = mixer, sources
+        self.root = _Node(-1, states, 1.0)
+        self._heap: list[tuple[float, int, _Node, Candidate]] = []
+        self._pushed = 0
+        self.ids: list[TargetId] = []
+        self.parents: list[int] = []
+        self.names: list[str] = []
+        self.probabilities: list[float] = []
+        self.reached: list[float] = []
+        self._expand(self.root)
+
+    def _expand(self, node: _Node) -> None:
+        least = _LEAST_REACHED / node.reached
+        if least > _MOST_PROBABLE:
+            return
+        node.candidates = self._mixer.candidates(node.states, least)
+        for one in node.candidates:
+            self._pushed += 1  # ties go to the first
+            heappush(self._heap, (-node.reached * one[1], self._pushed, node, one))
 
     @property
-    def proposed(self) -> TokenTree:
-        """The part of the chain that is worth verifying."""
-        return self.chain.head(self.plan.length)
+    def next_reached(self) -> float:
+        """How likely the next id is to be reached; 0 if the sources know no more."""
+        return -self._heap[0][0] if self._heap else 0.0
+
+    def grow(self) -> None:
+        """Add the id that is likeliest to be reached."""
+        negative, _, parent, one = heappop(self._heap)
+        token, probability, name, _ = one
+        self.parents.append(parent.index)
+        self.ids.append(token)
+        self.names.append(name)
+        self.probabilities.append(probability)
+        self.reached.append(-negative)
+        states = [
+            None if state is None else source.advance(state, token)
+            for source, state in zip(self._sources, parent.states, strict=True)
+        ]
+        node = _Node(len(self.ids) - 1, states, -negative)
+        parent.children[token] = node
+        self._expand(node)
+
+    def tree(self, count: int) -> TokenTree:
+        """The first `count` ids as a tree, the likeliest chain first."""
+        chain, last = [], -1
+        for index in range(count):
+            if self.parents[index] == last:
+                chain.append(index)
+                last = index
+        in_chain = set(chain)
+        return self._selected([*chain, *[i for i in range(count) if i not in in_chain]])
+
+    def best_chain(self, limit: int, costs: Costs, spent: float) -> TokenTree:
+        """The branch with the best expected rate, or its part with that rate."""
+        tokens, depths = [1.0], [0]
+        best, rate = 0, 1.0 / (costs.verify(1) + spent)
+        for index, parent in enumerate(self.parents, start=1):
+            tokens.append(tokens[parent + 1] + self.reached[index - 1])
+            depths.append(depths[parent + 1] + 1)
+            if depths[-1] <= limit:
+                time = costs.verify(depths[-1] + 1) + costs.host + spent
+                if tokens[-1] / time > rate:
+                    best, rate = index, tokens[-1] / time
+        path = []
+        while best:
+            path.append(best - 1)
+            best = self.parents[best - 1] + 1
+        return self._selected(path[::-1])
+
+    def _selected(self, kept: Sequence[int]) -> TokenTree:
+        place = {index: new for new, index in enumerate(kept)}
+        return TokenTree(
+            tuple([self.ids[i] for i in kept]),
+            tuple([place.get(self.parents[i], -1) for i in kept]),
+            tuple([self.names[i] for i in kept]),
+            tuple([self.probabilities[i] for i in kept]),
+        )
+
+
+class AnswerSource:
+    """The tree of a draft model as a source. A state is the index of an id of it; -1 for the text.
+
+    It ends where the tree ends.
+    """
+
+    name = "draft"
+
+    def __init__(self, answer: TokenTree) -> None:
+        self._next: dict[int, list[tuple[TargetId, float, int]]] = {}
+        for index, (token, parent, probability) in enumerate(
+            zip(answer.ids, answer.parents, answer.probabilities, strict=True)
+        ):
+            kept = min(max(probability, LEAST), 1.0 - LEAST)
+            odds = log(kept / (1.0 - kept))
+            self._next.setdefault(parent, []).append((token, odds, index))
+        for siblings in self._next.values():  # a tree has them in any order
+            siblings.sort(key=lambda one: -one[1])
+
+    def follow(self, ids: Sequence[TargetId]) -> int:
+        """See `Source`."""
+        return -1
+
+    def advance(self, state: int, token: TargetId) -> int | None:
+        """See `Source`."""
+        return next((i for known, _, i in self._next.get(state, ()) if known == token), None)
+
+    def expect(self, state: int) -> list[tuple[TargetId, float]]:
+        """See `Source`."""
+        return [(token, odds) for token, odds, _ in self._next.get(state, ())]
 
 
 class Hybrid:
-    """Proposes the best chain of all its sources, by expected tokens per time.
+    """Proposes the best tree of all its sources, by expected tokens per time.
 
     One object serves one request.
     costs: called in every round, because costs may be measured while decoding.
-    max_tokens: the longest proposal.
-    Cost: 0.1-0.25 ms a round for a dictionary and context copy.
+    max_tokens: the most ids of a proposal. rows: propose so many, whatever they cost; fewer only
+    where the sources know no more. branches: whether a proposal may be a tree; else it is a chain.
+    mixing: what was learned about sources; requests may share it.
     """
 
     def __init__(
@@ -69,58 +208,83 @@ class Hybrid:
         *,
         costs: Callable[[], Costs] = lambda: FREE_ROWS,
         max_tokens: int = 8,
+        rows: int | None = None,
+        branches: bool = True,
+        mixing: Mixing | None = None,
     ) -> None:
         self._sources = tuple(sources)
-        self._costs, self._max_tokens = costs, max_tokens
-        self._trust = Trust(rate=_TRUST_RATE)
-        self._votes = VoteTree(self._trust)
+        self._costs, self._max_tokens, self._rows = costs, rows or max_tokens, rows
+        self._branches = branches
+        self._mixing = mixing or Mixing()
+        self._mixer = Mixer(self._mixing, self._sources)
+        self._states: list[Any] = []
+        self._last: tuple[Mixer, _Node | None] = self._mixer, None
         self._seen = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         ids = context.ids
-        self._votes.learn(ids[self._seen :])
+        self._learn(ids[self._seen :])
         self._seen = len(ids)
-        self._votes = VoteTree(self._trust)
-        for source in self._sources:
-            source.follow(ids)
-        return Proposal(tree=self._grow(min(limit, self._max_tokens), spent=0.0).proposed)
+        self._states = [source.follow(ids) for source in self._sources]
+        growth = _Growth(self._mixer, self._sources, self._states)
+        self._last = self._mixer, growth.root
+        return Proposal(tree=self._grow(growth, min(limit, self._max_tokens), spent=0.0))
+
+    def _grow(self, growth: _Growth, limit: int, *, spent: float) -> TokenTree:
+        costs = self._costs()
+        if not self._branches:
+            while growth.next_reached > 0.02 and len(growth.ids) < 2 * limit:
+                growth.grow()
+            return growth.best_chain(limit, costs, spent)
+        tokens, best = 1.0, 0
+        rate = 1.0 / (costs.verify(1) + spent)
+        while len(growth.ids) < limit and (reached := growth.next_reached):
+            count = len(growth.ids)
+            if self._rows is None and not _may_pay(
+                tokens, reached, count, limit, costs, spent, rate
+            ):
+                break
+            growth.grow()
+            tokens += reached
+            found = tokens / (costs.verify(count + 2) + costs.host + spent)
+            if found > rate or self._rows is not None:
+                best, rate = count + 1, found
+        return growth.tree(best)
 
     def join(self, answer: TokenTree, limit: int, spent: float) -> TokenTree:
         """The best proposal of this round once a draft model has answered.
 
         answer: its tree, with probabilities. spent: the time that drafting it took.
-        Returns: the best chain of all sources, and the other first ids that the model expects.
         """
-        self._votes.add(answer.first_chain)
-        best = self._grow(min(limit, self._max_tokens), spent=spent).proposed
-        return best.with_roots_of(answer)
+        sources = (*self._sources, AnswerSource(answer))
+        mixer = Mixer(self._mixing, sources)
+        growth = _Growth(mixer, sources, [*self._states, -1])
+        self._last = mixer, growth.root
+        return self._grow(growth, min(limit, self._max_tokens), spent=spent)
 
-    def _grow(self, limit: int, *, spent: float) -> _Planned:
-        """The best chain, extended until the sources know no more or it is no longer the best."""
-        costs = self._costs()
-        best = self._best(costs, spent)
-        while len(best.chain) < limit and self._extend(best, limit):
-            best = self._best(costs, spent)
-        return best
+    def _learn(self, came: Sequence[TargetId]) -> None:
+        """Compare what was expected with the ids that came, as far as these follow the tree."""
+        (mixer, node), self._last = self._last, (self._mixer, None)
+        for token in came:
+            if node is None:
+                return
+            mixer.learn(node.candidates, token)
+            node = node.children.get(token)
 
-    def _extend(self, best: _Planned, limit: int) -> bool:
-        """Add what the sources expect after the best chain, if all of that is to be proposed.
 
-        Returns: whether they expect anything.
-        """
-        chain = best.chain
-        if best.plan.length < len(chain) or prod(chain.probabilities) < _EXTENDED:
-            return False
-        room = limit - len(chain)
-        guesses = [g for source in self._sources for g in source.guesses(chain.ids, room)]
-        for guess in guesses:
-            self._votes.add(guess, chain.ids)
-        return bool(guesses)
-
-    def _best(self, costs: Costs, spent: float) -> _Planned:
-        planned = [
-            _Planned(chain, best_length(chain.probabilities, costs, spent=spent))
-            for chain in self._votes.chains()
-        ]
-        return max(planned, key=lambda one: one.plan.rate)
+def _may_pay(
+    tokens: float,
+    reached: float,
+    count: int,
+    limit: int,
+    costs: Costs,
+    spent: float,
+    rate: float,
+) -> bool:
+    """Whether any number of further ids, none likelier to be reached, can raise the rate."""
+    for more in range(1, limit - count + 1):
+        time = costs.verify(count + more + 1) + costs.host + spent
+        if tokens + more * reached > rate * time:
+            return True
+    return False

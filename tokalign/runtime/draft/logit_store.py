@@ -18,7 +18,6 @@ UniSpec, which are keyed by the last id alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import exp, log
 from typing import Any, cast
 
 import numpy as np
@@ -104,19 +103,7 @@ class LogitStore:
         self._codes[slots] = codes[rows]
         self._checks[slots] = (hashed & np.uint64(_CHECK)).astype(np.uint32) | 1
 
-    def expected(self, tail: Sequence[TargetId]) -> tuple[int, list[TargetId], bytes] | None:
-        """What the target expected after the longest known end of `tail`.
-
-        Returns: how many ids of `tail` were known, the likeliest next ids, the likeliest first, and
-        a code for each (see `LOG_ODDS`); None if not even the last id is known.
-        """
-        for length in range(min(LONGEST_KEY, len(tail)), 0, -1):
-            found = self.after(tail[-length:])
-            if found is not None:
-                return length, *found
-        return None
-
-    def after(self, key: Sequence[TargetId]) -> tuple[list[TargetId], bytes] | None:
+    def after(self, key: Sequence[TargetId]) -> tuple[list[TargetId], Sequence[int]] | None:
         """What the target expected after exactly these ids. Cost: about 1 µs."""
         hashed = _hash(key)
         slot = hashed >> self._bits
@@ -124,7 +111,7 @@ class LogitStore:
             return None
         begin = slot * KEPT
         ids = self._flat_ids[begin : begin + KEPT].tolist()
-        return cast("list[TargetId]", ids), bytes(self._flat_codes[begin : begin + KEPT])
+        return cast("list[TargetId]", ids), self._flat_codes[begin : begin + KEPT]
 
 
 def _hash(key: Sequence[TargetId]) -> int:
@@ -144,15 +131,4 @@ def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
     p = np.clip(np.exp(logprobs.astype(np.float64)), 1e-12, 1 - 1e-12)
     odds = np.log(p) - np.log1p(-p)
-    codes: NDArray[np.uint8] = np.clip(np.rint(odds / _STEP) + 128, 0, 255).astype(np.uint8)
-    return codes
-
-
-def log_odds(probability: float) -> float:
-    """ln(p / (1 - p))."""
-    return log(probability / (1.0 - probability))
-
-
-def probability_of(odds: float) -> float:
-    """The probability with these log-odds."""
-    return 1.0 / (1.0 + exp(-odds))
+    return np.asarray(np.clip(np.rint(odds / _STEP) + 128, 0, 255), dtype=np.uint8)

@@ -8,7 +8,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary, Ids
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -40,27 +40,34 @@ class DictionaryDrafter:
 
 
 class DictionarySource:
-    """One dictionary or several as sources of a hybrid, which learns to trust each by its name.
+    """A dictionary as a source of a hybrid (`hybrid.Source`). One object serves one request.
 
-    Only those that fit the text are asked. One object serves one request.
+    fit: follows the text with all dictionaries; this one is asked only while it fits.
     """
 
-    def __init__(self, table: Dictionary) -> None:
-        tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
-        self._fit = DictionaryFit(tables)
-        self._asked: dict[str, Dictionary] = {}
-        self._tail: list[TargetId] = []
+    def __init__(self, name: str, table: Dictionary, fit: DictionaryFit) -> None:
+        self.name = name
+        self._table, self._fit = table, fit
 
-    def follow(self, ids: Sequence[TargetId]) -> None:
+    def follow(self, ids: Sequence[TargetId]) -> Ids | None:
         """See `hybrid.Source`."""
-        self._asked = self._fit.follow(ids)
-        self._tail = list(ids[-MAX_CONTEXT:])
+        fits = self.name in self._fit.follow(ids)
+        return tuple(ids[-MAX_CONTEXT:]) if fits else None
 
-    def guesses(self, ahead: Sequence[TargetId], limit: int) -> list[TokenTree]:
+    def advance(self, state: Ids, token: TargetId) -> Ids:
         """See `hybrid.Source`."""
-        text = [*self._tail, *ahead][-MAX_CONTEXT:]
-        found = [(name, table.follow(text, limit)) for name, table in self._asked.items()]
-        return [chain.guessed_by(name) for name, chain in found if chain]
+        return (*state[1 - MAX_CONTEXT :], token)
+
+    def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
+        """See `hybrid.Source`."""
+        return self._table.expected(state)
+
+
+def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
+    """One dictionary or several as sources, so that trust in each is learned by its name."""
+    tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
+    fit = DictionaryFit(tables)
+    return [DictionarySource(name, one, fit) for name, one in tables.items()]
 
 
 class PromptLookupDrafter:

@@ -143,8 +143,8 @@ class DraftLengthController:
             return self._draft(self._model, context, decision.passes, limit)
         if decision.offered:
             knowledge.long_drafts.count_draft()
-            offer = self._offers.at(context)
-            return replace(offer, tree=offer.tree.head(decision.offered), run_ahead=False)
+            offer = self._offers.likeliest(context, decision.offered)
+            return replace(offer, run_ahead=False)
         self._plain_timing.count_plain()
         return _RUN_AHEAD if decision.run_ahead else _NOTHING
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from tokalign.cost.expected_gain import Plan, best_length
+from tokalign.cost.expected_gain import Plan, best_size, likeliest_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter
@@ -46,11 +47,22 @@ class FreeOffers:
         if offer.tree:
             self._offer, self._position = offer, len(context.ids)
             probabilities = knowledge.trust.probabilities(offer.tree)
-            plan = best_length(probabilities, costs.verification(len(offer.tree)))
+            verification = costs.verification(len(offer.tree))
+            plan = best_size(probabilities, offer.tree.parents, verification)
         knowledge.offers.learn(plan, plain=costs.plain, overlap=costs.overlap)
         took = self._clock() - began
         self._rounds_to_wait = knowledge.offers.rounds_between(took, plain=costs.plain)
         return plan
+
+    def likeliest(self, context: Context, count: int) -> Proposal:
+        """The `count` ids of what was offered after this context that are likeliest to be reached.
+
+        The first chain of a tree stays first.
+        """
+        offer = self.at(context)
+        tree = offer.tree
+        probabilities = self._knowledge.trust.probabilities(tree)
+        return replace(offer, tree=tree.select(likeliest_ids(probabilities, tree.parents, count)))
 
     def at(self, context: Context) -> Proposal:
         """What was offered after this very context; an empty proposal if nothing was."""

@@ -1,0 +1,84 @@
+"""The logit store: what was written last is found, and each row of a tree under its own path."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.logit_store import KEPT, LOG_ODDS, SLOTS, LogitStore
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+def ids(*numbers: int) -> tuple[TargetId, ...]:
+    return tuple(map(TargetId, numbers))
+
+
+def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the ids from `first` on, shuffled; each half as likely as the one before."""
+    order = np.random.default_rng(0).permutation(KEPT)
+    likely = np.array([[first + place for place in order] for first in firsts])
+    logprobs = np.array([[log(0.5) * (1 + place) for place in order] for _ in firsts])
+    return likely, logprobs
+
+
+def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
+    """After 5 6 7 comes the tree 1-2, 3; the row after 2 is that of 7 1 2, and not of 3 or 1 3."""
+    store, tree = LogitStore(), TokenTree(ids(1, 2, 3), (-1, 0, -1), ("a",) * 3)
+    store.learn(ids(5, 6, 7), tree, *rows(100, 200, 300, 400))
+    expected = {(5, 6, 7): 100, (6, 7): 100, (7,): 100, (6, 7, 1): 200, (1,): 200}
+    expected |= {(7, 1, 2): 300, (2,): 300, (6, 7, 3): 400, (7, 3): 400, (3,): 400}
+    for key, first in expected.items():
+        found = store.after(ids(*key))
+        assert found is not None
+        assert found[0] == list(range(first, first + KEPT))
+        probabilities = [1 / (1 + exp(-LOG_ODDS[code])) for code in found[1]]
+        assert probabilities == pytest.approx([0.5**n for n in range(1, KEPT + 1)], rel=0.04)
+    for key in ((6,), (1, 3), (5, 6), (7, 2), (5, 6, 7, 1)):
+        assert store.after(ids(*key)) is None
+
+
+def test_the_latest_row_takes_the_place_of_an_older_one() -> None:
+    store = LogitStore()
+    for first in (100, 200):
+        store.learn(ids(9), TokenTree(), *rows(first))
+    found = store.after(ids(9))
+    assert found is not None
+    assert found[0][0] == 200
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60))
+def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) -> None:
+    """Whatever falls out of sixteen slots: what is found is the last row of exactly these ids."""
+    store, latest = LogitStore(slots=16), {}
+    for first, (one, two) in enumerate(pairs):
+        store.learn(ids(one, two), TokenTree(), *rows(1000 + first))
+        latest[(one, two)] = latest[(two,)] = 1000 + first
+    for key, first in latest.items():
+        found = store.after(ids(*key))
+        assert found is None or found[0][0] == first
+    assert len(store) <= 16
+
+
+def test_memory_is_bounded_whatever_the_vocabulary() -> None:
+    assert LogitStore().nbytes == SLOTS * (4 + 4 * KEPT + KEPT) == 5_767_168
+
+
+def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
+    store = LogitStore()
+    store.learn(ids(1, 2, 3), TokenTree(), *rows(50))
+    for source, length in zip(logit_sources(store), (3, 2, 1), strict=True):
+        state = source.follow(ids(9, 1))
+        for token in ids(2, 3):
+            state = source.advance(state, token)
+        assert state == ids(1, 2, 3)[-length:]
+        found = source.expect(state)
+        assert found is not None
+        assert [token for token, _ in found] == list(range(50, 50 + KEPT))
+        assert source.expect(source.follow(ids(8))) is None

@@ -1,0 +1,61 @@
+"""Trees of what the target found likely emit the target's own output, and save passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from random_models import generate, random_model
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT = (5, 17, 3)
+
+
+def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
+    """A logits processor: the latest id is less likely to come again."""
+    logits[:, history[-1:]] -= 3.0
+    return logits
+
+
+SAMPLINGS: dict[str, Sampling] = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.7, seed=3),
+    "filtered": Sampling(temperature=1.2, top_p=0.9, min_p=0.02, xtc_probability=0.5, seed=5),
+    "processed": Sampling(temperature=0.8, seed=6, processors=(penalize_last,)),
+}
+
+
+@pytest.mark.parametrize("branches", [True, False])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_trees_from_the_store_never_change_the_output(sampling: str, branches: bool) -> None:
+    """The second request finds what the first one left, so that much of it is drafted."""
+    plain = generate(NoDrafter(), SAMPLINGS[sampling], prompt=PROMPT, tokens=40)
+    store, rounds = LogitStore(), []
+    for _ in range(2):
+        context = Context([TargetId(i) for i in PROMPT])
+        session: Any = TargetModelSession(random_model())
+        sources = [ContextCopy(), *logit_sources(store)]
+        hybrid = Hybrid(sources, rows=7 if branches else None, branches=branches)
+        verifier = TargetVerifier(session, SAMPLINGS[sampling], store)
+        events = list(decode(context, hybrid, verifier, limits=Limits(max_tokens=40)))
+        assert list(context.emitted) == plain
+        rounds.append([event for event in events if isinstance(event, Round)])
+    accepted = [name for one in rounds[1] for name in one.sources if name.startswith("logits")]
+    assert accepted or not branches
+    branched = [one for one in rounds[1] if one.tree.chain_length < len(one.tree)]
+    assert bool(branched) == branches
+    assert len(rounds[1]) < 40 or not branches
