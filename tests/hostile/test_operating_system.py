@@ -116,8 +116,12 @@ COMMANDS = {
 }
 
 
+ELSEWHERE = {"cache-prompt", "chat", "pull", "push", "serve"}
+"""Commands with files of tests of their own in tests/cli/; they are not among those tried here."""
+
+
 def test_every_command_is_tried() -> None:
-    assert set(COMMANDS) == set(_COMMANDS)
+    assert set(COMMANDS) | ELSEWHERE == set(_COMMANDS)
 
 
 @contextmanager

@@ -204,6 +204,7 @@ def _settings(given: dict[str, Any]) -> Any:
         translation=given.pop("translation"),
         alternatives=given.pop("alternatives"),
         order=read_order(given.pop("order")),
+        draft_rows=given.pop("draft_rows"),
         dictionary=given.pop("dictionary"),
         language=given.pop("language"),
         alignment=given.pop("alignment"),
