@@ -94,6 +94,8 @@ def process(*options: str, **environment: str) -> Iterator[tuple[Any, str]]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
+        # A test run in the background of a shell ignores Ctrl-C, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as started:
         try:
             lines = ""
