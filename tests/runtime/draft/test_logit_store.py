@@ -52,10 +52,6 @@ def test_the_latest_row_takes_the_place_of_an_older_one() -> None:
     assert found[0][0] == 200
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="with sixteen slots, ids (0, 8) and then (2, 9) give a row of other ids: a wrong guess",
-)
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60))
 def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) -> None:

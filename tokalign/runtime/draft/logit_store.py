@@ -115,7 +115,7 @@ class LogitStore:
 
 
 def _hash(key: Sequence[TargetId]) -> int:
-    state = len(key)
+    state = len(key) * _MULTIPLIER & _WORD  # large, so that no id cancels it
     for token in key:
         state = (state ^ token) * _MULTIPLIER & _WORD
         state ^= state >> 29
