@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cache import embedding_of
+from tokalign.runtime.mlx.hidden_state import find_head
 from tokalign.runtime.proposal import Array
 
 Head = Literal["tied", "factored", "full"]
@@ -94,11 +97,13 @@ class TargetEnds:
     """Where ids enter the target and where its logits leave it; a drafter uses both as they are.
 
     embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V].
+    head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
     hidden_size, vocabulary_size: H and V. dtype: the number format that they compute in.
     """
 
     embed: Callable[[Array], Array]
     unembed: Callable[[Array], Array]
+    head_rows: Callable[[Array], Array]
     hidden_size: int
     vocabulary_size: int
     dtype: Any
@@ -109,23 +114,38 @@ class TargetEnds:
 
         They are its matrices alone: what a model multiplies embeddings or logits by is left out,
         since a drafter learns to do without.
+        Raises: IncompatibleError for a model whose head cannot be found.
         """
-        embedding = embedding_of(model)
-        vocabulary_size = int(embedding.weight.shape[0])
+        embedding, head = embedding_of(model), find_head(model)
+        if head is None:
+            raise IncompatibleError(
+                f"a {getattr(model, 'model_type', 'model')} model has no output head that a "
+                "drafter could share, because no module of it gives its logits; use another target"
+            )
         hidden = embedding(mx.array([0]))
-        heads = [
-            layer
-            for layer in model.modules()
-            if isinstance(layer, nn.Linear | nn.QuantizedLinear)
-            and layer.weight.shape[0] == vocabulary_size
-        ]
         return cls(
             embed=embedding,
-            unembed=heads[-1] if heads else embedding.as_linear,
+            unembed=getattr(head, "as_linear", head),
+            head_rows=partial(_rows_of, head),
             hidden_size=int(hidden.shape[-1]),
-            vocabulary_size=vocabulary_size,
+            vocabulary_size=int(head.weight.shape[0]),
             dtype=hidden.dtype,
         )
+
+
+def _rows_of(layer: Any, ids: Array) -> Array:
+    """Rows f[n, inputs] of the matrix of a linear layer or an embedding, quantized or not."""
+    if "scales" not in layer:
+        return layer.weight[ids]
+    biases = None if layer.get("biases") is None else layer.biases[ids]
+    return mx.dequantize(
+        layer.weight[ids],
+        layer.scales[ids],
+        biases,
+        group_size=layer.group_size,
+        bits=layer.bits,
+        mode=layer.mode,
+    )
 
 
 class DrafterState(NamedTuple):
@@ -210,10 +230,20 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
 
     def logits(self, exit_: Array) -> Array:
         """Logits f[..., V] of what the residual blocks made, f[..., E]."""
-        for layer in self.head:
-            exit_ = layer(exit_)
         if self.config.head == "tied":
-            return self._ends.unembed(exit_.astype(self._ends.dtype))
+            return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
+        return self.head[-1](self._before_head(exit_))
+
+    def logits_among(self, exit_: Array, ids: Array) -> Array:
+        """Logits f[..., n] of ids i[n] alone; cheaper than `logits` if they are few."""
+        tied = self.config.head == "tied"
+        rows = self._ends.head_rows(ids) if tied else self.head[-1].weight[ids]
+        return self._before_head(exit_).astype(rows.dtype) @ rows.T
+
+    def _before_head(self, exit_: Array) -> Array:
+        """What the last matrix of the head is multiplied by."""
+        for layer in self.head if self.config.head == "tied" else self.head[:-1]:
+            exit_ = layer(exit_)
         return exit_
 
     @property
