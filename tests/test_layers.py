@@ -118,6 +118,11 @@ RUNS_MODELS = {
     "serve/scheduler.py",
     "serve/server.py",
     "serve/speculation.py",
+    "train/checkpoint.py",
+    "train/fit.py",
+    "train/future_ids.py",
+    "train/held_out.py",
+    "train/pipeline.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 

@@ -9,7 +9,9 @@ import numpy as np
 from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.train.future_ids import Labeller, Labelling, Labels
+from tokalign.train.future_ids import Labeller
+from tokalign.train.labels import Labels
+from tokalign.train.options import Labelling
 
 
 def small_config(model: Any, width: int = 16) -> DrafterConfig:

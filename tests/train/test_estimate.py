@@ -15,7 +15,8 @@ from tokalign.runtime.mlx.weights import load_weights
 from tokalign.train.batches import Batches
 from tokalign.train.estimate import TargetShape, Work, estimate
 from tokalign.train.fit import Recipe, begin, make_step
-from tokalign.train.future_ids import Labeller, Labelling
+from tokalign.train.future_ids import Labeller
+from tokalign.train.options import Labelling
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 WORK: dict[str, Any] = {

@@ -13,7 +13,8 @@ from zoo import zoo_model
 
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.future_ids import Labeller, Labelling
+from tokalign.train.future_ids import Labeller
+from tokalign.train.options import Labelling
 
 WINDOW = cast("list[TargetId]", [5, 90, 17, 17, 3, 44, 61, 8, 2, 33, 71, 12])
 

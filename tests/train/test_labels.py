@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tokalign.errors import BundleError, IncompatibleError, UsageError
-from tokalign.train.future_ids import Labels
-from tokalign.train.labels import are_complete, open_labels, write_labels
+from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
 
 RECIPE = {"target": "a", "window": 8}
 WINDOWS = list(range(40))

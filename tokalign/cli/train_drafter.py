@@ -22,7 +22,8 @@ from tokalign.errors import UsageError
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.estimate import Estimate
-    from tokalign.train.pipeline import Evaluation, FitOptions, LabelOptions, Trained
+    from tokalign.train.options import FitOptions, LabelOptions
+    from tokalign.train.pipeline import Evaluation, Trained
 
 _PATH = click.Path(path_type=Path)
 _WIDEST = 2_048
@@ -253,8 +254,7 @@ class _Reporter:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
-    from tokalign.train.future_ids import Labelling
-    from tokalign.train.pipeline import LabelOptions
+    from tokalign.train.options import Labelling, LabelOptions
 
     labelling = Labelling(
         kind=given["kind"],
@@ -273,7 +273,7 @@ def _label_options(given: dict[str, Any]) -> LabelOptions:
 
 def _fit_options(given: dict[str, Any]) -> FitOptions:
     """Raises: UsageError for candidates that may be too few for one batch."""
-    from tokalign.train.pipeline import FitOptions
+    from tokalign.train.options import FitOptions
 
     most = given["batch"] * (given["future"] - 1)
     if 0 < given["candidates"] <= most:

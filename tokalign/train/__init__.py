@@ -1,5 +1,6 @@
 """Training a recurrent drafter: a target and a corpus in, a drafter folder out.
 
+    options.py                     what a caller chooses
     windows.py                     corpus -> windows of ids
     future_ids.py, labels.py       windows -> hidden states and what follows, on disk
     batches.py, fit.py             labels -> steps of AdamW

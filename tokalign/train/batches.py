@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.train.future_ids import Labels
+from tokalign.train.labels import Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
     if not path.is_file():
         return fresh, Course()
     try:
-        arrays, told = mx.load(str(path), return_metadata=True)
+        arrays, told = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
         # In the order of a fresh state, in which the norm of the gradients is summed up.
         state: Any = tree_unflatten([(name, arrays.pop(name)) for name, _ in _flat(fresh)])
         progress = Progress(json.loads(told["step"]), state["weights"], state["optimizer"])

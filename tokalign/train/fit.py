@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -18,8 +18,7 @@ from mlx.utils import tree_map
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.proposal import Array
 from tokalign.train.batches import Batch, Batches
-
-Format = Literal["float32", "bfloat16"]
+from tokalign.train.options import Format
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
 """Shares of the steps in which the learning rate rises, and of its peak at the end; the norm that

@@ -9,8 +9,7 @@ price of reading a prompt, and not n generations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -27,39 +26,10 @@ from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-Kind = Literal["greedy", "sampled", "text"]
+from tokalign.train.labels import Labels
+from tokalign.train.options import Labelling
 
 _SOURCE = "future"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labelling:
-    """Which ids follow a position.
-
-    kind: "greedy" and "sampled" are the target's own, "text" the text's.
-    future: how many ids. The first is the one that the target has committed when a drafter starts;
-    the drafter learns to guess the others. temperature, seed: of sampled ids.
-    """
-
-    kind: Kind = "greedy"
-    future: int = 5
-    temperature: float = 0.7
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.future < 2:
-            raise ValueError(f"a drafter guesses from the second id on, so not {self.future}")
-        if self.temperature <= 0:
-            raise ValueError(f"a temperature to sample at is over 0, not {self.temperature}")
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """hidden: f16[n, H], the target's last hidden states. ids: i32[n, future], what follows."""
-
-    hidden: NDArray[np.float16]
-    ids: NDArray[np.int32]
 
 
 def can_label_itself(model: Any) -> bool:
@@ -112,7 +82,7 @@ class Labeller:
 
         Raises: UsageError if layers with a sliding window would forget parts of the tree.
         """
-        cache = make_prompt_cache(self._model)
+        cache: list[Any] = make_prompt_cache(self._model)
         if self._labelling.kind == "text":
             return cache
         Layers(cache, rewinds=True).open()

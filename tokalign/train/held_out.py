@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.train.future_ids import Labels
+from tokalign.train.labels import Labels
 
 _ROWS = 256
 

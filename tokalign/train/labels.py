@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable, write_file
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.train.future_ids import Labels
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
 _WINDOWS_PER_NOTE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """hidden: f16[n, H], the target's last hidden states. ids: i32[n, future], what follows."""
+
+    hidden: NDArray[np.float16]
+    ids: NDArray[np.int32]
 
 
 def write_labels(

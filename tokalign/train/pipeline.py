@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,49 +31,12 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.batches import Batches
 from tokalign.train.checkpoint import read_checkpoint, write_checkpoint
-from tokalign.train.fit import Format, Recipe, begin, make_step
-from tokalign.train.future_ids import Labeller, Labelling, Labels, can_label_itself
+from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.future_ids import Labeller, can_label_itself
 from tokalign.train.held_out import Acceptance, measure_acceptance
-from tokalign.train.labels import are_complete, open_labels, write_labels
+from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
+from tokalign.train.options import FitOptions, Labelling, LabelOptions
 from tokalign.train.windows import draw_windows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelOptions:
-    """What is labelled, and how.
-
-    positions, held_out: to train on and to measure acceptance on; about as many, and fewer if the
-    corpus has fewer. window: ids that the target reads at once.
-    seed: of the paragraphs drawn. labelling: what follows the positions to train on; those held out
-    always have the target's own greedy ids, if it can go on by itself.
-    """
-
-    positions: int = 1_000_000
-    held_out: int = 8_192
-    window: int = 256
-    seed: int = 0
-    labelling: Labelling = field(default_factory=Labelling)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitOptions:
-    """How a drafter is trained on labels.
-
-    epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
-    accumulate, learning_rate, dtype: as of `Recipe`.
-    evaluations: how often acceptance is measured on the positions held out, and the state saved.
-    patience: evaluations without a better one, after which training stops; None for never.
-    """
-
-    epochs: float = 2.0
-    batch: int = 256
-    accumulate: int = 1
-    candidates: int | None = 4_096
-    learning_rate: float = 1e-3
-    dtype: Format = "float32"
-    evaluations: int = 20
-    patience: int | None = 4
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
