@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
@@ -63,7 +63,9 @@ UNKNOWN = [r"\p{L}+", r"[a-z]+'?|\d{1,2}", rf"(?:{GPT2_PATTERN})"]
 
 
 @pytest.mark.parametrize("pattern", [GPT2_PATTERN, GPT4O_PATTERN, *UNKNOWN])
-@given(text=st.one_of(mostly_words, st.text(st.sampled_from("aA'rRvelsx1 !"), max_size=12)))
+@given(text=st.one_of(mostly_words, st.text(st.sampled_from("aA'rRvelsx1 !中\u0301"), max_size=12)))
+@example(text="中AAAa")
+@example(text="!\u0301A中Aa")
 def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> None:
     """`'r` are two pieces for GPT-2 until an `e` follows."""
     splitter = RegexSplitter(pattern)
