@@ -59,11 +59,12 @@ def two_tables() -> dict[str, BackoffTable]:
 
 
 def make_batch(size: int = 40, seed: int = 0) -> Batch:
-    """Requests of a few lines, some of them said twice, cut anywhere; the first has one id."""
+    """Requests of a few lines, some of which come twice, cut anywhere; the first has one id."""
     rng, lines = np.random.default_rng(seed), corpus_lines()
     texts = [[5]]
     while len(texts) < size:
         few = rng.integers(0, len(lines), rng.integers(1, 5)).tolist()
-        text = [token for line in (*few, *few[:2]) for token in lines[line]]
+        again = few[: int(rng.integers(0, 3))]
+        text = [token for line in (*few, *again) for token in lines[line]]
         texts.append(text[: min(len(text), int(rng.integers(2, LONGEST)))])
     return Batch(texts)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import log
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from tokalign.errors import UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
-from tokalign.runtime.draft.lookup import DictionaryDrafter, DictionarySource
-from tokalign.runtime.draft.mixing import Mixer, Mixing
+from tokalign.runtime.draft.lookup import DictionaryDrafter
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.batch_lookup import BatchLookup
 from tokalign.vllm.batch_drafter import P_MIN, BatchDrafter, _endings
 from tokalign.vllm.batch_fit import fitting
@@ -28,68 +28,53 @@ def propose(drafter: BatchDrafter, batch: Batch, limit: int = 8) -> list[list[in
     return drafter.propose(batch.rows, batch.lengths, np.full(len(batch.texts), limit))
 
 
-class Place(NamedTuple):
-    """After how many ids of the text its matches ended, and how long they are."""
-
-    ends: tuple[int, ...]
-    length: int
-
-
-class PlainCopy:
-    """Context copy by brute force, and with its priors as they are: the law in a few lines."""
-
-    name = "copy"
+class Copies:
+    """Context copy by brute force, with its priors as they are: the law in a few lines."""
 
     def __init__(self, text: Sequence[int]) -> None:
         self._text = list(text)
+        self.ends, self.length = self._longest()
 
-    def follow(self, ids: Sequence[int]) -> Place:
+    def _longest(self) -> tuple[list[int], int]:
+        """After how many ids the longest repeated suffix ended before, and how long it is."""
         text = self._text
         for length in range(min(LONGEST_MATCH, len(text)), 0, -1):
             ends = [e for e in range(length, len(text)) if text[e - length : e] == text[-length:]]
             if ends:
-                return Place(tuple(ends), length)
-        return Place((), 0)
+                return ends, length
+        return [], 0
 
-    def advance(self, state: Place, token: int) -> Place:
-        ends = [e + 1 for e in state.ends if e < len(self._text) and self._text[e] == token]
-        return Place(tuple(ends), min(state.length + 1, LONGEST_MATCH))
+    def _following(self, end: int) -> int | None:
+        return self._text[end] if end < len(self._text) else None
 
-    def expect(self, state: Place) -> Iterable[tuple[int, float]]:
-        if not state.ends:
+    def expected(self) -> list[tuple[int | None, float]]:
+        if not self.ends:
             return []
-        first, latest = state.ends[0], state.ends[-1]
-        following = [self._text[e] if e < len(self._text) else None for e in (latest, first)]
-        alike = following[0] == following[1]
-        kind = ONLY if first == latest else AGREED if alike else LATEST
-        found = [(following[0], kind)] + ([] if alike else [(following[1], FIRST)])
-        return [(t, self._odds(k, state.length)) for t, k in found if t is not None]
+        first, latest = self._following(self.ends[0]), self._following(self.ends[-1])
+        kind = ONLY if len(self.ends) == 1 else AGREED if first == latest else LATEST
+        kinds = [(latest, kind)] + ([(first, FIRST)] if first != latest else [])
+        return [(t, PRIORS[k][min(self.length, len(PRIORS[k])) - 1]) for t, k in kinds]
 
-    @staticmethod
-    def _odds(kind: int, length: int) -> float:
-        prior = PRIORS[kind][min(length, len(PRIORS[kind])) - 1]
-        return log(prior / (1 - prior))
+    def advance(self, token: int) -> None:
+        self.ends = [end + 1 for end in self.ends if self._following(end) == token]
+        self.length = min(self.length + 1, LONGEST_MATCH)
 
 
-def by_mixer(text: list[int], sources: list[Any], limit: int) -> list[int]:
-    """The hybrid's own mixer, asked at one place after the other for the likeliest id."""
-    mixer = Mixer(Mixing(), sources)
-    states = [source.follow(text) for source in sources]
-    chain: list[int] = []
-    together = 1.0
+def chain_of(text: list[Any], tables: Sequence[BackoffTable], limit: int) -> list[int]:
+    """What the surest source expects, one id after the other."""
+    copies, chain, together = Copies(text), list[int](), 1.0
     while len(chain) < limit:
-        candidates = mixer.candidates(states, 1e-9)
-        if not candidates:
+        said = [one for one in copies.expected() if one[0] is not None]
+        said += filter(None, (table.predict([*text, *chain]) for table in tables))  # type: ignore
+        if not said:
             break
-        token, probability = max(candidates, key=lambda one: one[1])[:2]
+        token, probability = max(said, key=lambda one: one[1])
         together *= probability
         if together < P_MIN:
             break
+        assert token is not None
         chain.append(token)
-        states = [
-            None if state is None else source.advance(state, token)
-            for source, state in zip(sources, states, strict=True)
-        ]
+        copies.advance(token)
     return chain
 
 
@@ -108,18 +93,31 @@ def test_a_dictionary_alone_proposes_what_the_dictionary_method_does(
 
 def test_copies_alone_propose_what_occurred_before() -> None:
     found = propose(BatchDrafter({}, max_tokens=8), BATCH)
-    assert found == [by_mixer(text, [PlainCopy(text)], 8) for text in BATCH.texts]
+    assert found == [chain_of(text, [], 8) for text in BATCH.texts]
     assert max(map(len, found)) == 8
 
 
+def test_matches_are_those_of_the_suffix_automaton() -> None:
+    compared = 0
+    for text in BATCH.texts:
+        automaton = SuffixAutomaton(text)  # type: ignore[arg-type]
+        occurrence = automaton.occurrence(automaton.longest_repeat())
+        matches = Copies(text)
+        if occurrence is None:
+            assert matches.ends == []
+        elif occurrence.length <= LONGEST_MATCH:
+            assert (matches.length, matches.ends[0], matches.ends[-1]) == occurrence
+            compared += 1
+    assert compared > 20
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_sources_are_mixed_as_in_the_hybrid(seed: int) -> None:
+def test_the_surest_source_is_followed(seed: int) -> None:
     batch, tables = make_batch(60, seed), two_tables()
     wanted = []
     for text in batch.texts:
-        fit = DictionaryFit(tables)
-        sources = [DictionarySource(name, table, fit) for name, table in tables.items()]
-        wanted.append(by_mixer(text, [PlainCopy(text), *sources], 8))
+        fits = DictionaryFit(tables).follow(text)  # type: ignore[arg-type]
+        wanted.append(chain_of(text, [tables[name] for name in fits], 8))
     assert propose(BatchDrafter(tables, max_tokens=8), batch) == wanted
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.tables.backoff import LOG_ODDS, BackoffTable
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.binary_fuse import (
     FINGERPRINT_SHIFT,
     MULTIPLIER,
@@ -30,20 +30,18 @@ Ids = NDArray[np.int64]
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
-_LOG_ODDS = np.array(LOG_ODDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """For each text the most probable next id; NO_ID where none is known.
 
-    ids: i64[texts]. probabilities, log_odds: f64[texts], of no meaning where there is no id.
+    ids: i64[texts]. probabilities: f64[texts], of no meaning where there is no id.
     lengths: i64[texts], of the longest stored suffix.
     """
 
     ids: Ids
     probabilities: NDArray[np.float64]
-    log_odds: NDArray[np.float64]
     lengths: NDArray[np.int64]
 
 
@@ -74,13 +72,10 @@ class BatchLookup:
         known = (lengths > 0) & (numbers < len(self._ids))  # a larger number is noise
         numbers = np.where(known, numbers, 0)
         if not len(self._ids):
-            known[:] = False
-            return Predictions(np.full(len(endings), NO_ID), *np.zeros((2, len(endings))), lengths)
-        levels = self._probabilities[numbers]
+            return Predictions(np.full(len(endings), NO_ID), np.zeros(len(endings)), lengths)
         return Predictions(
             ids=np.where(known, self._ids[numbers].astype(np.int64), NO_ID),
-            probabilities=levels / 255,
-            log_odds=_LOG_ODDS[levels],
+            probabilities=self._probabilities[numbers] / 255,
             lengths=lengths,
         )
 

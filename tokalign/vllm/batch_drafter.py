@@ -1,10 +1,11 @@
-"""Drafting for a batch of requests: dictionaries and copies of the context, mixed as in the hybrid.
+"""Drafting for a batch of requests: from dictionaries, and from their own contexts.
 
-Every request gets a chain of ids, because vLLM verifies no trees. At each position the sources of
-all requests are asked, what they say is mixed by the weights of `runtime/draft/mixing.py`, and the
-likeliest id is taken, as long as all ids of the chain together are probable enough. Where one
-dictionary is the only source, the chain is that of `BackoffTable.follow`.
-Nothing is kept from step to step, so nothing is learned about copies while a text is decoded.
+Every request gets a chain of ids, because vLLM verifies no trees. At each position the surest
+source says which id comes next, as long as all ids of the chain together are probable enough. Where
+one dictionary is the only source, the chain is that of `BackoffTable.follow`. The hybrid of the MLX
+runtime mixes its sources, and learns how far to trust them. Nothing is kept here from step to step,
+and a mixture that has not learned anything proposes more rows for the same text than the surest
+source alone (`benchmarks/vllm_proposer.py`).
 This module knows nothing of vLLM; `proposer.py` does.
 """
 
@@ -16,14 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.mixing import ALONE, weights_of
-from tokalign.runtime.draft.trust import LEAST
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.batch_lookup import NO_ID, BatchLookup, Ids
 from tokalign.vllm.batch_fit import ENDING, fitting
 from tokalign.vllm.context_matches import ContextMatches, Rows
-
-COPY = "copy"
 
 P_MIN = 0.05
 """The least probability of a whole chain where there is no dictionary to say it."""
@@ -54,7 +51,6 @@ class BatchDrafter:
         self._copies, self._max_tokens = copies, max_tokens
         said = [table.parameters.p_min for table in dictionaries.values()]
         self._p_min = p_min if p_min is not None else max(said, default=P_MIN)
-        self._mixture = _Mixture([*([COPY] if copies else []), *dictionaries])
 
     def propose(self, rows: Rows, lengths: Ids, limits: Ids) -> list[list[int]]:
         """The proposals of all requests, in their order.
@@ -72,8 +68,7 @@ class BatchDrafter:
         together = np.ones(len(lengths))
         alive = np.flatnonzero(lengths)
         for depth in range(self._max_tokens):
-            ids, stated, odds = self._ask(endings[alive], fits[:, alive], matches, alive)
-            chosen, probability = self._mixture.likeliest(ids, stated, odds)
+            chosen, probability = self._surest(endings[alive], fits[:, alive], matches, alive)
             together[alive] *= probability
             taken = (chosen != NO_ID) & (together[alive] >= self._p_min) & (limits[alive] > depth)
             alive, chosen = alive[taken], chosen[taken]
@@ -98,63 +93,31 @@ class BatchDrafter:
             return np.ones((len(self._tables), len(lengths)), dtype=np.bool_)
         return fitting(self._tables, endings, lengths)
 
-    def _ask(
+    def _surest(
         self,
         endings: Ids,
         fits: NDArray[np.bool_],
         matches: ContextMatches | None,
         alive: NDArray[np.int64],
-    ) -> tuple[Ids, Floats, Floats]:
-        """What all sources expect: ids, probabilities and log-odds, [requests, columns]."""
-        columns: list[tuple[Ids, Floats, Floats]] = []
+    ) -> tuple[Ids, Floats]:
+        """The id that the surest source expects of each request, and how probable it says that is.
+
+        alive: the requests that are asked about, to which `endings` and `fits` belong. Returns:
+        NO_ID and 0 where no source knows anything. Ties go to the first source, copies first.
+        """
+        ids, probabilities = np.full(len(alive), NO_ID), np.zeros(len(alive))
+        said: list[tuple[Ids, Floats]] = []
         if matches is not None:
             copied = matches.expected()
-            for column in range(copied.ids.shape[1]):
-                odds = copied.log_odds[alive, column]
-                columns.append((copied.ids[alive, column], 1 / (1 + np.exp(-odds)), odds))
+            said += zip(copied.ids.T[:, alive], copied.probabilities.T[:, alive], strict=True)
         for table, fit in zip(self._tables, fits, strict=True):
             found = table.predict(endings)
-            asked = np.where(fit, found.ids, NO_ID)
-            columns.append((asked, found.probabilities, found.log_odds))
-        ids, stated, odds = zip(*columns, strict=True)
-        return np.stack(ids, axis=1), np.stack(stated, axis=1), np.stack(odds, axis=1)
-
-
-class _Mixture:
-    """The mixture of `Mixer` before it has learned anything, for many requests at once.
-
-    sources: by name. A source has one column of ids, the copies have two.
-    """
-
-    def __init__(self, sources: list[str]) -> None:
-        alone = len(sources) == 1
-        self._exact = alone and sources != [COPY]
-        weights = [ALONE if alone else weights_of(name) for name in sources]
-        widths = [2 if name == COPY else 1 for name in sources]
-        self._odds = np.repeat([one.odds for one in weights], widths)
-        self._lifts = np.repeat([one.named - one.silent for one in weights], widths)
-        self._silent = np.array([one.silent for one in weights])
-        self._begins = np.r_[0, np.cumsum(widths)[:-1]]
-
-    def likeliest(self, ids: Ids, stated: Floats, log_odds: Floats) -> tuple[Ids, Floats]:
-        """The likeliest id of each request and its probability; NO_ID and 0 where none is known.
-
-        ids, stated, log_odds: [requests, columns]. Ties go to the first column.
-        """
-        known = ids != NO_ID
-        if self._exact:
-            return ids[:, 0], np.where(known[:, 0], stated[:, 0], 0.0)
-        votes = np.where(known, self._odds * log_odds + self._lifts, 0.0)
-        alike = ids[:, :, None] == ids[:, None, :]
-        totals = (alike * votes[:, None, :]).sum(axis=2)
-        asked = np.logical_or.reduceat(known, self._begins, axis=1)
-        totals += (asked * self._silent).sum(axis=1)[:, None]
-        totals[~known] = -np.inf
-        best = totals.argmax(axis=1)
-        at = np.arange(len(ids)), best
-        found = known[at]
-        probability = 1 / (1 + np.exp(-np.where(found, totals[at], 0.0)))
-        return ids[at], np.where(found, np.clip(probability, LEAST, 1 - LEAST), 0.0)
+            said.append((np.where(fit, found.ids, NO_ID), found.probabilities))
+        for theirs, probability in said:
+            surer = (theirs != NO_ID) & (probability > probabilities)
+            ids = np.where(surer, theirs, ids)
+            probabilities = np.where(surer, probability, probabilities)
+        return ids, probabilities
 
 
 def _endings(rows: Rows, lengths: Ids) -> Ids:

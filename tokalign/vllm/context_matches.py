@@ -23,22 +23,24 @@ LONGEST_MATCH = 16
 Rows = NDArray[Any]
 """Token ids i[requests, longest context]; what is after the end of a request means nothing."""
 
-_LOG_ODDS = np.zeros((len(PRIORS), LONGEST_MATCH + 1))
-for _kind, _prior in PRIORS.items():
-    for _length in range(1, LONGEST_MATCH + 1):
-        _right = _prior[min(_length, len(_prior)) - 1]
-        _LOG_ODDS[_kind, _length] = np.log(_right / (1 - _right))
+_RIGHT = np.array(
+    [
+        [0.0, *(prior[min(length, len(prior)) - 1] for length in range(1, LONGEST_MATCH + 1))]
+        for _, prior in sorted(PRIORS.items())
+    ]
+)
+"""How often a copy is right, by the kind of its match and its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
     """What followed the latest and the first occurrence, where that differs.
 
-    ids: i64[requests, 2], NO_ID for none. log_odds: f64[requests, 2], of being right.
+    ids: i64[requests, 2], NO_ID for none. probabilities: f64[requests, 2], of being right.
     """
 
     ids: Ids
-    log_odds: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
 
 
 class ContextMatches:
@@ -56,10 +58,10 @@ class ContextMatches:
         """What each text is expected to go on with."""
         count = len(self._text_lengths)
         ids = np.full((count, 2), NO_ID)
-        log_odds = np.zeros((count, 2))
+        probabilities = np.zeros((count, 2))
         row = self._row
         if not len(row):
-            return Copied(ids, log_odds)
+            return Copied(ids, probabilities)
         following = self._following()
         starts = np.flatnonzero(np.diff(row, prepend=NO_ID))
         ends = np.append(starts[1:], len(row)) - 1
@@ -69,10 +71,10 @@ class ContextMatches:
         differ = first != latest
         kinds = np.where(starts == ends, ONLY, np.where(differ, LATEST, AGREED))
         ids[found, 0] = latest
-        log_odds[found, 0] = _LOG_ODDS[kinds, lengths]
+        probabilities[found, 0] = _RIGHT[kinds, lengths]
         ids[found, 1] = np.where(differ, first, NO_ID)
-        log_odds[found, 1] = _LOG_ODDS[FIRST, lengths]
-        return Copied(ids, log_odds)
+        probabilities[found, 1] = _RIGHT[FIRST, lengths]
+        return Copied(ids, probabilities)
 
     def advance(self, chosen: Ids) -> None:
         """The texts go on with these ids, i64[requests]; NO_ID for one that is not followed."""
