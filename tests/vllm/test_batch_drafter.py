@@ -99,7 +99,8 @@ def test_copies_alone_propose_what_occurred_before() -> None:
 
 def test_matches_are_those_of_the_suffix_automaton() -> None:
     compared = 0
-    for text in (text[:end] for text in BATCH.texts for end in range(20, len(text), 37)):
+    prefixes = [text[:end] for text in BATCH.texts for end in range(20, len(text), 37)]
+    for text in prefixes:
         automaton = SuffixAutomaton(text)  # type: ignore[arg-type]
         occurrence = automaton.occurrence(automaton.longest_repeat())
         matches = Copies(text)
