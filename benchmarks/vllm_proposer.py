@@ -128,14 +128,17 @@ def print_savings(sets: dict[str, Texts], table: BackoffTable) -> None:
         options = Drafting(method=method, dictionary=table, num_draft_tokens=MAX_TOKENS)
         return lambda: make_drafter(options, None, branches=branches)
 
+    def batch(
+        tables: dict[str, BackoffTable], *, copies: bool = True, p_min: float | None = None
+    ) -> Callable[[Texts], tuple[float, float]]:
+        drafter = BatchDrafter(tables, copies=copies, max_tokens=MAX_TOKENS, p_min=p_min)
+        return lambda texts: emulate_batch(texts, drafter)
+
     kinds: dict[str, Callable[[Texts], tuple[float, float]]] = {
-        "vLLM, dictionary": lambda texts: emulate_batch(
-            texts, BatchDrafter({"dictionary": table}, copies=False, max_tokens=MAX_TOKENS)
-        ),
-        "vLLM, copies": lambda texts: emulate_batch(texts, BatchDrafter({}, max_tokens=MAX_TOKENS)),
-        "vLLM, both": lambda texts: emulate_batch(
-            texts, BatchDrafter({"dictionary": table}, max_tokens=MAX_TOKENS)
-        ),
+        "vLLM, dictionary": batch({"dictionary": table}, copies=False),
+        "vLLM, copies": batch({}),
+        "vLLM, both": batch({"dictionary": table}),
+        "vLLM, both, p_min 0.15": batch({"dictionary": table}, p_min=0.15),
         "MLX, dictionary": lambda texts: emulate(texts, drafting("dictionary")),
         "MLX, prompt-lookup": lambda texts: emulate(texts, drafting("prompt-lookup")),
         "MLX, hybrid as a chain": lambda texts: emulate(texts, drafting("hybrid", branches=False)),
