@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from tokalign.build.text_files import TextFile, require_regular
+from tokalign.build.source_bytes import require_regular
+from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import PROMPTS, shipped
