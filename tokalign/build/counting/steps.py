@@ -58,7 +58,7 @@ from tokalign.build.counting.windows import (
     nothing,
 )
 from tokalign.build.counting.workers import Apply, Task
-from tokalign.build.counting.workspace import digest
+from tokalign.build.counting.workspace import RECORD, digest
 from tokalign.build.text_files import FileStamp
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -388,12 +388,12 @@ def _runs(counting: Counting, records: list[dict[str, Any]]) -> list[Run]:
 def _write_record(counting: Counting, step: str, share: Share, content: dict[str, Any]) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     content = {**content, "peak_memory": peak * (1 if sys.platform == "darwin" else 1024)}
-    path = counting.folder / f"{step}-{share}.record"
+    path = counting.folder / f"{step}-{share}{RECORD}"
     write_file(path, msgpack.packb(content), remedy=_REMEDY)
 
 
 def _records(counting: Counting, step: str, shares: int) -> list[dict[str, Any]]:
     return [
-        msgpack.unpackb((counting.folder / f"{step}-{Share(n, shares)}.record").read_bytes())
+        msgpack.unpackb((counting.folder / f"{step}-{Share(n, shares)}{RECORD}").read_bytes())
         for n in range(shares)
     ]
