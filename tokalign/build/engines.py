@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import platform
 import shutil
 import time
 from collections.abc import Iterator
@@ -233,17 +235,21 @@ def _alone(folder: Path, name: str) -> Iterator[None]:
     """
     path = folder / f"{name}.lock"
     try:
-        lock = path.open("w")
+        lock = path.open("a+")
     except OSError as error:
         raise unwritable(path, error, _REMEDY) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            lock.seek(0)
             raise UsageError(
-                f"another process is doing {name} in {folder}; give each machine ranks of its own "
-                "with --local-rank-offset, and wait for a command that was killed to end"
+                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
+                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
             ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}")
+        lock.flush()
         yield
 
 
