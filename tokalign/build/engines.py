@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,7 +158,7 @@ class Task:
 
         Raises: UsageError while another process does this share; what the step raises.
         """
-        with _alone(self.job.folder, f"{self.step}-{rank:05d}"):
+        with alone(self.job.folder, f"{self.step}-{rank:05d}"):
             try:
                 _DO[self.step](self.job, Share(rank, world_size))
             except DamagedFileError as error:
@@ -228,7 +229,7 @@ _DO = {"encode": _encode, "cut": _cut, "count": _count, "prune": _prune, "table"
 
 
 @contextmanager
-def _alone(folder: Path, name: str) -> Iterator[None]:
+def alone(folder: Path, name: str) -> Iterator[None]:
     """Hold a lock, so that two processes that were given the same share do not meet in its files.
 
     Raises: UsageError if another process holds it.
@@ -329,6 +330,8 @@ def _make_executor(
         "depends": previous,
     }
     if executor.engine == "ray":
+        if find_spec("ray") is None:
+            raise UsageError("--engine ray runs on Ray; install it with: pip install ray")
         return RayPipelineExecutor(**common, mem_per_cpu_gb=executor.memory / 2**30)
     here = 1 if step == "table" else executor.tasks or tasks - executor.first
     return LocalPipelineExecutor(**common, local_tasks=here, local_rank_offset=executor.first)

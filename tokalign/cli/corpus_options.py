@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,5 +61,6 @@ def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, flo
 
 
 def _stem(name: str) -> str:
-    """The name of a corpus file without suffixes, and without the folders that it is in."""
-    return PurePosixPath(name).name.split(".")[0]
+    """The name of a corpus file without its suffixes."""
+    folder, slash, file = name.rpartition("/")
+    return folder + slash + file.split(".")[0]

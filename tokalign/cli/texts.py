@@ -22,10 +22,13 @@ text_option = click.option(
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path),
-    help="Reference texts: one per line of .txt, one per object of .jsonl; also .gz or .zst.",
+    help="Reference texts: one per line of .txt, per object of .jsonl (also .gz, .zst, .xz) or per "
+    "row of .parquet.",
 )
 field_option = click.option(
-    "--field", default="text", help="The field of a .jsonl object with its text."
+    "--field",
+    default="text",
+    help="The field of a .jsonl object, or the column of a Parquet file, with the text.",
 )
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
 
