@@ -82,7 +82,7 @@ class Corpus:
     @property
     def listing(self) -> list[list[Any]]:
         """Name and bytes on disk of each file, known without reading it."""
-        return [[path.name, require_regular(path).st_size] for path in self._paths]
+        return [[source.name, source.require()] for source in self._sources]
 
     @property
     def stamp(self) -> dict[str, Any]:
