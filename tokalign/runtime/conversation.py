@@ -49,9 +49,9 @@ class Conversation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the caches take."""
+        """Bytes that the caches and the logit store take."""
         layers = [*self.target.layers, *([] if self.draft is None else self.draft.layers)]
-        return sum(layer.nbytes for layer in layers)
+        return sum(layer.nbytes for layer in layers) + self._logits.nbytes
 
     def generate(
         self,
