@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
-from tokalign.runtime.draft.logit_store import LOG_ODDS, LONGEST_KEY, LogitStore, Tail, tail_of
+from tokalign.runtime.draft.logit_store import (
+    LOG_ODDS,
+    LONGEST_KEY,
+    LogitStore,
+    Tail,
+    extended,
+    tail_of,
+)
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "logits"
@@ -29,7 +35,7 @@ class LogitSource:
 
     def advance(self, state: Tail, token: TargetId) -> Tail:
         """See `hybrid.Source`."""
-        return tail_of((token,), state)
+        return extended(state, token)
 
     def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
         """See `hybrid.Source`."""
@@ -37,8 +43,7 @@ class LogitSource:
         if found is None:
             return None
         ids, codes = found
-        likely = cast("Sequence[TargetId]", ids)
-        return zip(likely, map(_odds_of, codes), strict=False)  # mostly only the first are read
+        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are read
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

@@ -18,7 +18,7 @@ UniSpec, which are keyed by the last id alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NewType
+from typing import Any, NewType, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +56,17 @@ LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
 """The log-odds that a byte stands for."""
 
 
-def tail_of(ids: Iterable[TargetId], before: Tail = NO_TEXT) -> Tail:
-    """The tail of a text that goes on with `ids` after `before`."""
-    tail: int = before
+def tail_of(ids: Iterable[TargetId]) -> Tail:
+    """The tail of a text that ends in `ids`."""
+    tail = NO_TEXT
     for token in ids:
-        tail = (tail << _ID_BITS | token) & _TAIL_MASK
-    return Tail(tail)
+        tail = extended(tail, token)
+    return tail
+
+
+def extended(tail: Tail, token: TargetId) -> Tail:
+    """The tail of a text with one more id."""
+    return (tail << _ID_BITS | token) & _TAIL_MASK  # type: ignore[return-value]  # costs a call
 
 
 class LogitStore:
@@ -79,7 +84,7 @@ class LogitStore:
         self._codes = np.zeros((slots, KEPT), dtype=np.uint8)
         # Indexing a memoryview gives plain Python numbers, several times faster than an array.
         self._key_of = self._keys.data
-        self._flat_ids = self._ids.reshape(-1).data
+        self._flat_ids = cast("Sequence[TargetId]", self._ids.reshape(-1).data)
         self._flat_codes = self._codes.reshape(-1).data
 
     @property
@@ -107,7 +112,7 @@ class LogitStore:
         likely, logprobs = ranked(likely, logprobs)
         tails = [tail_of(ids[-LONGEST_KEY:])]
         for token, parent in zip(tree.ids, tree.parents, strict=True):
-            tails.append(tail_of((token,), tails[parent + 1]))
+            tails.append(extended(tails[parent + 1], token))
         keys = _keys(np.array(tails, dtype=np.uint64))
         with np.errstate(over="ignore"):
             slots = (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
@@ -115,7 +120,7 @@ class LogitStore:
         self._codes[slots] = _codes_of(logprobs)
         self._keys[slots] = keys
 
-    def after(self, tail: Tail, length: int) -> tuple[Sequence[int], Sequence[int]] | None:
+    def after(self, tail: Tail, length: int) -> tuple[Sequence[TargetId], Sequence[int]] | None:
         """The ids and codes that the target expected after the last `length` ids of a text.
 
         Cost: under 1 µs.
