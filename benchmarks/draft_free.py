@@ -2,14 +2,17 @@
 
     python benchmarks/draft_free.py rows --target MODEL --prompts FILE [--rows 4,7,15,31] [--empty]
     python benchmarks/draft_free.py rows --target MODEL --text FILE [...]
+    python benchmarks/draft_free.py machines --target MODEL --prompts FILE [--curve m1-max ...]
     python benchmarks/draft_free.py ablations --target MODEL --prompts FILE [--limit 10]
 
-`rows` gives tokens per pass for every method at fixed numbers of drafted ids, `ablations` UniSpec's
-ablations and projected speed-ups. The target decodes its own output; every output is compared with
-plain decoding's, and any difference ends the run. With --text, a text plays the target's output.
-Each prompt has a seed of its own. Stop ids are ignored, so that all texts have the same length.
-Stores are kept from request to request, or emptied with --empty. Rows that one condition has
-computed are remembered for the others (`remembered_target.py`), and in --cache for further runs.
+`rows` gives tokens per pass for every method at fixed numbers of drafted ids; `machines` what fixed
+numbers and the draft length controller make of the hybrid under cost curves, on a clock that
+nothing but passes moves; `ablations` UniSpec's ablations and projected speed-ups. The target
+decodes its own output; every output is compared with plain decoding's, and any difference ends the
+run. With --text, a text plays the target's output. Each prompt has a seed of its own. Stop ids are
+ignored, so that all texts have the same length. Stores are kept from request to request, or emptied
+with --empty. Rows that one condition has computed are remembered for the others
+(`remembered_target.py`), and in --cache for further runs.
 
 UniSpec's draft size is calibrated as its appendix F says: a few draft sizes decode the calibration
 prompts (the last ones of the file), a cubic is fitted to their tokens per pass and B-splines to the
@@ -42,14 +45,18 @@ from tokalign.assemble import keep_loaded
 from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, Expansion, UniSpecDrafter
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.events import Finished, Started
-from tokalign.runtime.interfaces import Drafter, RowStore
+from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
@@ -68,6 +75,8 @@ NO_EXPANSION = Expansion(threshold=0.0, next_next=False)
 UNSCORED = Expansion(scored=False)
 THRESHOLDS = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2)
 
+MACHINES = ("m1-max", "m2-pro", "m3-max", "m4-pro", "m5-max")
+
 TRAINING = 10
 """The first prompts, which weights may have been fitted to."""
 
@@ -76,10 +85,14 @@ Maker = Callable[[RowStore | None], Drafter]
 
 @dataclass(frozen=True)
 class Condition:
-    """A way to draft: what makes its store, and the drafter of a request from a store."""
+    """A way to draft: what makes its store, and the drafter of a request from a store.
+
+    decide: makes a controller from drafter and verifier, where one decides how much to draft.
+    """
 
     store: Callable[[], RowStore | None]
     make: Maker
+    decide: Callable[[Drafter, Verifier], DraftLengthController] | None = None
 
 
 @dataclass
@@ -121,10 +134,12 @@ def outputs(
     for text in texts:
         store = condition.store() if empty else store
         context = Context(text.ids[: text.given])
-        verifier = RememberingVerifier(session, text, store)
+        drafter, verifier = condition.make(store), RememberingVerifier(session, text, store)
+        if condition.decide is not None:
+            drafter = verifier = condition.decide(drafter, verifier)
         limits = Limits(max_tokens=min(tokens, len(text.output)))
         passes = len(found.rows)
-        for event in decode(context, condition.make(store), verifier, limits=limits):
+        for event in decode(context, drafter, verifier, limits=limits):
             found.statistics.observe(event)
             if not isinstance(event, Started | Finished):
                 found.rows.append(event.rows)
@@ -319,6 +334,81 @@ def rows_command(
         )
         click.echo(f"| {name} | {' | '.join(cells)} | {drafted} | {host} |")
         save_texts(texts, cache)
+
+
+@benchmark.command("machines")
+@shared_options
+@click.option("--rows", default="1,2,3,4,7,15,31", show_default=True, help="Drafted ids.")
+@click.option("--curve", "curves", multiple=True, default=MACHINES)
+def machines_command(
+    *,
+    target: Path,
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
+    limit: int,
+    tokens: int,
+    temp: float,
+    empty: bool,
+    only: str | None,
+    cache: Path | None,
+    rows: str,
+    curves: tuple[str, ...],
+) -> None:
+    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the controller's choice."""
+    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
+    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
+    save_texts(texts, cache)
+    texts = texts[:limit]
+    base = Drafting(
+        method="hybrid",
+        dictionary=open_dictionary(model.tokenizer, files=[]),
+        costs=lambda: FREE_ROWS,
+    )
+    fixed = {
+        count: measured(
+            model, drafting_as(replace(base, draft_rows=count)), texts, tokens, empty=empty
+        )
+        for count in map(int, rows.split(","))
+    }
+    click.echo(f"| | {' | '.join(map(str, fixed))} | auto | drafted | / best fixed |")
+    click.echo("|---" * (4 + len(fixed)) + "|")
+    for name in curves:
+        known = read_curve(name).rows_at(128)
+        costs = Costs(rows=tuple(time / known[0] for time in known))
+        speedups = [found.speedup(costs) for found in fixed.values()]
+        auto, time = controlled(model, base, texts, tokens, costs, empty=empty)
+        speedup = auto.statistics.generation_tokens * costs.verify(1) / time
+        cells = " | ".join(f"{each:.3f}" for each in (*speedups, speedup))
+        ratio = speedup / max(1.0, *speedups)
+        click.echo(f"| {name} | {cells} | {auto.drafted:.1f} | {ratio:.3f} |")
+        save_texts(texts, cache)
+
+
+def controlled(
+    target: LanguageModel[TargetId],
+    drafting: Drafting,
+    texts: Sequence[Text],
+    tokens: int,
+    costs: Costs,
+    *,
+    empty: bool,
+) -> tuple[Found, float]:
+    """What the hybrid takes, and its time, if the draft length controller decides.
+
+    The controller knows the costs.
+    """
+    clock = SimulatedClock()
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
+    drafting = replace(drafting, costs=knowledge.costs.for_ranking)
+
+    def decide(drafter: Drafter, verifier: Verifier) -> DraftLengthController:
+        timed = TimedVerifier(verifier, costs, clock)
+        return DraftLengthController(knowledge, timed, free=drafter, clock=clock)
+
+    condition = replace(drafting_as(drafting), decide=decide)
+    return measured(target, condition, texts, tokens, empty=empty), clock.now
 
 
 @benchmark.command("ablations")

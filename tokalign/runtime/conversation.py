@@ -40,7 +40,8 @@ class Conversation:
         self.decoder = decoder
         self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
-        self._copy, self._logits = ContextCopy(), LogitStore()
+        self._copy, known = ContextCopy(), decoder.drafting.logits
+        self._logits = LogitStore() if known is None else known
 
     @property
     def held(self) -> Sequence[TargetId]:

@@ -18,7 +18,7 @@ UniSpec, which are keyed by the last id alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NewType, cast
+from typing import Any, NewType, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ Tail = NewType("Tail", int)
 
 NO_TEXT = Tail(0)
 """The tail of an empty text."""
+
+_SLOT_BYTES = 8 + 4 * KEPT + KEPT
 
 _ID_BITS = 20  # more than any vocabulary needs
 _ID_MASK = (1 << _ID_BITS) - 1
@@ -101,6 +103,33 @@ class LogitStore:
         """How many slots are in use."""
         return int(np.count_nonzero(self._keys))
 
+    def to_bytes(self) -> bytes:
+        """The rows in use, in the order of their slots: all keys, then all ids, then all codes."""
+        used = np.flatnonzero(self._keys)
+        parts = self._keys[used], self._ids[used], self._codes[used]
+        kinds = "<u8", "<u4", "u1"
+        return b"".join(
+            [part.astype(kind).tobytes() for part, kind in zip(parts, kinds, strict=True)]
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, vocabulary_size: int) -> Self:
+        """A store of these rows.
+
+        Raises: ValueError if `to_bytes` does not write such bytes for a vocabulary of this size.
+        """
+        count, rest = divmod(len(data), _SLOT_BYTES)
+        if rest:
+            raise ValueError(f"{len(data)} bytes are no whole number of rows of {_SLOT_BYTES}")
+        store = cls()
+        keys = np.frombuffer(data, "<u8", count)
+        ids = np.frombuffer(data, "<u4", count * KEPT, offset=keys.nbytes)
+        codes = np.frombuffer(data, "u1", count * KEPT, offset=keys.nbytes + ids.nbytes)
+        if count and int(ids.max()) >= vocabulary_size:
+            raise ValueError(f"the id {ids.max()} is not below {vocabulary_size}")
+        store._write(keys.astype(np.uint64), ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
+        return store
+
     def learn(
         self,
         ids: Sequence[TargetId],
@@ -113,11 +142,13 @@ class LogitStore:
         tails = [tail_of(ids[-LONGEST_KEY:])]
         for token, parent in zip(tree.ids, tree.parents, strict=True):
             tails.append(extended(tails[parent + 1], token))
-        keys = _keys(np.array(tails, dtype=np.uint64))
-        with np.errstate(over="ignore"):
-            slots = (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
-        self._ids[slots] = likely
-        self._codes[slots] = _codes_of(logprobs)
+        self._write(_keys(np.array(tails, dtype=np.uint64)), likely, _codes_of(logprobs))
+
+    def _write(self, keys: NDArray[np.uint64], ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
+        """keys: u64[..., rows]; each of them gets the row i[rows, KEPT], u8[rows, KEPT]."""
+        slots = (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
+        self._ids[slots] = ids
+        self._codes[slots] = codes
         self._keys[slots] = keys
 
     def after(self, tail: Tail, length: int) -> tuple[Sequence[TargetId], Sequence[int]] | None:
