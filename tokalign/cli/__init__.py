@@ -34,6 +34,7 @@ _COMMANDS = {
     "report": "Show how each token of a run came about, as a page.",
     "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",
+    "train-drafter": "Train a small drafter that continues from the target's hidden state.",
     "verify": "Check a table file byte for byte.",
 }
 
