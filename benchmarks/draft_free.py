@@ -134,7 +134,8 @@ def outputs(
     for text in texts:
         store = condition.store() if empty else store
         context = Context(text.ids[: text.given])
-        drafter, verifier = condition.make(store), RememberingVerifier(session, text, store)
+        drafter: Drafter = condition.make(store)
+        verifier: Verifier = RememberingVerifier(session, text, store)
         if condition.decide is not None:
             drafter = verifier = condition.decide(drafter, verifier)
         limits = Limits(max_tokens=min(tokens, len(text.output)))

@@ -52,7 +52,7 @@ class Conversation:
     def nbytes(self) -> int:
         """Bytes that the caches and the logit store take."""
         layers = [*self.target.layers, *([] if self.draft is None else self.draft.layers)]
-        return sum(layer.nbytes for layer in layers) + self._logits.nbytes
+        return self._logits.nbytes + sum(int(layer.nbytes) for layer in layers)
 
     def generate(
         self,

@@ -106,11 +106,9 @@ class LogitStore:
     def to_bytes(self) -> bytes:
         """The rows in use, in the order of their slots: all keys, then all ids, then all codes."""
         used = np.flatnonzero(self._keys)
-        parts = self._keys[used], self._ids[used], self._codes[used]
-        kinds = "<u8", "<u4", "u1"
-        return b"".join(
-            [part.astype(kind).tobytes() for part, kind in zip(parts, kinds, strict=True)]
-        )
+        keys = self._keys[used].astype("<u8")
+        ids = self._ids[used].astype("<u4")
+        return keys.tobytes() + ids.tobytes() + self._codes[used].tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, vocabulary_size: int) -> Self:
