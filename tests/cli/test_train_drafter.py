@@ -89,7 +89,7 @@ def test_a_killed_process_is_resumed_by_the_same_command(
                 process.kill()
                 break
     assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "drafter").exists()
+    assert list((tmp_path / "drafter").iterdir()) == []
     run(target, corpus, tmp_path / "drafter")
     assert contents(tmp_path / "drafter") == contents(trained[0])
 
@@ -127,5 +127,7 @@ def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_pa
         run(target, corpus, tmp_path / "drafter", "--candidates", "64")
     with pytest.raises(CorpusError):
         run(target, tmp_path / "none.txt", tmp_path / "drafter")
+    with pytest.raises(UsageError, match="cannot be written"):
+        run(target, corpus, corpus / "drafter")
     with pytest.raises(CorpusError, match="held out"):
         run(target, corpus, tmp_path / "drafter", "--held-out", "1000000")

@@ -102,6 +102,9 @@ def words(line: str) -> list[str]:
 
 
 DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
+TINY = (
+    "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16 --evaluations 1"
+)
 ONE_TABLE = "--kind backoff --order 1 --dictionary-bytes 1000 --p-min 0.1"
 COMMANDS = {
     line.split()[0]: words(line)
@@ -122,6 +125,7 @@ COMMANDS = {
         "replay --target TARGET --draft DRAFT --text a.txt --limit 1 --prompt-tokens 2",
         "report page.html --run run.json --json",
         f"sweep --target TARGET --corpus a.txt --text a.txt {ONE_TABLE} --results sweep.csv",
+        f"train-drafter --target TARGET --corpus a.txt --output drafter --labels text {TINY}",
         "verify TABLE",
     )
 }

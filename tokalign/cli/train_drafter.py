@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import unwritable
 from tokalign.cli.build_options import read_size
 from tokalign.cli.generation_options import MODEL, with_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
@@ -204,6 +205,8 @@ def command(
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.train.pipeline import fit_drafter, label_corpus
 
+    _make_folder(output)
+
     tell = partial(note, quiet=quiet)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
@@ -230,6 +233,14 @@ def command(
         print_json(_as_json(trained, output))
     else:
         echo(table(_as_json(trained, output).items()))
+
+
+def _make_folder(path: Path) -> None:
+    """Make the folder of the output, hours before it is needed. Raises: UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 class _Reporter:
