@@ -106,17 +106,21 @@ class Bench:
         finished = {(m.block, m.condition) for m in done}
         pending = [pair for pair in self.schedule() if pair not in finished]
         sessions = _Sessions(self)
-        once = {condition: block for block, condition in pending}
-        warmed(
-            [
-                self._measure(b, c, self._drafting(c), sessions, _WARM_UP_TOKENS)
-                for c, b in once.items()
-            ]
-        )
-        drafting = {condition: self._drafting(condition) for condition in once}
+        warmed(self.warm_up(pending, sessions))
+        drafting = {condition: self._drafting(condition) for _, condition in pending}
         for block, condition in pending:
             drafts = drafting[condition]
             yield self._measure(block, condition, drafts, sessions, self.max_tokens)
+
+    def warm_up(
+        self, pending: Iterable[tuple[Block, Condition]], sessions: _Sessions | None = None
+    ) -> list[Measurement]:
+        """Measure a few tokens of every condition that is pending, so that kernels are compiled."""
+        sessions = sessions or _Sessions(self)
+        return [
+            self._measure(block, condition, self._drafting(condition), sessions, _WARM_UP_TOKENS)
+            for condition, block in {c: b for b, c in pending}.items()
+        ]
 
     def decoder_of(self, condition: Condition) -> Decoder:
         """The decoder whose draft model a condition names."""
@@ -138,6 +142,31 @@ class Bench:
             return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge(decoder))
         return replace(drafting, num_draft_tokens=condition.k, knowledge=None)
 
+    def generation(
+        self,
+        block: Block,
+        condition: Condition,
+        *,
+        drafting: Drafting | None = None,
+        sessions: _Sessions | None = None,
+        max_tokens: int | None = None,
+    ) -> Generation:
+        """A generation of one prompt under one condition, to be iterated over.
+
+        drafting: with what a condition has learned; sessions: to reuse; new ones by default.
+        """
+        decoder, sampler = self.decoder_of(condition), self.decoder.sampler
+        if block.temperature is not None:
+            sampler = Sampling(temperature=block.temperature, seed=self.seed)
+        drafting = drafting or self._drafting(condition)
+        return Generation(
+            replace(decoder, drafting=drafting, sampler=sampler),
+            self.prompts[block](decoder),
+            max_tokens=max_tokens or self.max_tokens,
+            target_session=sessions and sessions.target,
+            draft_session=sessions and sessions.of(condition.draft),
+        )
+
     def _measure(
         self,
         block: Block,
@@ -146,16 +175,8 @@ class Bench:
         sessions: _Sessions,
         max_tokens: int,
     ) -> Measurement:
-        decoder = self.decoder_of(condition)
-        sampler = decoder.sampler
-        if block.temperature is not None:
-            sampler = Sampling(temperature=block.temperature, seed=self.seed)
-        generation = Generation(
-            replace(decoder, drafting=drafting, sampler=sampler),
-            self.prompts[block](decoder),
-            max_tokens=max_tokens,
-            target_session=sessions.target,
-            draft_session=sessions.of(condition.draft),
+        generation = self.generation(
+            block, condition, drafting=drafting, sessions=sessions, max_tokens=max_tokens
         )
         self.watch.begin()
         for _ in generation:

@@ -80,7 +80,7 @@ class Work:
     rows: how many of the rounds after the first, which reads the prompt, had so many rows.
     first_tokens, first_seconds: of the first round. later_passes: of the draft model, after it.
     chain_proposed, chain_accepted: ids of the first chain of each proposal, and those of them that
-    were accepted; they equal `proposed` and `accepted` of the measurement where no tree was drafted.
+    were accepted; without trees these are `proposed` and `accepted` of the measurement.
     """
 
     rows: Mapping[int, int] = field(default_factory=dict)

@@ -164,6 +164,41 @@ def bars(
     return join([key(names), _draw(title, layers, rows, height={"step": 17})])
 
 
+def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) -> Html:
+    """Lying bars that begin at 1, each where the one before it ended, and a last one of the total.
+
+    steps: what each adds, by name.
+    """
+    rows: list[Spec] = [{"name": "plain decoding", "from": 0.0, "to": 1.0, "what": "whole"}]
+    for name, added in steps.items():
+        end = rows[-1]["to"]
+        what = "more" if added > 0 else "less"
+        rows.append({"name": name, "from": end, "to": end + added, "what": what})
+    rows.append({"name": total, "from": 0.0, "to": rows[-1]["to"], "what": "whole"})
+    for row, added in zip(rows, [1.0, *steps.values(), rows[-1]["to"]], strict=True):
+        row |= {"value": added, "end": max(row["from"], row["to"])}
+    across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
+    across["axis"] |= {"grid": True}
+    axis = {"title": None, "ticks": False, "domain": False, "grid": False}
+    names = {"field": "name", "type": "nominal", "sort": None, "axis": axis}
+    colours = {
+        "field": "what",
+        "scale": {"domain": ["whole", "less", "more"], "range": [COLOURS[7], *COLOURS[2:0:-1]]},
+        "legend": None,
+    }
+    place = {"x": across, "x2": {"field": "to"}, "y": names}
+    layers = [
+        {"mark": {"type": "bar", "height": 14}, "encoding": place | {"color": colours}},
+        _text(
+            {"align": "left", "dx": 5},
+            {"x": across | {"field": "end"}, "y": names},
+            "value",
+            "+" + x.form,
+        ),
+    ]
+    return _draw(title, layers, rows, width=200, height={"step": 22})
+
+
 def scatter(
     series: Sequence[Series], *, x: Axis, y: Axis, title: str, level: Level | None = None
 ) -> Html:
