@@ -163,8 +163,8 @@ class Bench:
             replace(decoder, drafting=drafting, sampler=sampler),
             self.prompts[block](decoder),
             max_tokens=max_tokens or self.max_tokens,
-            target_session=sessions and sessions.target,
-            draft_session=sessions and sessions.of(condition.draft),
+            target_session=None if sessions is None else sessions.target,
+            draft_session=None if sessions is None else sessions.of(condition.draft),
         )
 
     def _measure(

@@ -53,6 +53,9 @@ _CONFIG: Spec = {
     "point": {"filled": True, "opacity": 1, "size": 45},
     "rule": {"color": "var(--quiet)"},
 }
+_PADDING: Spec = {"left": 24, "top": 12, "right": 12, "bottom": 12}
+"""Wide on the left, where names stand: the font of a reader may be wider than the one here."""
+
 _ONCE: Spec = {"values": [{}]}
 """Data of a layer that is drawn once, whatever the chart shows."""
 
@@ -178,7 +181,7 @@ def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) ->
     for row, added in zip(rows, [1.0, *steps.values(), rows[-1]["to"]], strict=True):
         row |= {"value": added, "end": max(row["from"], row["to"])}
     across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
-    across["axis"] |= {"grid": True}
+    across["axis"] |= {"grid": True, "tickCount": 3}
     axis = {"title": None, "ticks": False, "domain": False, "grid": False}
     names = {"field": "name", "type": "nominal", "sort": None, "axis": axis}
     colours = {
@@ -295,7 +298,7 @@ def _draw(title: str, layers: list[Spec], rows: Sequence[Spec] = (), **size: Any
     from vl_convert import vegalite_to_svg
 
     whole = {"data": {"values": list(rows)}, "layer": layers, "config": _CONFIG}
-    spec = _printable(whole | {"width": 440, "height": 250, "padding": 12} | size)
+    spec = _printable(whole | {"width": 440, "height": 250, "padding": _PADDING} | size)
     svg = Html(vegalite_to_svg(spec, allowed_base_urls=[]))
     return tag("div", svg, class_="plot", role="img", aria_label=title)
 

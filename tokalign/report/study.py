@@ -27,13 +27,17 @@ def study_page(result: Result) -> str:
     found = result.figures()
     overall = [group for group in found.groups if not group.prompt_set]
     sets = [group for group in found.groups if group.prompt_set]
+    lengths = [f"k = {k}" for k in _lengths([row for group in overall for row in group.rows])]
     return page(
         f"Speculative decoding of {result.setting.target.name}",
         figures(_key_figures(result, found)),
-        *(section(f"Speed-up: {one.name}", _speedups(one), note=_SPEEDUP) for one in overall),
+        *(
+            section(f"Speed-up: {one.name}", _speedups(one, lengths), note=_SPEEDUP)
+            for one in overall
+        ),
         section("Where the time of a token goes", _waterfalls(found), note=_WATERFALL),
         *_causes(found),
-        *(section(one.name.capitalize(), _table(one), note=_TABLE) for one in overall),
+        *(section(one.name[0].upper() + one.name[1:], _table(one), note=_TABLE) for one in overall),
         *(details(one.name, _table(one)) for one in sets),
         section("Acceptance by set", _by_set(found, acceptance=True), note=_BY_SET),
         section("Speed-up by set", _by_set(found, acceptance=False)),
@@ -144,8 +148,8 @@ def _key_figures(result: Result, found: Figures) -> dict[str, str]:
     return shown
 
 
-def _speedups(group: Group) -> Html:
-    lengths = [f"k = {k}" for k in _lengths(group.rows)]
+def _speedups(group: Group, lengths: Sequence[str]) -> Html:
+    """lengths: of the whole study, so that each has the same colour in every chart."""
     by_label: dict[str, dict[str, Bar]] = {}
     for row in group.rows:
         if row.condition.drafts and row.speedup is not None and row.interval is not None:

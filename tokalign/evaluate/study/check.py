@@ -58,8 +58,8 @@ def _of_schema(saved: Any) -> Iterator[str]:
             "checking a result needs jsonschema; install it with: pip install 'tokalign[report]'"
         ) from error
     schema = json.loads(shipped(SCHEMA).read_text("utf-8"))
-    for error in Draft202012Validator(schema).iter_errors(saved):
-        yield f"{error.json_path}: {error.message[:200]}"
+    for wrong in Draft202012Validator(schema).iter_errors(saved):
+        yield f"{wrong.json_path}: {wrong.message[:200]}"
 
 
 def _of_digest(saved: Mapping[str, Any]) -> Iterator[str]:

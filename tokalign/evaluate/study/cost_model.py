@@ -187,11 +187,20 @@ def costs_of(curve: CostCurve, sample: Sample) -> Costs:
 
 
 def expected_time(sample: Sample, costs: Costs) -> float:
-    """Time of all rounds but the first, in plain passes. A round without a proposal has no host."""
-    rows = sample.work.rows
-    passes = sum(count * costs.verify(m) for m, count in rows.items())
-    drafted = sum(count for m, count in rows.items() if m > 1)
-    return passes + sample.work.later_passes * costs.draft_pass + drafted * costs.host
+    """Time of all rounds but the first, in plain passes."""
+    passes = sum(count * costs.verify(m) for m, count in sample.work.rows.items())
+    drafting = sample.work.later_passes * costs.draft_pass
+    return passes + drafting + rounds_with_host(sample) * costs.host
+
+
+def rounds_with_host(sample: Sample) -> int:
+    """Rounds in which the device waits for the host.
+
+    With `auto` a round that proposes nothing runs ahead, as in plain decoding.
+    """
+    if isinstance(sample.condition.k, int):
+        return sample.later_rounds
+    return sum(count for m, count in sample.work.rows.items() if m > 1)
 
 
 def expectations(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Expected]:

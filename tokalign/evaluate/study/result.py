@@ -136,7 +136,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """One object with all figures and a digest of everything."""
-        content = {
+        content: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "measured": self.measured,
@@ -149,7 +149,8 @@ class Result:
         # The figures are those of what is written: times are rounded there.
         content["figures"] = Result.from_json(content, name="a new result").figures().to_json()
         content = json.loads(json.dumps(content))
-        return content | {"digest": digest_of(content)}
+        content["digest"] = digest_of(content)
+        return content
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:

@@ -1,7 +1,7 @@
 """What the machine is like while something is measured: load, heat, power and memory.
 
 Nothing here needs more rights than an ordinary user has. Energy is read by `zeus-apple-silicon`
-where it is installed (the extra `study`, macOS on Apple silicon).
+where it is installed (the extra `energy`, macOS on Apple silicon).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -54,7 +53,7 @@ class MachineWatch:
 
 def thermal_pressure() -> str:
     """The thermal pressure that macOS reports; empty elsewhere."""
-    if sys.platform != "darwin":
+    if platform.system() != "Darwin":
         return ""
     words = _printed(["notifyutil", "-g", "com.apple.system.thermalpressurelevel"]).split()
     level = words[-1] if words else ""
@@ -63,7 +62,7 @@ def thermal_pressure() -> str:
 
 def power_source() -> str:
     """ "AC" or "battery" as macOS reports it; empty elsewhere."""
-    if sys.platform != "darwin":
+    if platform.system() != "Darwin":
         return ""
     said = _printed(["pmset", "-g", "batt"])
     return "AC" if "'AC Power'" in said else "battery" if "'Battery Power'" in said else ""
@@ -91,7 +90,7 @@ def _printed(command: Sequence[str]) -> str:
 
 def _energy_meter() -> Any:
     """The chip's energy meter; None where there is none that an ordinary user may read."""
-    if sys.platform != "darwin" or find_spec("zeus_apple_silicon") is None:
+    if platform.system() != "Darwin" or find_spec("zeus_apple_silicon") is None:
         return None
     from zeus_apple_silicon import AppleEnergyMonitor
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.cost_model import costs_of
+from tokalign.evaluate.study.cost_model import costs_of, rounds_with_host
 from tokalign.evaluate.study.samples import Trial
 
 
@@ -70,7 +70,7 @@ def _waterfall(condition: Condition, trials: Sequence[Trial], curve: CostCurve) 
         saved += sample.later_rounds - sample.later_tokens
         rows += sum(count * (costs.verify(m) - 1) for m, count in work.rows.items())
         drafting += work.later_passes * costs.draft_pass
-        host += sum(count for m, count in work.rows.items() if m > 1) * costs.host
+        host += rounds_with_host(sample) * costs.host
         total += sample.later_tokens / speedup
     if not tokens:
         return None
