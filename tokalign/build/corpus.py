@@ -70,6 +70,11 @@ class Corpus:
         return sum(require_regular(path).st_size for path in self._paths)
 
     @property
+    def listing(self) -> list[list[Any]]:
+        """Name and bytes on disk of each file, known without reading it."""
+        return [[path.name, require_regular(path).st_size] for path in self._paths]
+
+    @property
     def stamp(self) -> dict[str, Any]:
         """What was read, for a bundle's header; empty before the first complete reading."""
         return {"files": [asdict(stamp) for stamp in self._stamps]} if self._stamps else {}
