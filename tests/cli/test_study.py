@@ -155,3 +155,13 @@ def test_prompts_are_windows_and_turns_at_every_temperature(tmp_path: Path) -> N
     assert len({block.digest for block in blocks}) == 4
     assert set(found.digests) == {"encyclopedic", "instructions", "questions"}
     assert found.digests != study_prompts(PromptFiles(), PRESETS["quick"], target).digests
+
+
+def test_tasks_have_prompts_of_their_own() -> None:
+    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    found = study_prompts(PromptFiles(), PRESETS["tasks"], target)
+    assert len(found.by_block) == 7 * 8 * 2
+    assert (
+        found.digests["questions"]
+        != (study_prompts(PromptFiles(), PRESETS["paper"], target).digests["questions"])
+    )

@@ -45,6 +45,12 @@ class PromptFiles:
         """Whether all of them come with tokalign."""
         return self.articles is self.instructions is self.questions is None
 
+    def turns(self, name: str, protocol: Protocol) -> Path:
+        """The file of a set of user messages."""
+        given = {INSTRUCTIONS: self.instructions, QUESTIONS: self.questions}.get(name)
+        folder = shipped(PROMPTS) / ("tasks" if protocol.preset == "tasks" else "")
+        return given or folder / f"{name}.txt"
+
 
 @dataclass(frozen=True, slots=True)
 class StudyPrompts:
@@ -61,12 +67,12 @@ def study_prompts(
 
     Raises: as `read_texts`.
     """
-    sets: dict[str, list[tuple[str, MakePrompt]]] = {ENCYCLOPEDIC: []}
-    sets[ENCYCLOPEDIC] = list(islice(_windows(files, protocol, target), protocol.prompts))
-    for name, file in ((INSTRUCTIONS, files.instructions), (QUESTIONS, files.questions)):
-        path = file or shipped(PROMPTS) / f"{name}.txt"
-        texts = read_texts(path, field=files.field, limit=protocol.prompts)
-        sets[name] = [(_digest(text), partial(_turn, text)) for text in texts]
+    sets = {
+        name: list(islice(_windows(files, protocol, target), protocol.prompts))
+        if name == ENCYCLOPEDIC
+        else _turns(files.turns(name, protocol), files.field, protocol.prompts)
+        for name in protocol.sets
+    }
     by_block = {
         Block(name, number, digest, temperature=temperature): make
         for name, prompts in sets.items()
@@ -78,6 +84,11 @@ def study_prompts(
         for name, prompts in sets.items()
     }
     return StudyPrompts(by_block, digests)
+
+
+def _turns(path: Path, field: str, limit: int) -> list[tuple[str, MakePrompt]]:
+    texts = read_texts(path, field=field, limit=limit)
+    return [(_digest(text), partial(_turn, text)) for text in texts]
 
 
 def _windows(

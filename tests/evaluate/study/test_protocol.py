@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from places import ROOT
 from studied import a_block
 
 from tokalign.errors import UsageError
@@ -28,11 +31,25 @@ def test_paper_has_the_protocol_of_the_polish_study() -> None:
     assert (protocol.window, protocol.stride) == (1024, 512)
     found = arms(protocol, BOTH)
     measured = {(a.condition.name, a.condition.chain, a.condition.k): a for a in found}
-    for name in ("raw", "naive", "context:5", "intersection", "exact"):
+    for name in ("raw", "naive", "context:5", "exact"):
         assert {(name, False, 2), (name, False, 4)} <= measured.keys()
+    assert {("intersection", True, 2), ("intersection", True, 4)} <= measured.keys()
     assert {("exact", True, 2), ("none", False, 6), ("exact", False, "auto")} <= measured.keys()
     assert measured["context:5", False, 6].sets == ("instructions",)
     assert {name for name, _, _ in measured} >= {"dictionary", "copy", "hybrid"}
+
+
+def test_tasks_are_those_of_spec_bench_with_prompts_of_our_own() -> None:
+    protocol = PRESETS["tasks"]
+    folder = ROOT / "benchmarks" / "prompts" / "tasks"
+    assert len(protocol.sets) == 7
+    assert {path.stem for path in folder.glob("*.txt")} == set(protocol.sets)
+    for path in folder.glob("*.txt"):
+        lines = path.read_text("utf-8").splitlines()
+        assert len(set(lines)) == protocol.prompts
+        assert unicodedata.is_normalized("NFC", "".join(lines))
+    names = {arm.condition.name for arm in arms(protocol, BOTH)}
+    assert names >= {"prompt-lookup", "recycling", "sam", "unispec", "hybrid", "exact", "none"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -43,7 +60,7 @@ def test_every_condition_once_and_the_baselines_everywhere(preset: str) -> None:
     assert len(set(conditions)) == len(conditions)
     assert tuple(conditions[:2]) == BASELINES
     for arm in found:
-        for prompt_set in ("instructions", "questions"):
+        for prompt_set in protocol.sets:
             for temperature in protocol.temperatures:
                 block = a_block(prompt_set=prompt_set, temperature=temperature)
                 measured = is_measured(arm, block, protocol)

@@ -97,10 +97,10 @@ def _by_length(trials: Sequence[Trial], drafts: Iterable[str]) -> dict[str, dict
     """Conditions that draft chains with a model, by label and by draft length."""
     found: dict[str, dict[int, Condition]] = {}
     known = set(drafts)
-    conditions = {c for trial in trials for c in trial.samples}
-    for condition in sorted(conditions, key=order_of):
-        tree = condition.name == "exact" and not condition.chain
-        if condition.draft in known and isinstance(condition.k, int) and not tree:
+    of_trials = [pair for trial in trials for pair in trial.samples.items()]
+    trees = {c for c, sample in of_trials if sample.work.chain_proposed < sample.proposed}
+    for condition in sorted({c for c, _ in of_trials} - trees, key=order_of):
+        if condition.draft in known and isinstance(condition.k, int):
             found.setdefault(condition.label, {})[condition.k] = condition
     return found
 

@@ -3,6 +3,9 @@
 The protocol is that of the Polish study (arXiv 2604.16368, section 4): three sets of prompts, every
 translation at draft lengths of 2 and 4 and the context window at 6 on instructions alone. Added to
 it are intersection and `exact`, drafting without a model, chosen draft lengths, and sampling.
+
+The preset `tasks` has the seven tasks of Spec-Bench, which UniSpec is evaluated on, with prompts of
+tokalign's own in Polish, and the published ways to draft without a model.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from tokalign.evaluate.measurements import BASELINES, Block, Condition
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"
 SETS = (ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS)
+TASKS = (
+    "translation", "summarization", "questions", "mathematics", "retrieval", "conversation", "code",
+)  # fmt: skip
 
 DRIFT = 0.1
 """A block in which the control differs by more than this share from plain decoding is disturbed."""
@@ -24,14 +30,16 @@ DRIFT = 0.1
 class Protocol:
     """A preset, and what was changed in it.
 
-    prompts: at most so many of each set. max_tokens: of each output. temperatures: the first one is
-    for every condition, the others for some of each kind. window, stride: target tokens of an
-    encyclopedic prompt, and from the beginning of one to that of the next. attempts: how often a
-    disturbed block is measured at most. curve_seconds: about how long a cost curve is measured.
-    explained: prompts of each set of which an oracle says why guesses failed.
+    sets: of prompts, by name. prompts: at most so many of each set. max_tokens: of each output.
+    temperatures: the first one is for every condition, the others for some of each kind.
+    window, stride: target tokens of an encyclopedic prompt, and from the beginning of one to that
+    of the next. attempts: how often a disturbed block is measured at most. curve_seconds: about how
+    long a cost curve is measured. explained: prompts of each set of which an oracle says why
+    guesses failed.
     """
 
     preset: str
+    sets: tuple[str, ...]
     prompts: int
     max_tokens: int
     temperatures: tuple[float, ...]
@@ -46,6 +54,7 @@ class Protocol:
 PRESETS = {
     "quick": Protocol(
         preset="quick",
+        sets=SETS,
         prompts=4,
         max_tokens=48,
         temperatures=(0.0, 0.7),
@@ -57,6 +66,7 @@ PRESETS = {
     ),
     "paper": Protocol(
         preset="paper",
+        sets=SETS,
         prompts=50,
         max_tokens=128,
         temperatures=(0.0, 0.7),
@@ -65,6 +75,18 @@ PRESETS = {
         attempts=3,
         curve_seconds=60.0,
         explained=4,
+    ),
+    "tasks": Protocol(
+        preset="tasks",
+        sets=TASKS,
+        prompts=8,
+        max_tokens=128,
+        temperatures=(0.0, 0.7),
+        window=1024,
+        stride=512,
+        attempts=2,
+        curve_seconds=30.0,
+        explained=1,
     ),
 }
 
@@ -92,13 +114,22 @@ class Drafts:
 
 def arms(protocol: Protocol, drafts: Drafts) -> list[Arm]:
     """Every condition of a preset for the models and tables at hand; plain decoding comes first."""
-    quick = protocol.preset == "quick"
+    quick, tasks = protocol.preset == "quick", protocol.preset == "tasks"
     found = [Arm(condition, sampled=True) for condition in BASELINES]
     for name, same_tokenizer in drafts.models:
-        found += _of_one_tokenizer(name) if same_tokenizer else _of_two_tokenizers(name, quick)
+        if tasks:
+            translation = "none" if same_tokenizer else "exact"
+            found += [Arm(Condition(translation, k, name)) for k in (2, 4, "auto")]
+        else:
+            found += _of_one_tokenizer(name) if same_tokenizer else _of_two_tokenizers(name, quick)
         found.append(Arm(Condition("hybrid", "auto", name), sampled=True))
     for method in (*drafts.methods, "copy"):
-        found += [Arm(Condition(method, k)) for k in ((4,) if quick else (4, "auto"))]
+        found += [Arm(Condition(method, k)) for k in ((4,) if quick or tasks else (4, "auto"))]
+    if tasks:
+        found += [
+            Arm(Condition(method, "auto")) for method in ("prompt-lookup", "recycling", "sam")
+        ]
+        found.append(Arm(Condition("unispec", "auto"), sampled=True))
     found.append(Arm(Condition("hybrid", "auto"), sampled=True))
     return found
 
@@ -109,8 +140,8 @@ def _of_one_tokenizer(draft: str) -> list[Arm]:
 
 def _of_two_tokenizers(draft: str, quick: bool) -> list[Arm]:
     found = []
-    for name in ("raw", "naive", "intersection"):
-        found += [Arm(Condition(name, k, draft)) for k in ((2,) if quick else (2, 4))]
+    for name, chain in (("raw", False), ("naive", False), ("intersection", True)):
+        found += [Arm(Condition(name, k, draft, chain)) for k in ((2,) if quick else (2, 4))]
     for name, chain in (("context:5", False), ("exact", True), ("exact", False)):
         for k in (2, 4):
             found.append(Arm(Condition(name, k, draft, chain), sampled=k == 2 and not chain))

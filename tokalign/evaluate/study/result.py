@@ -81,7 +81,7 @@ class Setting:
                 "target": Model(**saved["target"]),
                 "drafts": {name: Model(**one) for name, one in saved["drafts"].items()},
                 "protocol": Protocol(
-                    **protocol | {"temperatures": tuple(protocol["temperatures"])}
+                    **protocol | {name: tuple(protocol[name]) for name in ("sets", "temperatures")}
                 ),
             }
         )
