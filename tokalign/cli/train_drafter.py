@@ -248,13 +248,13 @@ class _Reporter:
 
     def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
         self._tell, self._per_step = tell, per_step
-        self._began, self._first = time.monotonic(), 0
+        self._began = time.monotonic()
 
     def __call__(self, evaluation: Evaluation) -> None:
         now = time.monotonic()
-        done = evaluation.step - self._first
-        rate, left = done / (now - self._began), evaluation.steps - evaluation.step
-        self._began, self._first = now, evaluation.step
+        rate = evaluation.steps_since / (now - self._began)
+        left = evaluation.steps - evaluation.step
+        self._began = now
         shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
         self._tell(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "

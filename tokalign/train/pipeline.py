@@ -44,10 +44,12 @@ class Evaluation:
     """How good a drafter is in the middle of its training.
 
     step, steps: how far it is. loss: on the batches since the last evaluation, in nats per id.
+    steps_since: how many steps this process has made since then.
     """
 
     step: int
     steps: int
+    steps_since: int
     loss: float
     acceptance: Acceptance
     is_best: bool
@@ -122,7 +124,7 @@ def fit_drafter(
     stage: Stage = silent,
     report: Callable[[Evaluation], None] = lambda _: None,
 ) -> Trained:
-    """Train a drafter on labels and write the best one into `output`.
+    """Train a drafter on labels and write the best one into `output`, in float16.
 
     report: called after every evaluation.
     Raises: as `Batches`, `save_drafter` and `read_checkpoint`.
@@ -162,6 +164,7 @@ def fit_drafter(
             evaluation = Evaluation(
                 step=state.step,
                 steps=recipe.steps,
+                steps_since=len(losses),
                 loss=sum(losses) / len(losses),
                 acceptance=acceptance,
                 is_best=not course.since_best,
@@ -173,8 +176,9 @@ def fit_drafter(
             losses.clear()
             evaluations.append(evaluation)
             report(evaluation)
-    told = read_drafter_config(best)["training"]
-    save_drafter(output, load_drafter(best, target), fingerprints, told)
+    trained = load_drafter(best, target)
+    trained.set_dtype(mx.float16)
+    save_drafter(output, trained, fingerprints, read_drafter_config(best)["training"])
     shutil.rmtree(run, ignore_errors=True)
     return Trained(
         config=config,

@@ -74,7 +74,7 @@ def save_drafter(
 
 
 def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
-    """Read the drafter in a folder, for this target.
+    """Read the drafter in a folder, for this target, whose number format it takes.
 
     Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
     that is not known; FingerprintError for one of another tokenizer; IncompatibleError for one that
@@ -88,6 +88,8 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
     except (TypeError, ValueError) as error:
         raise _damaged(folder, str(error)) from error
     _read_weights(drafter, folder, config)
+    drafter.set_dtype(ends.dtype)
+    mx.eval(drafter.parameters())
     return drafter
 
 
@@ -150,7 +152,6 @@ def _read_weights(drafter: RecurrentDrafter, folder: Path, config: Mapping[str, 
         drafter.load_weights(str(path))
     except (ValueError, RuntimeError) as error:
         raise _damaged(folder, " ".join(str(error).split())) from error
-    mx.eval(drafter.parameters())
     drafter.eval()
 
 
