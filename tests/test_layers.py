@@ -45,7 +45,7 @@ LAYERS = (
     {"evaluate", "train"},
     {"report"},
     {"assemble"},
-    {"api", "cli", "serve", "__init__", "__main__"},
+    {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )
 """From the lowest to the highest; a layer imports itself and the ones below it, no sibling."""
 
