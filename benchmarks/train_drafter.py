@@ -110,9 +110,8 @@ def work_of(config: DrafterConfig, positions: int) -> Work:
     labels, fit = LabelOptions(), FitOptions()
     return Work(
         positions=positions,
-        future=labels.labelling.future,
         window=labels.window,
-        own_labels=True,
+        labelling=labels.labelling,
         epochs=fit.epochs,
         batch=fit.batch,
         candidates=fit.candidates,

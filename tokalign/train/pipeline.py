@@ -35,7 +35,7 @@ from tokalign.train.fit import Recipe, begin, make_step
 from tokalign.train.future_ids import Labeller, can_label_itself
 from tokalign.train.held_out import Acceptance, measure_acceptance
 from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
-from tokalign.train.options import FitOptions, Labelling, LabelOptions
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.windows import draw_windows
 
 
@@ -91,16 +91,17 @@ def label_corpus(
     training, held_out = workspace / "labels", workspace / "held-out"
     recipe = _label_recipe(target, corpus, options)
     if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
+        count = -(-options.held_out // options.window)
+        training_windows = -(-options.positions // options.labelling.positions_of(options.window))
         with stage(2 * corpus.size, "reading the corpus") as advance:
             windows = draw_windows(
                 corpus,
                 target.tokenizer,
                 length=options.window,
-                positions=options.positions + options.held_out,
+                positions=options.window * (count + training_windows),
                 seed=options.seed,
                 progress=advance,
             )
-        count = -(-options.held_out // options.window)
         if len(windows) <= count:
             raise CorpusError(
                 f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
@@ -202,8 +203,8 @@ def _label_recipe(
 
 def _greedy(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
     """The labelling of the positions held out."""
-    own = can_label_itself(target.model)
-    return replace(options.labelling, kind="greedy" if own else "text")
+    kind: Kind = "greedy" if can_label_itself(target.model) else "text"
+    return replace(options.labelling, kind=kind)
 
 
 def _label(
@@ -214,8 +215,15 @@ def _label(
     labelling: Labelling,
     stage: Stage,
 ) -> None:
-    labeller = Labeller(target.model, labelling)
-    with stage(sum(map(len, windows)), f"labelling {folder.name}") as advance:
+    labeller = Labeller(
+        target.model,
+        labelling,
+        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.adds_bos else None,
+        stop_ids=target.stop_ids,
+    )
+    with stage(
+        sum(labelling.positions_of(len(window)) for window in windows), f"labelling {folder.name}"
+    ) as advance:
         for positions in write_labels(folder, recipe, windows, labeller.label):
             advance(positions)
 
