@@ -129,7 +129,7 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
     def replace(module: Any) -> Any:
         if not wanted(module):
             return None
-        kind = type(module)
+        kind: Any = type(module)
         watched = kind.__new__(type(f"Watched{kind.__name__}", (_Watched, kind), {}))
         dict.update(watched, module)  # a module is a dict; its own `update` takes parameters only
         vars(watched).update(vars(module), _calls=calls, _original=module)
