@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,11 +146,16 @@ class Sums:
     passes: list[int]
 
     @classmethod
-    def of(cls, texts: Sequence[Text], rounds: Callable[[Text], Iterator[Round]]) -> Sums:
-        """Decode every text."""
+    def of(
+        cls,
+        texts: Sequence[Text],
+        make: Callable[[Text], Drafter],
+        verifier: Callable[[Text], Verifier | None] = lambda _: None,
+    ) -> Sums:
+        """Decode every text, with a drafter and a verifier of its own."""
         sums = cls([], [], [], [])
         for text in texts:
-            found = list(rounds(text))
+            found = list(rounds_of(text, make(text), verifier(text)))
             sums.tokens.append(sum(len(one.emitted) for one in found))
             sums.rounds.append(len(found))
             sums.rows.append(sum(len(one.tree) for one in found))
@@ -181,11 +187,10 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
     shapes = (BeamShape(1, 4), BeamShape(2, 4), BeamShape(4, 4))
     for shape in shapes:
         name = f"drafter, beam {shape.width} x {shape.length}"
-        found[name] = (lambda text, s=shape: world.beams(text, beam=s)), world.step
+        found[name] = partial(world.beams, beam=shape), world.step
     for rows in (4, 7, 15):
-        make = lambda text, n=rows: world.beams(text, rows=n)  # noqa: E731
-        found[f"drafter, best {rows} rows"] = make, world.step
-    found["drafter, by gain"] = (lambda text: world.beams(text)), world.step
+        found[f"drafter, best {rows} rows"] = partial(world.beams, rows=rows), world.step
+    found["drafter, by gain"] = world.beams, world.step
     if draft is not None:
         [model] = load_models([draft], dtype="float32")
         price = weight_bytes(model.model) / weight_bytes(world.target.model)
@@ -200,7 +205,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                 alignment=alignment,
             )
 
-            def make(text: Text, drafting: Drafting = drafting) -> Drafter:
+            def drafts(text: Text, drafting: Drafting = drafting) -> Drafter:
                 return make_model_drafter(
                     drafting,
                     pair,
@@ -210,7 +215,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                 )
 
             name = f"draft model, exact, K = 4, {alternatives} alternatives"
-            found[name] = make, price
+            found[name] = drafts, price
     return found
 
 
@@ -219,7 +224,7 @@ def accepted(world: World, draft: str | None) -> None:
     print("| condition | accepted a round | 95 % | rows | passes | cost | accepted / cost |")
     print("|---|---|---|---|---|---|---|")
     for name, (make, price) in beside(world, draft).items():
-        sums = Sums.of(world.texts, lambda text, make=make: rounds_of(text, make(text)))
+        sums = Sums.of(world.texts, make)
         cost = sums.per_round(sums.passes) * price
         low, high = sums.interval()
         print(
@@ -250,18 +255,17 @@ def trees(world: World, rows: Sequence[int], folder: Path, dictionary: Path | No
                 costs=lambda: FREE_ROWS,
             )
 
-            def one(
-                text: Text, base: Drafting = base, joins: bool = with_drafter
-            ) -> Iterator[Round]:
+            def drafter(text: Text, base: Drafting = base, joins: bool = with_drafter) -> Drafter:
                 hybrid = make_drafter(base, None)
                 assert isinstance(hybrid, Hybrid)
-                drafter = CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
+                return CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
+
+            def verifier(text: Text, store: LogitStore = store) -> Verifier:
                 at = next(i for i, other in enumerate(world.texts) if other is text)
                 session: Any = RecordedTarget(model, text.ids, known[at])
-                verifier = TargetVerifier(session, Recorded(text.ids), base.logits)
-                return rounds_of(text, drafter, verifier)
+                return TargetVerifier(session, Recorded(text.ids), store)
 
-            sums = Sums.of(world.texts, one)
+            sums = Sums.of(world.texts, drafter, verifier)
             passes = sum(sums.rounds)
             saved = f"{1 - passes / before:.1%}" if before else ""
             before = passes
@@ -273,47 +277,38 @@ def trees(world: World, rows: Sequence[int], folder: Path, dictionary: Path | No
 
 
 def merged(world: World, widths: Sequence[int], length: int) -> None:
-    """Rows of beams before and after shared prefixes are merged; the text is the same."""
-    print("| width | rows of the beams | merged | fewer | accepted a round, before | after |")
-    print("|---|---|---|---|---|---|")
+    """Rows of beams before and after shared prefixes are merged; what is accepted is the same."""
+    print("| width | rows of the beams | merged | fewer | accepted a round |")
+    print("|---|---|---|---|---|")
     for width in widths:
-        shape = BeamShape(width, length)
-        sums = Sums.of(
-            world.texts, lambda text, s=shape: rounds_of(text, world.beams(text, beam=s))
-        )
-        apart = Sums.of(
-            world.texts,
-            lambda text, s=shape: rounds_of(text, Unmerged(world.beams(text, beam=s), s)),
-        )
-        assert apart.tokens == sums.tokens, "merging has changed what is emitted"
-        before, after = apart.per_round(apart.rows), sums.per_round(sums.rows)
+        before = after = accepted = rounds = 0
+        for text in world.texts:
+            drafter = world.beams(text, beam=BeamShape(width, length))
+            for one in rounds_of(text, drafter):
+                beams = beams_of(one.tree)
+                best = max((agreed(beam, one.emitted) for beam in beams), default=0)
+                assert best == one.accepted, "merging has changed what is accepted"
+                before += sum(map(len, beams))
+                after += len(one.tree)
+                accepted += best
+                rounds += 1
         print(
-            f"| {width} | {before:.1f} | {after:.1f} | {1 - after / before:.0%} | "
-            f"{apart.accepted:.3f} | {sums.accepted:.3f} |",
+            f"| {width} | {before / rounds:.1f} | {after / rounds:.1f} | "
+            f"{1 - after / before:.0%} | {accepted / rounds:.3f} |",
             flush=True,
         )
 
 
-@dataclass
-class Unmerged:
-    """The beams as they were: each a branch of its own."""
+def beams_of(tree: TokenTree) -> list[list[TargetId]]:
+    """The beams that were merged: the ids on the way to every leaf."""
+    leaves = sorted(set(range(len(tree))) - set(tree.parents))
+    return [[tree.ids[i] for i in tree.path_to(leaf)] for leaf in leaves]
 
-    drafter: BeamDrafter
-    shape: BeamShape
 
-    def propose(self, context: Context, limit: int) -> Any:
-        """See `interfaces.Drafter`."""
-        proposal = self.drafter.propose(context, limit)
-        tree = proposal.tree
-        leaves = sorted(set(range(len(tree))) - set(tree.parents))
-        ids: list[TargetId] = []
-        parents: list[int] = []
-        for leaf in leaves:
-            for depth, index in enumerate(tree.path_to(leaf)):
-                parents.append(len(ids) - 1 if depth else -1)
-                ids.append(tree.ids[index])
-        apart = TokenTree(tuple(ids), tuple(parents), ("drafter",) * len(ids))
-        return replace(proposal, tree=apart)
+def agreed(beam: Sequence[TargetId], emitted: Sequence[TargetId]) -> int:
+    """How many leading ids of a beam the target has emitted."""
+    same = [one == other for one, other in zip(beam, emitted, strict=False)]
+    return [*same, False].index(False)
 
 
 def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: float) -> None:
@@ -324,9 +319,7 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
     for width in widths:
         for length in lengths:
             shape = BeamShape(width, length)
-            sums = Sums.of(
-                world.texts, lambda text, s=shape: rounds_of(text, world.beams(text, beam=s))
-            )
+            sums = Sums.of(world.texts, partial(world.beams, beam=shape))
             tokens, rows = sums.per_round(sums.tokens), sums.per_round(sums.rows)
             cells = []
             for times in curves.values():
