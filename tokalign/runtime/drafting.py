@@ -31,6 +31,7 @@ from tokalign.runtime.draft.recycling import (
 )
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
+from tokalign.runtime.draft_length.decision import MAX_IDS
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.methods import (
@@ -52,7 +53,7 @@ ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 ASSUMED_DRAFTER_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.025)
 """The same with a recurrent drafter, whose step reads its own weights and the target's head."""
 
-_MOST_PROPOSED = 16
+_MOST_PROPOSED = MAX_IDS
 """Proposal cap for drafters that weigh the cost of a row."""
 
 
