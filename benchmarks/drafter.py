@@ -8,13 +8,12 @@
 The target decodes the prompts plainly first, at the temperature given and with a seed for each
 prompt. Drafting never changes that text, so it plays the target afterwards; the hidden states of
 all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
-`trees` also needs what the target finds likely after rejected rows (`recorded_target.py`).
+`trees` also needs what the target finds likely after rejected rows (`remembered_target.py`).
 Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,13 @@ from typing import Any, cast
 import click
 import mlx.core as mx
 import numpy as np
-from recorded_target import Llama, Recorded, RecordedTarget
+from remembered_target import (
+    RememberingVerifier,
+    Text,
+    load_texts,
+    sampled_text,
+    save_texts,
+)
 
 from tokalign.assemble import keep_loaded, load_models, pair_tables
 from tokalign.cli.texts import read_texts
@@ -38,7 +43,6 @@ from tokalign.runtime.draft.cost_aware import CostAwareHybrid
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recurrent import BeamDrafter
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter, Verifier
@@ -55,7 +59,6 @@ from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -63,36 +66,25 @@ from tokalign.tokenizer.vocabulary import TargetId
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 
-@dataclass(frozen=True)
-class Text:
-    """What the target emits: its ids, how many are the prompt, and the sampling of the rest."""
-
-    ids: list[TargetId]
-    given: int
-    sampling: Sampling
-    hidden: Any
-
-
 class PlayedStates:
     """The hidden states of a text, for a drafter that asks as if passes had just computed them."""
 
-    def __init__(self, text: Text) -> None:
-        self._text = text
+    def __init__(self, given: int, hidden: Any) -> None:
+        self._given, self._hidden = given, hidden
 
     def state_before_last(self, ids: Sequence[TargetId]) -> Any:
         """See `TargetModelSession`. There is none before the first pass."""
-        if len(ids) == self._text.given:
-            return None
-        return mx.array(self._text.hidden[len(ids) - 2 : len(ids) - 1])
+        return None if len(ids) == self._given else self._hidden[len(ids) - 2 : len(ids) - 1]
 
 
 @dataclass(frozen=True)
 class World:
-    """The models and the texts."""
+    """The models, the texts and their hidden states."""
 
     target: LanguageModel[TargetId]
     drafter: RecurrentDrafter
     texts: list[Text]
+    hidden: list[Any]
 
     @property
     def step(self) -> float:
@@ -106,30 +98,24 @@ class World:
 
     def beams(self, text: Text, **how: Any) -> BeamDrafter:
         """The drafter for one text."""
-        session = DrafterSession(self.drafter, cast("TargetModelSession", PlayedStates(text)))
-        sampler = text.sampling.draft_sampler
+        states = PlayedStates(text.given, self.hidden[self.texts.index(text)])
+        session = DrafterSession(self.drafter, cast("TargetModelSession", states))
+        sampler = text.sampler.draft_sampler
         return BeamDrafter(
             session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
         )
 
 
-def plain_text(
-    target: LanguageModel[TargetId], prompt: list[TargetId], sampling: Sampling, tokens: int
-) -> Text:
-    """The target's own output."""
-    context = Context(prompt)
-    verifier = TargetVerifier(TargetModelSession(target.model), sampling)
-    for _ in decode(context, NoDrafter(), verifier, limits=Limits(max_tokens=tokens)):
-        pass
-    ids = list(context.ids)
+def hidden_states(target: LanguageModel[TargetId], text: Text) -> Any:
+    """The last hidden states f[ids, hidden] of a text, by one pass."""
     states = HiddenStates(target.model)
-    states.model(mx.array([ids]))
-    return Text(ids, len(prompt), sampling, np.array(states.take().astype(mx.float32)))
+    states.model(mx.array([text.ids]))
+    return states.take()
 
 
 def rounds_of(text: Text, drafter: Drafter, verifier: Verifier | None = None) -> Iterator[Round]:
     """The rounds of one text, without the first, which only reads the prompt."""
-    limits = Limits(max_tokens=len(text.ids) - text.given - 1)
+    limits = Limits(max_tokens=len(text.output))
     context = Context(text.ids[: text.given])
     events = decode(context, drafter, verifier or ReplayVerifier(text.ids), limits=limits)
     found = [event for event in events if isinstance(event, Round)]
@@ -211,7 +197,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                     pair,
                     Prompt(target=text.ids[: text.given]),
                     DraftModelSession(model.model),
-                    text.sampling.draft_sampler,
+                    text.sampler.draft_sampler,
                 )
 
             name = f"draft model, exact, K = 4, {alternatives} alternatives"
@@ -235,10 +221,9 @@ def accepted(world: World, draft: str | None) -> None:
         )
 
 
-def trees(world: World, rows: Sequence[int], folder: Path, dictionary: Path | None) -> None:
+def trees(world: World, rows: Sequence[int], dictionary: Path | None) -> None:
     """The one tree of all sources, with the drafter and without it."""
-    model = Llama(folder)
-    known: list[dict[Any, Any]] = [{} for _ in world.texts]
+    session = TargetModelSession(world.target.model)
     table = open_dictionary(world.target.tokenizer, files=[dictionary] if dictionary else [])
     print("| rows | sources | tokens / pass | passes | saved by the drafter |")
     print("|---|---|---|---|---|")
@@ -261,9 +246,7 @@ def trees(world: World, rows: Sequence[int], folder: Path, dictionary: Path | No
                 return CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
 
             def verifier(text: Text, store: LogitStore = store) -> Verifier:
-                at = next(i for i, other in enumerate(world.texts) if other is text)
-                session: Any = RecordedTarget(model, text.ids, known[at])
-                return TargetVerifier(session, Recorded(text.ids), store)
+                return RememberingVerifier(session, text, store)
 
             sums = Sums.of(world.texts, drafter, verifier)
             passes = sum(sums.rounds)
@@ -365,25 +348,25 @@ def main(
 ) -> None:
     """Print one table."""
     [model] = load_models([str(target)], dtype="float32")
-    if cache is not None and cache.exists():
-        texts = pickle.loads(cache.read_bytes())
-    else:
+    texts = load_texts(cache)
+    if texts is None:
         bos = model.tokenizer.vocabulary.roles.bos
         assert bos is not None
         given = [model.tokenizer.encode(one) for one in read_texts(prompts, limit=limit)]
         texts = [
-            plain_text(model, [bos, *ids], Sampling(temperature=temp, seed=number), tokens)
+            sampled_text(model, [bos, *ids], tokens, Sampling(temperature=temp, seed=number))
             for number, ids in enumerate(given)
         ]
-        if cache is not None:
-            cache.write_bytes(pickle.dumps(texts))
+        save_texts(texts, cache)
+    texts = texts[:limit]
     keep_loaded()
-    world = World(model, load_drafter(drafter, model), texts[:limit])
+    hidden = [hidden_states(model, text) for text in texts]
+    world = World(model, load_drafter(drafter, model), texts, hidden)
     numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
         accepted(world, draft)
     elif what == "trees":
-        trees(world, [int(one) for one in rows.split(",")], target, dictionary)
+        trees(world, [int(one) for one in rows.split(",")], dictionary)
     elif what == "merged":
         merged(world, numbers, int(lengths.split(",")[0]))
     else:
