@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,34 +70,31 @@ def main() -> None:
 @click.option("--positions", default=1_000_000)
 @click.option("--rows-per-second", default=300.0, help="prompt tokens per second")
 def print_estimate(positions: int, rows_per_second: float) -> None:
-    """Memory, disk and time for Bielik 11B."""
-    for bits in (4, 8):
-        shape = bielik(bits)
-        for head, width, rank in (
-            ("tied", 2048, None),
-            ("tied", 1024, None),
-            ("factored", 1024, 512),
-        ):
-            config = DrafterConfig(
-                hidden_size=shape.hidden_size,
-                vocabulary_size=shape.vocabulary_size,
-                width=width,
-                exit_width=width,
-                head=head,  # type: ignore[arg-type]
-                rank=rank,
-            )
-            found = estimate(shape, work_of(config, positions))
-            labelling, training = found.seconds(rows_per_second)
-            fits = [
-                f"{size} GB"
-                for size in (16, 32, 64)
-                if found.memory <= size * 2**30 * SHARE_OF_MEMORY
-            ]
-            echo(
-                f"| {bits} | {head}, {width} | {found.labelling_memory / 1e9:.1f} | "
-                f"{found.training_memory / 1e9:.1f} | {', '.join(fits) or 'none'} | "
-                f"{found.disk / 1e9:.1f} | {labelling / 3600:.1f} | {training / 3600:.1f} |"
-            )
+    """Memory, disk and time for Bielik 11B, by bits, labels and drafter."""
+    kinds: tuple[Kind, ...] = ("greedy", "generated")
+    for bits, kind, config in product((4, 8), kinds, drafters()):
+        found = estimate(bielik(bits), work_of(config, kind, positions))
+        labelling, training = found.seconds(rows_per_second)
+        usable = {size: size * 2**30 * SHARE_OF_MEMORY for size in (16, 32, 64)}
+        fits = [f"{size} GB" for size, limit in usable.items() if found.memory <= limit]
+        echo(
+            f"| {bits} | {kind} | {config.head}, {config.width} | "
+            f"{found.labelling_memory / 1e9:.1f} | {found.training_memory / 1e9:.1f} | "
+            f"{', '.join(fits)} | {found.disk / 1e9:.1f} | {labelling / 3600:.1f} | "
+            f"{training / 60:.0f} |"
+        )
+
+
+def drafters() -> list[DrafterConfig]:
+    """Two shapes for Bielik 11B: as `train-drafter` makes it, and a factored one half as wide."""
+    shape = bielik(4)
+    make = partial(
+        DrafterConfig, hidden_size=shape.hidden_size, vocabulary_size=shape.vocabulary_size
+    )
+    return [
+        make(width=2048, exit_width=2048),
+        make(width=1024, exit_width=1024, head="factored", rank=512),
+    ]
 
 
 def bielik(bits: int) -> TargetShape:
@@ -105,13 +103,13 @@ def bielik(bits: int) -> TargetShape:
     return TargetShape.from_config(config, weight_bytes=PARAMETERS * (bits + 0.5) / 8)
 
 
-def work_of(config: DrafterConfig, positions: int) -> Work:
+def work_of(config: DrafterConfig, kind: Kind, positions: int) -> Work:
     """What `train-drafter` does by default."""
     labels, fit = LabelOptions(), FitOptions()
     return Work(
         positions=positions,
         window=labels.window,
-        labelling=labels.labelling,
+        labelling=replace(labels.labelling, kind=kind),
         epochs=fit.epochs,
         batch=fit.batch,
         candidates=fit.candidates,

@@ -23,11 +23,11 @@ from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import (
     load_drafter,
-    read_drafter_config,
     save_drafter,
     target_fingerprints,
 )
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.tables.drafter_files import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.batches import Batches
 from tokalign.train.checkpoint import read_checkpoint, write_checkpoint

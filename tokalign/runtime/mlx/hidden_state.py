@@ -14,7 +14,6 @@ Models that multiply by a weight outside of a module have no such head; `docs/mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache as cache_calls
 from typing import Any
 from weakref import ref
 
@@ -134,14 +133,10 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
     def replace(module: Any) -> Any:
         if not wanted(module):
             return None
-        watched = module.__class__.__new__(_watched_class(type(module)))
+        kind: Any = type(module)
+        watched = kind.__new__(type(f"Watched{kind.__name__}", (_Watched, kind), {}))
         dict.update(watched, module)  # a module is a dict; its own `update` takes parameters only
         vars(watched).update(vars(module), _calls=calls, _original=module)
         return watched
 
     return twin_of(model, replace)
-
-
-@cache_calls
-def _watched_class(kind: Any) -> Any:
-    return type(f"Watched{kind.__name__}", (_Watched, kind), {})
