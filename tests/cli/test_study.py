@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from markup import assert_self_contained
 from places import DEMO, ROOT
+from random_drafters import random_drafter
 from studied import a_result
 
 from tokalign.cli.study import command
@@ -21,6 +22,8 @@ from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
 from tokalign.evaluate.study.protocol import PRESETS
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -165,3 +168,27 @@ def test_tasks_have_prompts_of_their_own() -> None:
         found.digests["questions"]
         != (study_prompts(PromptFiles(), PRESETS["paper"], target).digests["questions"])
     )
+
+
+@pytest.mark.slow
+def test_a_recurrent_drafter_is_a_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.evaluate.calibrate.measure_curve", briefly)
+    target: LanguageModel[TargetId] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+    save_drafter(tmp_path / "d", random_drafter(target.model), target_fingerprints(target))
+    given = ["--target", DEMO / "target", "--drafter", tmp_path / "d", "--dtype", "float32"]
+    short = ["--prompts", "1", "-m", "5", "--condition", "drafter", "--output", tmp_path / "out"]
+    result = study(*given, *short, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    rows = found["figures"]["groups"][0]["rows"]
+    assert [(row["condition"]["name"], row["condition"]["k"]) for row in rows[2:]] == [
+        ("drafter", 4),
+        ("drafter", "auto"),
+    ]
+    assert sum(row["outputs_that_differ"] for row in rows) == 0
+    assert rows[2]["passes_per_round"] > 0
+    described, target_model = found["setting"]["drafts"]["drafter"], found["setting"]["target"]
+    assert described["tokenizer"] == target_model["tokenizer"]
+    assert described["weights"] != target_model["weights"]

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import write_file
-from tokalign.cli.drafting_options import dictionary_option, dtype_option, language_option
+from tokalign.cli.drafting_options import (
+    dictionary_option,
+    drafter_option,
+    dtype_option,
+    language_option,
+)
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import (
@@ -48,6 +53,7 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
     "--draft", "--draft-model", "draft", multiple=True, metavar="NAME",
     help="A smaller model; repeatable.",
 )  # fmt: skip
+@drafter_option
 @click.option("--preset", type=click.Choice([*PRESETS]), default="quick")
 @click.option(
     "--output", type=_PATH, metavar="FOLDER",
@@ -164,6 +170,7 @@ def _study(
     output: Path,
     *,
     draft: tuple[str, ...],
+    drafter: Path | None,
     preset: str,
     prompts: int | None,
     max_tokens: int | None,
@@ -183,6 +190,7 @@ def _study(
     options = StudyOptions(
         target=target,
         draft=draft,
+        drafter=drafter,
         protocol=replace(
             protocol,
             prompts=prompts or protocol.prompts,
@@ -304,7 +312,7 @@ def _explained(
         found = list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
     known = {(one.block, one.condition) for one in found}
     wanted = [(b, c) for c in conditions for b in blocks]
-    explainers = {name: Explainer(study.bench, name) for name in loaded.pairs}
+    explainers = {name: Explainer(study.bench, name) for name in {c.draft for c in conditions}}
     with progress(len(wanted), "explaining", quiet=quiet) as advance:
         for block, condition in wanted:
             if (block, condition) not in known:

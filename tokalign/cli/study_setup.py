@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
     from tokalign.evaluate.study.result import Setting
     from tokalign.evaluate.study.run import Study
-    from tokalign.runtime.decoder import Decoder
+    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.tokenizer.tokenizer import Tokenizer
+
+DRAFTER = "drafter"
+"""The name of a recurrent drafter in conditions."""
 
 CURVES = "curves"
 """The folder of cost curves in the output."""
@@ -29,6 +33,7 @@ class StudyOptions:
 
     target: str
     draft: tuple[str, ...]
+    drafter: Path | None
     protocol: Protocol
     files: PromptFiles
     output: Path
@@ -40,7 +45,10 @@ class StudyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Models with their tables: alone, and with each draft model by its name in conditions."""
+    """Models with their tables: alone, and with each draft model by its name in conditions.
+
+    A recurrent drafter is one of the pairs, under the name `DRAFTER`.
+    """
 
     alone: Decoder
     pairs: Mapping[str, Decoder]
@@ -67,13 +75,15 @@ def load(options: StudyOptions) -> Loaded:
         dictionary=options.dictionary,
         language=options.language,
     )
-    return Loaded(
-        alone=assemble(ours, None, drafting, note=options.note),
-        pairs={
-            name: assemble(ours, draft, drafting) for name, draft in zip(names, theirs, strict=True)
-        },
-        dictionaries=_dictionary_digests(options, ours.tokenizer.fingerprint, ours.folder),
-    )
+    alone = assemble(ours, None, replace(drafting, drafter=options.drafter), note=options.note)
+    pairs = {
+        name: assemble(ours, draft, drafting) for name, draft in zip(names, theirs, strict=True)
+    }
+    if alone.drafter is not None:
+        pairs[DRAFTER] = alone
+        alone = replace(alone, drafter=None)
+    digests = _dictionary_digests(options, ours.tokenizer.fingerprint, ours.folder)
+    return Loaded(alone=alone, pairs=pairs, dictionaries=digests)
 
 
 def _short_names(drafts: Sequence[str]) -> list[str]:
@@ -81,7 +91,8 @@ def _short_names(drafts: Sequence[str]) -> list[str]:
     short = [name.rstrip("/").rpartition("/")[2] for name in drafts]
     if len(set(drafts)) < len(drafts):
         raise UsageError("the same draft model is given twice; give each --draft once")
-    return short if len(set(short)) == len(short) else list(drafts)
+    unique = len({*short, DRAFTER}) == len(short) + 1
+    return short if unique else list(drafts)
 
 
 def _dictionary_digests(options: StudyOptions, target: str, beside: Path | None) -> dict[str, str]:
@@ -96,12 +107,10 @@ def _dictionary_digests(options: StudyOptions, target: str, beside: Path | None)
 def drafts_of(loaded: Loaded) -> Drafts:
     """What there is to draft with."""
     target = loaded.alone.target.tokenizer.fingerprint
-    models = {name: pair.draft for name, pair in loaded.pairs.items()}
+    models = {name: pair.draft for name, pair in loaded.pairs.items() if pair.draft is not None}
     return Drafts(
-        models=tuple(
-            (name, draft is not None and draft.tokenizer.fingerprint == target)
-            for name, draft in models.items()
-        ),
+        models=tuple((n, draft.tokenizer.fingerprint == target) for n, draft in models.items()),
+        drafters=tuple(name for name in loaded.pairs if name not in models),
         methods=("dictionary",) if loaded.alone.drafting.dictionary is not None else (),
     )
 
@@ -109,7 +118,8 @@ def drafts_of(loaded: Loaded) -> Drafts:
 def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     """A cost curve for each draft model, from the output folder or else measured now.
 
-    The empty name is for the target alone.
+    The empty name is for the target alone. A recurrent drafter has the target's curve: what its
+    passes cost is not measured.
     """
     from tokalign.cost.curve import read_curve
     from tokalign.cost.store import store_curve
@@ -117,7 +127,8 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     from tokalign.runtime.mlx.machine import machine_of
 
     curves: dict[str, CostCurve] = {}
-    for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
+    with_draft = {name: pair for name, pair in loaded.pairs.items() if pair.draft is not None}
+    for name, decoder in (with_draft or {"": loaded.alone}).items():
         model = decoder.draft and decoder.draft.model
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
@@ -127,7 +138,8 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
             store_curve(measure_curve(decoder.target.model, model, budget=seconds), path)
             curve = read_curve(str(path))  # as it is rounded in the file
         curves[name] = curve
-    return {"": next(iter(curves.values())).without_draft(), **curves}
+    alone = next(iter(curves.values())).without_draft()
+    return dict.fromkeys(["", *loaded.pairs], alone) | curves
 
 
 def assembled(
@@ -144,11 +156,11 @@ def assembled(
     from tokalign.runtime.draft_length.knowledge import Knowledge
     from tokalign.runtime.draft_length.opening_knowledge import knowledge_from
 
-    by_draft = {id(decoder.draft): name for name, decoder in loaded.all.items()}
+    name_of = {id(_drafting_model(decoder)): name for name, decoder in loaded.all.items()}
 
     def knowledge(decoder: Decoder) -> Knowledge:
-        curve = curves[by_draft[id(decoder.draft)]]
-        return knowledge_from(curve, decoder.target.model, decoder.draft and decoder.draft.model)
+        model = _drafting_model(decoder)
+        return knowledge_from(curves[name_of[id(model)]], decoder.target.model, model)
 
     protocol = options.protocol
     bench = Bench(
@@ -164,6 +176,11 @@ def assembled(
     return Study(protocol=protocol, arms=chosen, bench=bench)
 
 
+def _drafting_model(decoder: Decoder) -> Any:
+    """The draft model's weights or the recurrent drafter; None without either."""
+    return decoder.drafter if decoder.draft is None else decoder.draft.model
+
+
 def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> Setting:
     """What the study is made on and with."""
     import platform
@@ -172,19 +189,41 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
     from tokalign.evaluate.measurements import model_fingerprint
     from tokalign.evaluate.study.result import Model, Setting
     from tokalign.evaluate.study.watch import MachineWatch, memory_gb, power_source, system_name
-    from tokalign.runtime.mlx.weights import device_name, mlx_version, number_format, weight_bytes
+    from tokalign.runtime.mlx.weights import (
+        content_fingerprint,
+        device_name,
+        mlx_version,
+        number_format,
+        weight_bytes,
+    )
 
-    def described(name: str, model: Any) -> Model:
-        dtype, bits = number_format(model.model)
+    def described(name: str, model: Any, tokenizer: Tokenizer[Any], weights: str) -> Model:
+        dtype, bits = number_format(model)
         return Model(
             name=name,
-            weights=model_fingerprint(model.folder),
-            tokenizer=model.tokenizer.fingerprint,
-            bytes=weight_bytes(model.model),
+            weights=weights,
+            tokenizer=tokenizer.fingerprint,
+            bytes=weight_bytes(model),
             bits=bits,
             dtype=dtype,
         )
 
+    def loaded_as(name: str, model: LanguageModel[Any]) -> Model:
+        assert model.folder is not None, "models of a study are loaded from folders"
+        return described(name, model.model, model.tokenizer, model_fingerprint(model.folder))
+
+    target = loaded.alone.target
+    drafts = {
+        name: loaded_as(given, pair.draft)
+        for given, (name, pair) in zip(options.draft, loaded.pairs.items(), strict=False)
+        if pair.draft is not None
+    }
+    if DRAFTER in loaded.pairs:
+        drafter: Any = loaded.pairs[DRAFTER].drafter
+        weights = content_fingerprint(drafter)[:16]
+        drafts[DRAFTER] = described(
+            str(options.drafter or DRAFTER), drafter, target.tokenizer, weights
+        )
     return Setting(
         chip=device_name(),
         system=system_name(),
@@ -195,11 +234,8 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
         tokalign=__version__,
         power=power_source(),
         energy=MachineWatch().measures_energy,
-        target=described(options.target, loaded.alone.target),
-        drafts={
-            name: described(given, decoder.draft)
-            for given, (name, decoder) in zip(options.draft, loaded.pairs.items(), strict=True)
-        },
+        target=loaded_as(options.target, target),
+        drafts=drafts,
         dictionaries=loaded.dictionaries,
         prompts=prompts.digests,
         own_prompts=options.files.own,

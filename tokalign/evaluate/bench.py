@@ -62,7 +62,8 @@ class Bench:
     """Loaded models and the prompts to decode with them.
 
     decoder: models, tables and sampling; each condition sets its own method and draft length.
-    others: decoders of the same target with other draft models, by the name in `Condition.draft`.
+    others: decoders of the same target with other draft models or with a recurrent drafter, by the
+        name in `Condition.draft`.
     prompts: by the blocks in which conditions are compared.
     conditions: of every block; or, with `chosen`, those of each block.
     knowledge: gives what the draft length controller starts with where k is `auto`; each such
@@ -163,8 +164,8 @@ class Bench:
             replace(decoder, drafting=drafting, sampler=sampler),
             self.prompts[block](decoder),
             max_tokens=max_tokens or self.max_tokens,
-            target_session=None if sessions is None else sessions.target,
-            draft_session=None if sessions is None else sessions.of(condition.draft),
+            target_session=None if sessions is None else sessions.target(condition),
+            draft_session=None if sessions is None else sessions.draft(condition),
         )
 
     def _measure(
@@ -185,18 +186,30 @@ class Bench:
 
 
 class _Sessions:
-    """One session of the target and one of each draft model, opened when it is first needed."""
+    """Sessions of the target and of each draft model, opened when they are first needed.
+
+    One session of the target is for all, but for a recurrent drafter, which reads hidden states
+    that a session has to keep.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
+        self._targets: dict[str, TargetModelSession] = {}
         self._drafts: dict[str, DraftModelSession | None] = {}
-        self.target: TargetModelSession = _with_all_sources(bench.decoder).open_target()
 
-    def of(self, name: str) -> DraftModelSession | None:
-        """The session of a draft model by its name; None if the decoder has no draft model."""
+    def target(self, condition: Condition) -> TargetModelSession:
+        """The session of the target for a condition."""
+        decoder = self._bench.decoder_of(condition)
+        name = condition.draft if decoder.drafter is not None else ""
+        if name not in self._targets:
+            self._targets[name] = _with_all_sources(decoder).open_target()
+        return self._targets[name]
+
+    def draft(self, condition: Condition) -> DraftModelSession | None:
+        """The session of a condition's draft model; None if its decoder has no draft model."""
+        name = condition.draft
         if name not in self._drafts:
-            decoder = self._bench.others[name] if name else self._bench.decoder
-            self._drafts[name] = _with_all_sources(decoder).open_draft()
+            self._drafts[name] = _with_all_sources(self._bench.decoder_of(condition)).open_draft()
         return self._drafts[name]
 
 
@@ -249,17 +262,19 @@ def conditions_of(
     *,
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
+    with_drafter: bool = False,
 ) -> list[Condition]:
     """All conditions that can be measured: plain decoding and its control, the others by length.
 
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
     `none` is the only translation; else the others are measured. A dictionary is measured if there
-    is one.
+    is one. with_drafter: whether there is a recurrent drafter, which is measured alone, too.
     """
     translations: Sequence[str] = ()
     if pair is not None:
         same = pair[0].fingerprint == pair[1].fingerprint
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
-    names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
+    drafter = ("drafter",) if with_drafter else ()
+    names = (*translations, *drafter, *dictionary, "copy", "prompt-lookup", "hybrid")
     return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

@@ -104,11 +104,13 @@ class Arm:
 class Drafts:
     """What there is to draft with.
 
-    models: for each draft model by its name, whether it has the target's tokenizer.
-    methods: that need no draft model, such as `dictionary`, besides those that are always there.
+    models: for each draft model by its name, whether it has the target's tokenizer. drafters: names
+    of recurrent drafters. methods: that need no draft model, such as `dictionary`, besides those
+    that are always there.
     """
 
     models: tuple[tuple[str, bool], ...] = ()
+    drafters: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
 
 
@@ -122,6 +124,9 @@ def arms(protocol: Protocol, drafts: Drafts) -> list[Arm]:
             found += [Arm(Condition(translation, k, name)) for k in (2, 4, "auto")]
         else:
             found += _of_one_tokenizer(name) if same_tokenizer else _of_two_tokenizers(name, quick)
+        found.append(Arm(Condition("hybrid", "auto", name), sampled=True))
+    for name in drafts.drafters:
+        found += [Arm(Condition("drafter", k, name), sampled=k == "auto") for k in (4, "auto")]
         found.append(Arm(Condition("hybrid", "auto", name), sampled=True))
     for method in (*drafts.methods, "copy"):
         found += [Arm(Condition(method, k)) for k in ((4,) if quick or tasks else (4, "auto"))]
