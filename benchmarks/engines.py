@@ -5,7 +5,8 @@
     python benchmarks/engines.py nodes             # two commands with ranks of their own
     python benchmarks/engines.py rates             # what each step costs: for docs/scale.md
 
-With `--copies N` all of them take the train corpus N times, 131 MB each. All use the shared corpora (`--shared FOLDER`, default ../shared/data next to the project) and need
+With `--copies N` all of them take the train corpus N times, 131 MB each. All use the shared corpora
+(`--shared FOLDER`, default ../shared/data next to the project) and need
 `pip install 'tokalign[cluster]'`; `equal --engine ray` needs Ray too. Tables are compared by their
 SHA-256. Seconds depend on what else the machine does; the load is printed beside them, and `rates`
 counts processor seconds.
