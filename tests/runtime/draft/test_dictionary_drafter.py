@@ -67,11 +67,21 @@ def test_a_source_expects_the_tables_chain_id_by_id(kind: str, ids: Any) -> None
     state = source.follow(ids)
     chain = table.follow(ids, 1 if kind == "backoff" else 8, p_min=0.0)
     for token, probability in zip(chain.ids, chain.probabilities, strict=True):
-        [(expected, odds)] = source.expect(state)
+        [(expected, odds), *_] = source.expect(state)
         if token != expected:  # after some ids of a continuation a context of its own matches
             break
         assert 1 / (1 + exp(-odds)) == pytest.approx(probability, abs=0.005)
         state = source.advance(state, token)
+
+
+def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_table_says() -> None:
+    table = backoff_of([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
+    [source] = dictionary_sources(table)
+    ids: Any = [1]
+    (best, surest), *others = source.expect(source.follow(ids))
+    assert ((best, surest), [token for token, _ in others]) == (table.expected(ids)[0], [3, 4])
+    for (_, offered), (_, said) in zip(others, table.expected(ids)[1:], strict=True):
+        assert offered < said < surest
 
 
 @given(ids=contexts, p_min=st.floats(0.01, 1))
