@@ -230,7 +230,7 @@ def _hash(levels: list[Level], entries: Entries, start: int) -> Hashes:
     for ids in walk_back(levels, entries.length, nodes):
         hashes = mix(hashes, ids)
     for _ in range(entries.rank):
-        hashes = mix(hashes, np.uint64(ALTERNATIVE))
+        hashes = mix(hashes, np.full(len(nodes), ALTERNATIVE, dtype=np.uint64))
     return hashes
 
 
