@@ -36,8 +36,9 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.estimate import TargetShape, Work, estimate
 from tokalign.train.held_out import accepted_counts
+from tokalign.train.labelled_corpus import LabelledCorpus, label_corpus
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.pipeline import Evaluation, LabelledCorpus, fit_drafter, label_corpus
+from tokalign.train.training import Evaluation, fit_drafter
 
 BIELIK: Mapping[str, Any] = {
     "hidden_size": 4096,
