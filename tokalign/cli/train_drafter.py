@@ -1,7 +1,7 @@
 """`tokalign train-drafter`: a recurrent drafter for a target, from a corpus.
 
-Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says what
-they will take.
+Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
+what they will take.
 """
 
 from __future__ import annotations
