@@ -126,7 +126,8 @@ RUNS_MODELS = {
     "train/fit.py",
     "train/future_ids.py",
     "train/held_out.py",
-    "train/pipeline.py",
+    "train/labelled_corpus.py",
+    "train/training.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 
