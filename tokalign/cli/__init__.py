@@ -24,6 +24,7 @@ _COMMANDS = {
     "calibrate": "Measure what passes cost on this machine.",
     "chat": "Talk with a model; every turn computes only what is new.",
     "check": "Predict from the tokenizers alone how well a pair will work.",
+    "convert-drafter": "Convert a drafter that was published with the ReDrafter paper.",
     "decode": "Generate text, faster, with exactly the target's own output.",
     "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
     "forget": "Delete everything that was learned under a name.",

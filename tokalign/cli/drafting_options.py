@@ -41,6 +41,25 @@ draft_rows_option = click.option(
     metavar="N",
     help="Have the hybrid propose N tokens in every round, whatever they cost; for experiments.",
 )
+drafter_option = click.option(
+    "--drafter",
+    type=_PATH,
+    metavar="FOLDER",
+    help="A recurrent drafter of TARGET that tokalign train-drafter trained; else one is found "
+    "beside TARGET.",
+)
+beam_width_option = click.option(
+    "--beam-width",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Propose the drafter's N best beams whole, however unlikely; for experiments.",
+)
+beam_length_option = click.option(
+    "--beam-length",
+    type=click.IntRange(1, 32),
+    metavar="N",
+    help="Tokens of each of the drafter's beams; for experiments.",
+)
 dictionary_option = click.option(
     "--dictionary",
     type=_PATH,

@@ -45,15 +45,17 @@ CORPUS = (
     click.option(
         "--labels",
         "kind",
-        type=click.Choice(["greedy", "sampled", "text"]),
+        type=click.Choice(["greedy", "sampled", "generated", "text"]),
         default="greedy",
-        help="What follows a position: the target's own ids, greedy or sampled, or the text's.",
+        help="What follows a position of the corpus: the target's own ids, greedy or sampled, or "
+        "the text's. generated: positions of texts that the target writes itself, sampled, after "
+        "openings of the corpus.",
     ),
     click.option(
         "--label-temp",
         type=click.FloatRange(0, min_open=True),
         default=0.7,
-        help="The temperature of sampled labels.",
+        help="The temperature of sampled and generated labels.",
     ),
     click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
     click.option(
@@ -248,13 +250,13 @@ class _Reporter:
 
     def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
         self._tell, self._per_step = tell, per_step
-        self._began, self._first = time.monotonic(), 0
+        self._began = time.monotonic()
 
     def __call__(self, evaluation: Evaluation) -> None:
         now = time.monotonic()
-        done = evaluation.step - self._first
-        rate, left = done / (now - self._began), evaluation.steps - evaluation.step
-        self._began, self._first = now, evaluation.step
+        rate = evaluation.steps_since / (now - self._began)
+        left = evaluation.steps - evaluation.step
+        self._began = now
         shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
         self._tell(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
@@ -340,9 +342,8 @@ def _print_estimate(
     config = _shape(given, shape.hidden_size, shape.vocabulary_size)
     work = Work(
         positions=labels.positions + labels.held_out,
-        future=labels.labelling.future,
         window=labels.window,
-        own_labels=labels.labelling.kind != "text",
+        labelling=labels.labelling,
         epochs=fit.epochs,
         batch=fit.batch,
         candidates=fit.candidates,

@@ -120,17 +120,19 @@ def conditions_of(
     *,
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
+    with_drafter: bool = False,
 ) -> list[Condition]:
     """All conditions that can be measured: plain decoding and its control, the others by length.
 
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
     `none` is the only translation; else the others are measured. A dictionary is measured if there
-    is one.
+    is one. with_drafter: whether there is a recurrent drafter, which is measured alone, too.
     """
     translations: Sequence[str] = ()
     if pair is not None:
         same = pair[0].fingerprint == pair[1].fingerprint
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
-    names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
+    drafter = ("drafter",) if with_drafter else ()
+    names = (*translations, *drafter, *dictionary, "copy", "prompt-lookup", "hybrid")
     return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

@@ -23,11 +23,11 @@ from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import (
     load_drafter,
-    read_drafter_config,
     save_drafter,
     target_fingerprints,
 )
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.tables.drafter_files import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.batches import Batches
 from tokalign.train.checkpoint import read_checkpoint, write_checkpoint
@@ -35,7 +35,7 @@ from tokalign.train.fit import Recipe, begin, make_step
 from tokalign.train.future_ids import Labeller, can_label_itself
 from tokalign.train.held_out import Acceptance, measure_acceptance
 from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
-from tokalign.train.options import FitOptions, Labelling, LabelOptions
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.windows import draw_windows
 
 
@@ -44,10 +44,12 @@ class Evaluation:
     """How good a drafter is in the middle of its training.
 
     step, steps: how far it is. loss: on the batches since the last evaluation, in nats per id.
+    steps_since: how many steps this process has made since then.
     """
 
     step: int
     steps: int
+    steps_since: int
     loss: float
     acceptance: Acceptance
     is_best: bool
@@ -89,16 +91,17 @@ def label_corpus(
     training, held_out = workspace / "labels", workspace / "held-out"
     recipe = _label_recipe(target, corpus, options)
     if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
+        count = -(-options.held_out // options.window)
+        training_windows = -(-options.positions // options.labelling.positions_of(options.window))
         with stage(2 * corpus.size, "reading the corpus") as advance:
             windows = draw_windows(
                 corpus,
                 target.tokenizer,
                 length=options.window,
-                positions=options.positions + options.held_out,
+                positions=options.window * (count + training_windows),
                 seed=options.seed,
                 progress=advance,
             )
-        count = -(-options.held_out // options.window)
         if len(windows) <= count:
             raise CorpusError(
                 f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
@@ -122,7 +125,7 @@ def fit_drafter(
     stage: Stage = silent,
     report: Callable[[Evaluation], None] = lambda _: None,
 ) -> Trained:
-    """Train a drafter on labels and write the best one into `output`.
+    """Train a drafter on labels and write the best one into `output`, in float16.
 
     report: called after every evaluation.
     Raises: as `Batches`, `save_drafter` and `read_checkpoint`.
@@ -162,6 +165,7 @@ def fit_drafter(
             evaluation = Evaluation(
                 step=state.step,
                 steps=recipe.steps,
+                steps_since=len(losses),
                 loss=sum(losses) / len(losses),
                 acceptance=acceptance,
                 is_best=not course.since_best,
@@ -173,8 +177,9 @@ def fit_drafter(
             losses.clear()
             evaluations.append(evaluation)
             report(evaluation)
-    told = read_drafter_config(best)["training"]
-    save_drafter(output, load_drafter(best, target), fingerprints, told)
+    trained = load_drafter(best, target)
+    trained.set_dtype(mx.float16)
+    save_drafter(output, trained, fingerprints, read_drafter_config(best)["training"])
     shutil.rmtree(run, ignore_errors=True)
     return Trained(
         config=config,
@@ -198,8 +203,8 @@ def _label_recipe(
 
 def _greedy(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
     """The labelling of the positions held out."""
-    own = can_label_itself(target.model)
-    return replace(options.labelling, kind="greedy" if own else "text")
+    kind: Kind = "greedy" if can_label_itself(target.model) else "text"
+    return replace(options.labelling, kind=kind)
 
 
 def _label(
@@ -210,8 +215,15 @@ def _label(
     labelling: Labelling,
     stage: Stage,
 ) -> None:
-    labeller = Labeller(target.model, labelling)
-    with stage(sum(map(len, windows)), f"labelling {folder.name}") as advance:
+    labeller = Labeller(
+        target.model,
+        labelling,
+        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.adds_bos else None,
+        stop_ids=target.stop_ids,
+    )
+    with stage(
+        sum(labelling.positions_of(len(window)) for window in windows), f"labelling {folder.name}"
+    ) as advance:
         for positions in write_labels(folder, recipe, windows, labeller.label):
             advance(positions)
 
