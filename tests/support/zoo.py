@@ -456,13 +456,13 @@ def make_model(architecture: str) -> Any:
     mx.random.seed(0)
     model = module.Model(module.ModelArgs.from_dict(arguments(architecture)))
     model.set_dtype(mx.float32)
-    model.update(tree_map_with_path(_random, model.parameters()))
+    model.update(tree_map_with_path(random_weight, model.parameters()))
     mx.eval(model.parameters())
     model.eval()
     return model
 
 
-def _random(name: str, weight: mx.array) -> mx.array:
+def random_weight(name: str, weight: mx.array) -> mx.array:
     """Matrices large enough, and embeddings small enough, that greedy output does not repeat."""
     if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
         return weight

@@ -17,8 +17,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 SOURCE = "draft"
 
 _LEAST_REACHED = 0.07
-"""Ids of a draft model's tree that are less likely to be reached, divided by the passes, are left
-out: with more passes a round costs more, so that a row more is a smaller part of it.
+"""Divided by the passes, the least probability of being reached for ids beside the likeliest chain:
+with more passes a round costs more, so that a row more is a smaller part of it.
 """
 
 
@@ -65,7 +65,7 @@ class NeuralDrafter:
         chain = translated.ids[:limit]
         if translated.tree:
             most, least = steps + self._alternatives, _LEAST_REACHED / steps
-            tree = translated.tree.likeliest(most, least=least, depth=limit)
+            tree = translated.tree.likeliest(most, least=least, depth=limit, chain=steps)
             chain = tree.first_chain.ids
         else:
             tree = self._tree(translated, chain, learned)

@@ -42,7 +42,14 @@ from tokalign.runtime.translation.exact_continuation import (
     GrownDraft,
     NothingDrafted,
 )
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node
+from tokalign.runtime.translation.growth import (
+    LEAST_NODE,
+    WIDTH,
+    Growth,
+    Node,
+    can_rank,
+    expectation,
+)
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -81,7 +88,7 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = trees and session.can_branch and self._foresees()
+        grows = trees and session.can_branch and can_rank(self._sampler)
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
@@ -113,14 +120,6 @@ class ExactTranslation:
         self._last = draft
         return draft
 
-    def _foresees(self) -> bool:
-        """Whether ids may be ranked by how probably the target chooses them.
-
-        They may not if a distribution binds them; logits processors would need each row's history.
-        """
-        sampler = self._sampler
-        return sampler is None or (sampler.shares_noise and not sampler.needs_history)
-
     def _grow(
         self,
         covers: CandidateCovers,
@@ -136,13 +135,10 @@ class ExactTranslation:
             # Longer texts may show what a doubtful cover stands for.
             roots += [node for node in covers.doubtful if not self._boundary.absorbs(node.data)]
             roots.sort(key=attrgetter("logprob"), reverse=True)
-            least, shared, expect = covers.possible * LEAST_NODE, None, None
+            least, shared = covers.possible * LEAST_NODE, None
         else:
             roots = _expected_roots(roots, covers.mass, sampler, noise)
-            least, shared, start = LEAST_NODE, self._shared, len(context.ids)
-
-            def expect(depths: Sequence[int], logits: Array) -> Array:
-                return sampler.expect(logits, positions=[start + depth for depth in depths])
+            least, shared = LEAST_NODE, self._shared
 
         growth = Growth(
             session,
@@ -152,7 +148,7 @@ class ExactTranslation:
             extend=self._translator.extend,
             least=least,
             shared=shared,
-            expect=expect,
+            expect=expectation(sampler, len(context.ids)),
         )
         # While the first of these passes runs, look at the other covers.
         covers.look()

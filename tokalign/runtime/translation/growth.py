@@ -4,6 +4,9 @@ The tree grows by draft tokens. Its rows stay in the draft model's cache after t
 committed text, each with the mask and the position that its branch gives it. Between two passes the
 host chooses the nodes that the next pass goes on after: the likeliest of the newest ones.
 `join` then turns the tree into one of target ids. Read next: `exact.py`.
+
+However unlikely, the likeliest chain is always gone on with: a target that takes the likeliest id
+agrees with a draft model's likeliest id far more often than its probability says.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from functools import partial
 from math import exp, log
 from typing import NamedTuple, TypeAlias, cast
 
-from tokalign.runtime.interfaces import DraftSession, Pending, Shortlist
+from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
 from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -68,6 +71,28 @@ Expect: TypeAlias = Callable[[Sequence[int], Array], Array]
 """Log-probabilities of target ids, given how many ids come before each row, and its logits."""
 
 
+def can_rank(sampler: DraftSampler | None) -> bool:
+    """Whether ids may be ranked by how probably the target chooses them.
+
+    They may not if a distribution binds them; logits processors would need each row's history.
+    """
+    return sampler is None or (sampler.shares_noise and not sampler.needs_history)
+
+
+def expectation(sampler: DraftSampler | None, start: int) -> Expect | None:
+    """How probably the target, drawing as `sampler` does, chooses each id; None if it draws none.
+
+    start: the position of a tree's first ids.
+    """
+    if sampler is None:
+        return None
+
+    def expect(depths: Sequence[int], logits: Array) -> Array:
+        return sampler.expect(logits, positions=[start + depth for depth in depths])
+
+    return expect
+
+
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
@@ -96,6 +121,7 @@ class Growth:
         self._least, self._shared, self._expect = log(least), shared, expect
         self._steps = steps
         self.nodes = list(roots)
+        self._end = 0  # of the likeliest chain
         chosen = self._likeliest(range(len(roots)))
         # The tokens that roots take back become the first ids of the tree: roots branch off them.
         back = max([self.nodes[index].back for index in chosen], default=0)
@@ -116,15 +142,20 @@ class Growth:
         return self.nodes
 
     def _add(self, index: int, found: Shortlist) -> None:
-        node = self.nodes[index]
+        node, on_chain = self.nodes[index], index == self._end
+        best = max(found.logprobs, default=0.0)
         for token, logprob in zip(found.ids, found.logprobs, strict=True):
-            reached = node.logprob + logprob
-            if reached >= self._least:
+            reached, goes_on_chain = node.logprob + logprob, on_chain and logprob == best
+            if goes_on_chain:
+                self._end = len(self.nodes)
+            if goes_on_chain or reached >= self._least:
                 self.nodes.append(Node(reached, index, 0, token, *self._extend(node, token)))
 
     def _likeliest(self, among: Sequence[int]) -> list[int]:
+        """The nodes to go on after: the end of the likeliest chain, then by probability."""
         going_on = [index for index in among if self.nodes[index].goes_on]
-        return sorted(going_on, key=lambda index: -self.nodes[index].logprob)[: self._width]
+        going_on.sort(key=lambda index: (index != self._end, -self.nodes[index].logprob))
+        return going_on[: self._width]
 
     def _start(
         self, chosen: Sequence[int]
@@ -178,7 +209,8 @@ def join(nodes: Sequence[Node], possible: float) -> TokenTree:
                 reached.append(0.0)
             reached[found] += max(0.0, probability) / possible
             last = found
-    kept = [i for i in _chain_first(parents, reached) if reached[i] >= LEAST_NODE]
+    chain, others = _chain_first(parents, reached)
+    kept = chain + [i for i in others if reached[i] >= LEAST_NODE]
     at = {index: new for new, index in enumerate(kept)}
     return TokenTree(
         tuple([ids[i] for i in kept]),
@@ -190,8 +222,8 @@ def join(nodes: Sequence[Node], possible: float) -> TokenTree:
     )
 
 
-def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> list[int]:
-    """All indices: the likeliest chain, then the others, the likeliest first."""
+def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> tuple[list[int], list[int]]:
+    """The indices of the likeliest chain, and the others, the likeliest first."""
     order = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
     chain, last = [], -1
     for index in order:
@@ -199,4 +231,4 @@ def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> list[int]:
             chain.append(index)
             last = index
     on_chain = set(chain)
-    return chain + [index for index in order if index not in on_chain]
+    return chain, [index for index in order if index not in on_chain]

@@ -19,6 +19,8 @@ from tokalign.runtime.translation.base import (
     Translated,
 )
 from tokalign.runtime.translation.draft_text import map_specials
+from tokalign.runtime.translation.growth import can_rank
+from tokalign.runtime.translation.token_trees import start_tree
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -37,6 +39,10 @@ class SharedIds:
     ) -> PendingDraft:
         """See `Translation`."""
         ids = cast("Sequence[DraftId]", context.ids)
+        if trees and session.can_branch and can_rank(self._sampler):
+            return start_tree(
+                context, session, ids, steps, target_of=TargetId, sampler=self._sampler
+            )
         if self._sampler is not None:
             drawn = session.draw(ids, steps, sampler=self._sampler, after=context.ids)
             return PendingDrawnDraft(drawn)
@@ -77,6 +83,16 @@ class SameTokenizer:
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, _same(token)),)
         self._seen = len(context.ids)
+        if trees and session.can_branch and can_rank(self._sampler):
+            return start_tree(
+                context,
+                session,
+                self._ids,
+                steps,
+                target_of=self._target_of,
+                shared=None if self._sampler is None else self._shared,
+                sampler=self._sampler,
+            )
         if self._sampler is not None:
             return PendingDrawnDraft(
                 session.draw(
@@ -90,8 +106,10 @@ class SameTokenizer:
         return PendingGreedyDraft(session.draft(self._ids, steps), self._translate)
 
     def _translate(self, drafted: GreedyDraft) -> Translated:
-        to_target = self._to_target
-        return Translated(tuple([to_target.get(i, TargetId(i)) for i in drafted.ids]))
+        return Translated(tuple(map(self._target_of, drafted.ids)))
+
+    def _target_of(self, token: DraftId) -> TargetId:
+        return self._to_target.get(token, TargetId(token))
 
     @cached_property
     def _shared(self) -> Intersection:
