@@ -278,7 +278,7 @@ def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3n", "mistral4", "phi"])
 def test_attention_that_does_not_read_quantized_keys_is_one_clear_error(name: str) -> None:
-    with pytest.raises(CacheError, match="cannot be quantized to 8 bits.*leave --kv-bits out"):
+    with pytest.raises(CacheError, match=r"cannot be quantized to 8 bits.*leave --kv-bits out"):
         decode_wildly(name, **QUANTIZED)
 
 
