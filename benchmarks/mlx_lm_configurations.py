@@ -27,7 +27,7 @@ from typing import Any
 
 import click
 import mlx.core as mx
-from mlx.utils import tree_map, tree_map_with_path
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.generate import speculative_generate_step as speculate_in_mlx_lm
 
@@ -45,6 +45,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 zoo = import_module("zoo")
 
+MOST_PARAMETERS = 500_000_000
+"""Larger configurations are not run."""
+
 PROMPT = [(i * 7 + 3) % 64 for i in range(12)]
 SAME, DIFFERS = "yes", "**differs**"
 
@@ -61,8 +64,13 @@ def main(tests: Path, names: tuple[str, ...], tokens: int) -> None:
     def compare(_: Any, model: Any, model_type: str, *__: Any) -> None:
         if names and model_type not in names:
             return
-        unbuildable = zoo.UNBUILDABLE.get(model_type)
-        cells = [f"not run: {unbuildable}", "", ""] if unbuildable else _cells(model, tokens)
+        size = sum(weight.size for _, weight in tree_flatten(model.parameters()))
+        if reason := zoo.UNBUILDABLE.get(model_type):
+            cells = [f"not run: {reason}", "", ""]
+        elif size > MOST_PARAMETERS:
+            cells = [f"not run: {size / 1e6:,.0f} million parameters", "", ""]
+        else:
+            cells = _cells(model, tokens)
         found["configurations"] += 1
         ways = ("wild", "copy", "mlx-lm")
         found.update(f"{way}: {cell}" for way, cell in zip(ways, cells, strict=True) if cell)

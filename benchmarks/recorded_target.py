@@ -215,7 +215,7 @@ class Recorded:
         *,
         position: int,
         ids: Any = (),
-        distributions: Any = (),
+        drawn: Any = None,
         depths: Any = None,
     ) -> tuple[Any, Any]:
         """See `interfaces.Sampler`."""

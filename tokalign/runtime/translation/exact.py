@@ -13,9 +13,10 @@ It needs three things together (`docs/lossless.md`):
 The draft model then goes on after several of the likeliest covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-Where the target takes no tree, where the draft model's cache takes none, or where ids are drawn
-from a distribution that binds them, the draft is a chain after the likeliest next target token
-(`exact_continuation.py`), and the host waits twice: for the covers, and for the whole chain.
+Where ids are accepted by the distributions that they were drawn from, the tree is drawn in a shape
+that is settled beforehand (`drawn_tree.py`). Where the target or the draft model's cache takes no
+tree, the draft is a chain after the likeliest next target token (`exact_continuation.py`), and the
+host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.drawn_tree import (
+    DrawnTree,
+    Place,
+    Shape,
+    can_draw_trees,
+    shape_of,
+)
 from tokalign.runtime.translation.exact_continuation import (
     Continuation,
     GrownDraft,
@@ -45,6 +53,7 @@ from tokalign.runtime.translation.exact_continuation import (
 from tokalign.runtime.translation.growth import (
     LEAST_NODE,
     WIDTH,
+    Branches,
     Growth,
     Node,
     can_rank,
@@ -78,7 +87,7 @@ class ExactTranslation:
         self._last: Continuation | GrownDraft | None = None  # of the round before
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         committed = context.ids
@@ -88,7 +97,8 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = trees and session.can_branch and can_rank(self._sampler)
+        branches = alternatives > 0 and session.can_branch
+        grows = branches and can_rank(self._sampler)
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
@@ -103,6 +113,9 @@ class ExactTranslation:
         if grows:
             return self._grow(covers, context, session, steps - 1, noise, counts)
         ranked, distribution = self._rank(covers, context, noise)
+        if branches and can_draw_trees(self._sampler):
+            shape = shape_of(steps, steps + alternatives)
+            return self._draw_tree(covers, ranked, distribution, shape, context, session, counts)
         cover = covers.likeliest_with(ranked[0])
         draft = Continuation(
             self._pair, self._boundary, cover, len(committed), distribution, counts
@@ -160,6 +173,42 @@ class ExactTranslation:
         draft = GrownDraft(growth, len(context.ids), possible if sampler is None else 1.0, counts)
         self._last = draft
         return draft
+
+    def _draw_tree(
+        self,
+        covers: CandidateCovers,
+        ranked: Sequence[TargetId],
+        distribution: Array | None,
+        shape: Shape,
+        context: Context,
+        session: DraftSession,
+        counts: Counter[str],
+    ) -> DrawnTree:
+        """Start the passes that draw a tree after the likeliest covers of the first drawn ids.
+
+        ranked: ids in the order in which they were drawn from `distribution`.
+        """
+        assert self._sampler is not None
+        chosen = [covers.likeliest_with(token) for token, _ in zip(ranked, shape, strict=False)]
+        branches = Branches(session, self._text.ids, max(cover.back for cover in chosen))
+        text = Place(shape, distribution=distribution)
+        for cover, below in zip(chosen, shape, strict=False):
+            going = below if cover.data else ()  # nothing follows a special token
+            row = branches.begin(cover.token, back=cover.back) if going else -1
+            text.following.append(Place(going, cover.ids, len(cover.ids), row))
+        if chosen[0].back:
+            counts["healed"] += 1
+            counts["taken_back"] += chosen[0].back
+        self._possible(covers, counts)
+        return DrawnTree(
+            branches,
+            text,
+            start=len(context.ids),
+            sampler=self._sampler,
+            target_of=self._shared.target_of,
+            shared=self._shared,
+            counts=counts,
+        )
 
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.

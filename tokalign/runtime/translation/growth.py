@@ -93,6 +93,50 @@ def expectation(sampler: DraftSampler | None, start: int) -> Expect | None:
     return expect
 
 
+class Branches:
+    """The rows of a tree of draft tokens, which lie in the draft model's cache after the text.
+
+    ids: the text that the cache holds. back: the most of its last tokens that a branch takes back;
+    they become the first ids of the tree, and branches begin after them.
+    """
+
+    def __init__(self, session: DraftSession, ids: Sequence[DraftId], back: int) -> None:
+        self._session, self._back = session, back
+        self._before = ids[: len(ids) - back]
+        self._tokens, self._parents = list(ids[len(ids) - back :]), list(range(-1, back - 1))
+        self._computed = back
+
+    def begin(self, token: DraftId, *, back: int) -> int:
+        """Add a branch after the text without its last `back` tokens. Returns: its row."""
+        return self.extend(self._back - back - 1, token)
+
+    def extend(self, row: int, token: DraftId) -> int:
+        """Add a token after that of a row. Returns: its row."""
+        self._tokens.append(token)
+        self._parents.append(row)
+        return len(self._tokens) - 1
+
+    def look(
+        self,
+        count: int,
+        shared: Intersection | None = None,
+        expect: Callable[[Array], Array] | None = None,
+    ) -> Pending[list[Shortlist]]:
+        """Start the pass over the rows added since the last one; arguments as in `branch`.
+
+        Before any row is added, it lists what follows the text.
+        """
+        tree = TokenTree(
+            cast("tuple[TargetId, ...]", tuple(self._tokens)),
+            tuple(self._parents),
+            (_SOURCE,) * len(self._tokens),
+        )
+        computed, self._computed = self._computed, len(self._tokens)
+        if not self._tokens:
+            return self._session.branch(self._before, tree, None, count, shared, expect)
+        return self._session.branch(self._before, tree, computed, count, shared, expect)
+
+
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
@@ -116,19 +160,15 @@ class Growth:
         width: int = WIDTH,
         children: int = CHILDREN,
     ) -> None:
-        self._width, self._children = width, children
-        self._session, self._extend = session, extend
+        self._width, self._children, self._extend = width, children, extend
         self._least, self._shared, self._expect = log(least), shared, expect
         self._steps = steps
         self.nodes = list(roots)
         self._end = 0  # of the likeliest chain
         chosen = self._likeliest(range(len(roots)))
-        # The tokens that roots take back become the first ids of the tree: roots branch off them.
         back = max([self.nodes[index].back for index in chosen], default=0)
-        self._before = ids[: len(ids) - back]
-        self._tokens, self._parents = list(ids[len(ids) - back :]), list(range(-1, back - 1))
-        self._back = back
-        self._row: dict[int, int] = {}  # of a node in that tree
+        self._branches = Branches(session, ids, back)
+        self._row: dict[int, int] = {}  # of a node among the branches
         self._pending = self._start(chosen)
 
     def finish(self) -> list[Node]:
@@ -164,23 +204,16 @@ class Growth:
         if not chosen or not self._steps:
             return None
         self._steps -= 1
-        computed = len(self._tokens)
+        branches = self._branches
         for index in chosen:
             node = self.nodes[index]
-            above = self._row[node.parent] if node.parent >= 0 else self._back - node.back - 1
-            self._row[index] = len(self._tokens)
-            self._tokens.append(node.token)
-            self._parents.append(above)
-        tree = TokenTree(
-            cast("tuple[TargetId, ...]", tuple(self._tokens)),
-            tuple(self._parents),
-            (_SOURCE,) * len(self._tokens),
-        )
+            if node.parent < 0:
+                self._row[index] = branches.begin(node.token, back=node.back)
+            else:
+                self._row[index] = branches.extend(self._row[node.parent], node.token)
         depths = [len(self.nodes[index].ids or ()) for index in chosen]
         expect = None if self._expect is None else partial(self._expect, depths)
-        return chosen, self._session.branch(
-            self._before, tree, computed, self._children, self._shared, expect
-        )
+        return chosen, branches.look(self._children, self._shared, expect)
 
 
 def join(nodes: Sequence[Node], possible: float) -> TokenTree:

@@ -17,7 +17,6 @@ from tokalign.runtime.translation.base import (
     Translated,
 )
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.growth import can_rank
 from tokalign.runtime.translation.token_trees import start_tree
 from tokalign.tables.alignment import Intersection
 from tokalign.tokenizer.vocabulary import TargetId
@@ -44,21 +43,23 @@ class TokenIntersection:
         self._shared = pair.with_roles(intersection)
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         self._text.follow(context.ids)
         ids, shared = self._text.ids, self._shared
-        if trees and session.can_branch and can_rank(self._sampler):
-            return start_tree(
-                context,
-                session,
-                ids,
-                steps,
-                target_of=shared.target_of,
-                shared=shared,
-                sampler=self._sampler,
-            )
+        tree = start_tree(
+            context,
+            session,
+            ids,
+            steps,
+            alternatives=alternatives,
+            target_of=shared.target_of,
+            shared=shared,
+            sampler=self._sampler,
+        )
+        if tree is not None:
+            return tree
         if self._sampler is not None:
             return PendingDrawnDraft(
                 session.draw(ids, steps, sampler=self._sampler, after=context.ids, shared=shared)

@@ -19,7 +19,6 @@ from tokalign.runtime.translation.base import (
     Translated,
 )
 from tokalign.runtime.translation.draft_text import map_specials
-from tokalign.runtime.translation.growth import can_rank
 from tokalign.runtime.translation.token_trees import start_tree
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -35,14 +34,21 @@ class SharedIds:
         self._sampler = sampler
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         ids = cast("Sequence[DraftId]", context.ids)
-        if trees and session.can_branch and can_rank(self._sampler):
-            return start_tree(
-                context, session, ids, steps, target_of=TargetId, sampler=self._sampler
-            )
+        tree = start_tree(
+            context,
+            session,
+            ids,
+            steps,
+            alternatives=alternatives,
+            target_of=TargetId,
+            sampler=self._sampler,
+        )
+        if tree is not None:
+            return tree
         if self._sampler is not None:
             drawn = session.draw(ids, steps, sampler=self._sampler, after=context.ids)
             return PendingDrawnDraft(drawn)
@@ -77,22 +83,24 @@ class SameTokenizer:
         self._seen = 0
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, _same(token)),)
         self._seen = len(context.ids)
-        if trees and session.can_branch and can_rank(self._sampler):
-            return start_tree(
-                context,
-                session,
-                self._ids,
-                steps,
-                target_of=self._target_of,
-                shared=None if self._sampler is None else self._shared,
-                sampler=self._sampler,
-            )
+        tree = start_tree(
+            context,
+            session,
+            self._ids,
+            steps,
+            alternatives=alternatives,
+            target_of=self._target_of,
+            shared=None if self._sampler is None else self._shared,
+            sampler=self._sampler,
+        )
+        if tree is not None:
+            return tree
         if self._sampler is not None:
             return PendingDrawnDraft(
                 session.draw(

@@ -1,28 +1,31 @@
 """Trees in which every draft token is one target token: no text is translated, only ids.
 
 `shared_ids.py` and `intersection.py` grow their trees with it. The first pass lists what may follow
-the text, and `growth.py` does the rest.
+the text; `growth.py` does the rest, or `drawn_tree.py` if the target accepts by distributions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
-from tokalign.runtime.translation.base import Translated
+from tokalign.runtime.translation.base import PendingDraft, Translated
+from tokalign.runtime.translation.drawn_tree import DrawnTree, Place, can_draw_trees, shape_of
 from tokalign.runtime.translation.growth import (
     TEXT,
+    Branches,
     Extend,
     Extension,
     Growth,
     Node,
+    can_rank,
     expectation,
     join,
 )
 from tokalign.tables.alignment import Intersection
-from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _ROOTS = 8
@@ -54,16 +57,33 @@ def start_tree(
     ids: Sequence[DraftId],
     steps: int,
     *,
+    alternatives: int,
     target_of: Callable[[DraftId], TargetId | None],
     shared: Intersection | None = None,
     sampler: DraftSampler | None = None,
-) -> PendingTree:
+) -> PendingDraft | None:
     """Start a tree of at most `steps` (1 or more) passes after the draft's `ids` of the context.
 
-    target_of: the target id that a draft id stands for; after one that stands for none the tree
-    ends. shared: as for `DraftSession.branch`. sampler: one that `can_rank`.
+    alternatives: as for `Translation.begin`. target_of: the target id that a draft id stands for;
+    after one that stands for none the tree ends. shared: as for `DraftSession.branch`.
+    Returns: None where only a chain is possible.
     """
-    expect = expectation(sampler, len(context.ids))
+    if not alternatives or not session.can_branch:
+        return None
+    start = len(context.ids)
+    if sampler is not None and can_draw_trees(sampler):
+        text = Place(shape_of(steps, steps + alternatives))
+        return DrawnTree(
+            Branches(session, ids, 0),
+            text,
+            start=start,
+            sampler=sampler,
+            target_of=target_of,
+            shared=shared,
+        )
+    if not can_rank(sampler):
+        return None
+    expect = expectation(sampler, start)
 
     def extend(node: Node, token: DraftId) -> Extension:
         target = target_of(token)
@@ -73,6 +93,6 @@ def start_tree(
     def grow(roots: Sequence[Node]) -> Growth:
         return Growth(session, ids, roots, steps - 1, extend=extend, shared=shared, expect=expect)
 
-    of_first = None if expect is None else lambda logits: expect([0], logits)
-    first = session.branch(ids, EMPTY_TREE, None, _ROOTS, shared, of_first)
+    of_first = None if expect is None else partial(expect, [0])
+    first = Branches(session, ids, 0).look(_ROOTS, shared, of_first)
     return PendingTree(first, grow, extend)
