@@ -17,8 +17,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 SOURCE = "draft"
 
 _LEAST_REACHED = 0.07
-"""Divided by the passes, the least probability of being reached for ids beside the likeliest chain:
-with more passes a round costs more, so that a row more is a smaller part of it.
+"""Divided by the passes, the least probability of being reached for the ids of a tree: with more
+passes a round costs more, so that a row more is a smaller part of it.
 """
 
 
@@ -70,7 +70,8 @@ class NeuralDrafter:
             tree, distributions = _cut_at(limit, translated)
         else:
             most, least = steps + self._alternatives, _LEAST_REACHED / steps
-            tree = translated.tree.likeliest(most, least=least, depth=limit, chain=steps)
+            chain_length = steps if translated.keeps_chain else 0
+            tree = translated.tree.likeliest(most, least=least, depth=limit, chain=chain_length)
             distributions = ()
         self._guessed = len(context.ids), tree.first_chain.ids
         return Proposal(

@@ -35,6 +35,7 @@ class Translated(NamedTuple):
     alternatives: other ids for the place of the first one, the likeliest first.
     distributions: as in `Proposal`.
     tree: what a draft model's tree says instead, with all probabilities; `ids` are empty then.
+    keeps_chain: propose the tree's likeliest chain however unlikely it is.
     """
 
     ids: tuple[TargetId, ...]
@@ -43,6 +44,7 @@ class Translated(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
     distributions: tuple[Array | None, ...] = ()
     tree: TokenTree = EMPTY_TREE
+    keeps_chain: bool = False
 
 
 class PendingDraft(Protocol):

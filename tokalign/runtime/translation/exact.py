@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import exp, log
+from math import log
 from operator import attrgetter, itemgetter
 
 from tokalign.runtime.context import Context
@@ -62,6 +62,13 @@ from tokalign.runtime.translation.growth import (
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+_LEAST_COVER = 0.002
+"""For a tree less likely covers are translated than for a chain, while its first pass runs.
+
+Many covers may begin with one target token: a number after a space is hundreds of Llama's tokens,
+each of which begins with one of ten digits.
+"""
 
 
 class ExactTranslation:
@@ -103,12 +110,14 @@ class ExactTranslation:
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
         kept = [ids[: len(ids) - back] for back in range(len(pending))]
-        least = min(self._search.least_cover, LEAST_NODE) if grows else self._search.least_cover
-        covers = CandidateCovers(lists.read(), least, self._translator)
+        least = self._search.least_cover
+        if grows:
+            least = min(least, _LEAST_COVER)
+        covers = CandidateCovers(lists.read(), least, self._translator, self._rules_out)
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
         if not covers.translated or self._is_ruled_out(covers):
-            self._possible(covers, counts)
+            counts["masked"] += covers.masked
             return NothingDrafted(counts)
         if grows:
             return self._grow(covers, context, session, steps - 1, noise, counts)
@@ -146,7 +155,7 @@ class ExactTranslation:
         roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
-            roots += [node for node in covers.doubtful if not self._boundary.absorbs(node.data)]
+            roots += covers.doubtful
             roots.sort(key=attrgetter("logprob"), reverse=True)
             least, shared = covers.possible * LEAST_NODE, None
         else:
@@ -166,11 +175,13 @@ class ExactTranslation:
         # While the first of these passes runs, look at the other covers.
         covers.look()
         growth.nodes += covers.nodes()[known:]
-        possible = self._possible(covers, counts)
+        counts["masked"] += covers.masked
         if roots[0].back:
             counts["healed"] += 1
             counts["taken_back"] += roots[0].back
-        draft = GrownDraft(growth, len(context.ids), possible if sampler is None else 1.0, counts)
+        draft = GrownDraft(
+            growth, len(context.ids), covers.possible if sampler is None else 1.0, counts
+        )
         self._last = draft
         return draft
 
@@ -199,7 +210,7 @@ class ExactTranslation:
         if chosen[0].back:
             counts["healed"] += 1
             counts["taken_back"] += chosen[0].back
-        self._possible(covers, counts)
+        counts["masked"] += covers.masked
         return DrawnTree(
             branches,
             text,
@@ -247,6 +258,10 @@ class ExactTranslation:
         if noise is not None:
             session.start(noise)
         return noise
+
+    def _rules_out(self, data: bytes) -> bool:
+        """Whether a text that begins with these bytes is masked."""
+        return self._search.mask and self._boundary.absorbs(data)
 
     def _is_ruled_out(self, covers: CandidateCovers) -> bool:
         """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
@@ -301,21 +316,9 @@ class ExactTranslation:
 
     def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
         """The probability of each first token, the likeliest first."""
-        possible = self._possible(covers, counts)
+        counts["masked"] += covers.masked
         ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-        return {token: mass / possible for token, mass in ranked}
-
-    def _possible(self, covers: CandidateCovers, counts: Counter[str]) -> float:
-        """The probability of everything that may follow.
-
-        Masked covers are subtracted from it, as the target has ruled them out.
-        """
-        possible = covers.possible
-        for cover in covers.doubtful:
-            if self._search.mask and self._boundary.absorbs(cover.data):
-                counts["masked"] += 1
-                possible -= exp(cover.logprob)
-        return possible
+        return {token: mass / covers.possible for token, mass in ranked}
 
     def _offer(
         self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]

@@ -5,8 +5,7 @@ committed text, each with the mask and the position that its branch gives it. Be
 host chooses the nodes that the next pass goes on after: the likeliest of the newest ones.
 `join` then turns the tree into one of target ids. Read next: `exact.py`.
 
-However unlikely, the likeliest chain is always gone on with: a target that takes the likeliest id
-agrees with a draft model's likeliest id far more often than its probability says.
+However unlikely, the likeliest chain is always gone on with, so that a tree has the draft's chain.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ class Node(NamedTuple):
 
     logprob: of the whole path. parent: index of the node before it; -1 if there is none. back: how
     many of the text's last tokens the path takes back. ids: of the path's text after the committed
-    ids, None if the text would change those. goes_on: whether a token may follow.
+    ids, None if the text would change those. goes_on: whether a token may follow. absorbed: the
+    target has ruled the text out, whatever follows it.
     """
 
     logprob: float
@@ -49,6 +49,7 @@ class Node(NamedTuple):
     data: bytes
     ids: tuple[TargetId, ...] | None
     goes_on: bool = True
+    absorbed: bool = False
 
 
 TEXT = Node(0.0, -1, 0, DraftId(0), b"", ())
@@ -61,6 +62,7 @@ class Extension(NamedTuple):
     data: bytes
     ids: tuple[TargetId, ...] | None
     goes_on: bool
+    absorbed: bool = False
 
 
 Extend: TypeAlias = Callable[[Node, DraftId], Extension]
@@ -221,12 +223,15 @@ def join(nodes: Sequence[Node], possible: float) -> TokenTree:
 
     The probability that a target id is reached is that of all nodes whose text has it on its path.
     A node counts with what its children leave of its probability, since their texts say more.
-    possible: the probability of everything that may follow the committed ids.
+    possible: the probability of everything that may follow the committed ids; what is absorbed is
+    subtracted from it.
     """
     left = [exp(node.logprob) for node in nodes]
     for node, probability in zip(nodes, left.copy(), strict=True):
-        if node.parent >= 0 and node.ids:
+        if node.parent >= 0 and (node.ids or node.absorbed):
             left[node.parent] -= probability
+        if node.absorbed:
+            possible -= probability
     ids: list[TargetId] = []
     parents: list[int] = []
     reached: list[float] = []
@@ -240,8 +245,12 @@ def join(nodes: Sequence[Node], possible: float) -> TokenTree:
                 ids.append(token)
                 parents.append(last)
                 reached.append(0.0)
-            reached[found] += max(0.0, probability) / possible
+            reached[found] += max(0.0, probability)
             last = found
+    # Where nearly all is absorbed, rounding may leave less than there is.
+    first = sum([mass for mass, parent in zip(reached, parents, strict=True) if parent < 0])
+    possible = max(possible, first)
+    reached = [mass / possible for mass in reached] if possible else reached
     chain, others = _chain_first(parents, reached)
     kept = chain + [i for i in others if reached[i] >= LEAST_NODE]
     at = {index: new for new, index in enumerate(kept)}

@@ -48,7 +48,9 @@ class PendingTree:
             Node(logprob, -1, 0, token, *self.extend(TEXT, token))
             for logprob, token in sorted(listed, reverse=True)
         ]
-        return Translated((), tree=join(self.grow(roots).finish(), 1.0))
+        # A target that takes its likeliest id agrees with the draft's more often than the draft's
+        # probability says, so that the chain is worth its rows wherever it leads.
+        return Translated((), tree=join(self.grow(roots).finish(), 1.0), keeps_chain=True)
 
 
 def start_tree(
