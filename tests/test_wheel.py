@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 from zipfile import ZipFile
 
 import pytest
@@ -33,14 +35,25 @@ class Installation(NamedTuple):
     folder: Path
     home: Path
 
-    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run a command line to its end, with nothing of the caller's environment in its way."""
+    @property
+    def command(self) -> Path:
+        """The command that was installed."""
+        return self.python.with_name("tokalign")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command sees: nothing of the caller's environment is in its way."""
         ours = ("PYTHON", "TOKALIGN", "XDG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"}
+
+    def run(self, *arguments: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command line to its end. typed: what it reads from stdin."""
         result = subprocess.run(
-            [self.python.with_name("tokalign"), *arguments],
-            env=kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"},
+            [self.command, *arguments],
+            env=self.environment,
             cwd=self.folder,
+            input=typed,
             capture_output=True,
             text=True,
             check=False,
@@ -114,8 +127,34 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     measured = ("--condition", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "-o", "csv")
     assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
 
+    chat = ("chat", *PAIR, "--num-draft-tokens", "3", "-m", "8", "--no-calibrate", "--json")
+    answers = installed.run(*chat, typed="Wisła jest\nA Odra?\n").stdout.splitlines()
+    assert [json.loads(line)["prompt_tokens"] > 0 for line in answers] == [True, True]
+    assert served(installed, "Wisła jest")["usage"]["completion_tokens"] in range(1, 9)
+
     assert list(installed.folder.iterdir()) == []
     assert installation_files(installed) == before
+
+
+def served(installed: Installation, prompt: str) -> dict[str, Any]:
+    """What `tokalign serve` answers to a prompt, before it is told to end."""
+    command = [installed.command, "serve", *PAIR, "--port", "0", "--json"]
+    with subprocess.Popen(
+        command, env=installed.environment, cwd=installed.folder, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            started = ""
+            while not started.endswith("}\n") and (line := server.stdout.readline()):
+                started += line
+            body = json.dumps({"prompt": prompt, "max_tokens": 8}).encode()
+            with urlopen(f"{json.loads(started)['url']}/v1/completions", body) as reply:
+                found: dict[str, Any] = json.load(reply)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+    return found
 
 
 def test_it_holds_what_an_index_and_a_type_checker_look_for(wheel: Path) -> None:

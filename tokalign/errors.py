@@ -55,6 +55,10 @@ class OutputError(TokalignError):
     """A full disk, or a stream that takes no more: what was to be written is not wrong."""
 
 
+class StdoutError(OutputError):
+    """Stdout takes no more, so that nothing a command still has to say can be read."""
+
+
 class VocabularyError(TokalignError):
     """A tokenizer file that is broken or of a kind tokalign does not model."""
 

@@ -26,7 +26,9 @@ _COMMANDS = {
     "check": "Predict from the tokenizers alone how well a pair will work.",
     "decode": "Generate text, faster, with exactly the target's own output.",
     "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
+    "forget": "Delete everything that was learned under a name.",
     "inspect": "Show what is in a table file.",
+    "learn": "Make a private dictionary of your own documents.",
     "project": "Estimate the speed-up of recorded drafts under any cost curve.",
     "pull": "Fetch the tables of a model or of a repository of tables.",
     "push": "Put tables into a repository, beside a model or by themselves.",
@@ -34,6 +36,7 @@ _COMMANDS = {
     "report": "Show how each token of a run came about, as a page.",
     "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",
+    "train-drafter": "Train a small drafter that continues from the target's hidden state.",
     "verify": "Check a table file byte for byte.",
 }
 

@@ -27,7 +27,7 @@ from tokalign.cli.entries import Entries, history_file, open_entries
 from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
 from tokalign.cli.output import note, progress, quiet_option
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
-from tokalign.errors import ContextLengthError, TokalignError, UsageError
+from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.conversation import Conversation
@@ -159,6 +159,8 @@ class Chat:
                     self._dialogue.ask(entry)
                     self._retries = 0
                     self._answer()
+            except StdoutError:
+                raise
             except TokalignError as error:
                 self._tell(f"tokalign: {error}")
 

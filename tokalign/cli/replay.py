@@ -100,7 +100,7 @@ def command(
     tell(resolved.description)
     [model] = load_models([draft], dtype=dtype, note=tell)
     pair = Pair(resolved.tokenizer, model.tokenizer)
-    drafting = choose_drafting(pair.target, pair.draft, options, beside=model.folder, note=tell)
+    drafting = choose_drafting(pair.target, pair.draft, options, beside=resolved.folder, note=tell)
     session, encoded = DraftModelSession(model.model), pair.target.encode_batch(texts)
     keep_loaded()
 

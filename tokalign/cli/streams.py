@@ -13,7 +13,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
-from tokalign.errors import OutputError
+from tokalign.errors import StdoutError
 
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without line feed and tab, DEL, C1
@@ -47,7 +47,7 @@ def for_stdout(text: str) -> str:
 
 
 def write(text: str) -> None:
-    """Write `text` on stdout as it is, at once. Raises: OutputError."""
+    """Write `text` on stdout as it is, at once. Raises: StdoutError."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -61,11 +61,11 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def unwritten(error: OSError) -> OutputError:
+def unwritten(error: OSError) -> StdoutError:
     """The error that says why stdout takes no more."""
     if isinstance(error, BrokenPipeError):
-        return OutputError("stdout was closed by its reader before everything was written")
-    return OutputError(
+        return StdoutError("stdout was closed by its reader before everything was written")
+    return StdoutError(
         f"stdout cannot be written ({error.strerror or error}); "
         "give it a file on a disk with room, or leave it open"
     )

@@ -208,11 +208,14 @@ class Decoder:
         return Prompt(target=[*(after or ()), *encode_rest(tokenizer, text)])
 
     def continuing(self, cache: PromptCache) -> Decoder:
-        """This decoder with the cache options that a prompt cache was written with.
+        """This decoder with the options of a prompt cache, and its logit store to draft from.
 
-        Raises: UsageError if other ones are asked for.
+        Raises: UsageError if other options of caches are asked for.
         """
-        return replace(self, cache=cache.fitting(self.cache))
+        drafting = self.drafting
+        if cache.logits is not None:
+            drafting = replace(drafting, logits=cache.logits)
+        return replace(self, cache=cache.fitting(self.cache), drafting=drafting)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False

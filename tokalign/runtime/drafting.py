@@ -30,6 +30,7 @@ from tokalign.runtime.draft.recycling import (
 )
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
+from tokalign.runtime.draft_length.decision import MAX_IDS
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.methods import (
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
 
-_MOST_PROPOSED = 16
+_MOST_PROPOSED = MAX_IDS
 """Proposal cap for drafters that weigh the cost of a row."""
 
 

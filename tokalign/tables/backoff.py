@@ -139,6 +139,12 @@ class BackoffTable:
         """The number of different predictions (an id with a probability)."""
         return len(self._ids)
 
+    @property
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Fingerprints, numbers, ids and probabilities, in place; see the class."""
+        fingerprints, numbers = np.asarray(self._fingerprints), np.asarray(self._numbers)
+        return fingerprints, numbers, np.asarray(self._ids), np.asarray(self._probabilities)
+
     def predict(self, suffix: Sequence[TargetId]) -> tuple[TargetId, float] | None:
         """The most probable next id and its probability; None if no suffix is stored.
 

@@ -2,9 +2,9 @@
 
 A fine-tune under any name finds the tables of its tokenizer. Folders are searched in this order:
 the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
-folder, where `tokalign build` writes; and the tables that come with tokalign. After each of the
-two in the middle come the tables that `tokalign pull` put there. A folder is searched together with
-the folders in it.
+folder, where `tokalign build` writes; the user's own documents, as `tokalign learn` has them; and
+the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder come the
+tables that `tokalign pull` put there. A folder is searched together with the folders in it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ def pulled_folder() -> Path:
     What the user has built thus comes before what others have made.
     """
     return table_folder() / _PULLED
+
+
+def learned_folder() -> Path:
+    """Where `tokalign learn` keeps what it made of the user's documents: the user's data folder.
+
+    $TOKALIGN_TABLES does not move it, because that folder may be shared with others.
+    """
+    return _user_data() / "learned"
 
 
 def table_files(folder: Path, kind: str) -> list[Path]:
@@ -77,7 +85,8 @@ def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
     """Table files by their names, folder by folder."""
     own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
     theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
-    folders = [*([] if beside is None else [beside]), *theirs, shipped(TABLES)]
+    before = [] if beside is None else [beside]
+    folders = [*before, *theirs, learned_folder(), shipped(TABLES)]
     for folder in dict.fromkeys(folders):
         yield from table_files(folder, kind)
 
@@ -92,4 +101,8 @@ def _named_folder() -> Path | None:
 
 
 def _user_folder() -> Path:
-    return user_data_path("tokalign", appauthor=False) / "tables"
+    return _user_data() / "tables"
+
+
+def _user_data() -> Path:
+    return user_data_path("tokalign", appauthor=False)

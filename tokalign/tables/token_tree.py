@@ -109,22 +109,6 @@ class TokenTree:
         """The same ids, all of them guessed by `source`."""
         return replace(self, sources=(source,) * len(self.ids))
 
-    def with_roots_of(self, other: TokenTree) -> TokenTree:
-        """This tree and, as further alternatives for its first id, the other roots of `other`.
-
-        Nothing is added to an empty tree, nor where either lacks probabilities.
-        """
-        if not self.probabilities or not other.probabilities:
-            return self
-        own = {self.ids[i] for i, parent in enumerate(self.parents) if parent == -1}
-        new = [i for i, p in enumerate(other.parents) if p == -1 and other.ids[i] not in own]
-        return TokenTree(
-            (*self.ids, *[other.ids[i] for i in new]),
-            (*self.parents, *[-1] * len(new)),
-            (*self.sources, *[other.sources[i] for i in new]),
-            (*self.probabilities, *[other.probabilities[i] for i in new]),
-        )
-
     @property
     def depths(self) -> list[int]:
         """How many ids lead to each id, itself included: 1 for a root."""

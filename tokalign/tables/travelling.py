@@ -71,11 +71,17 @@ def push_tables(
     the repository, where tables are found beside a model.
     Returns: the repository, and the tables with their paths in it.
     Raises: BundleError or MissingAssetError for a table that cannot be used, UsageError for names
-    that cannot be found again; as `hub.upload_files`.
+    that cannot be found again and for what `tokalign learn` made; as `hub.upload_files`.
     """
     if "/" in folder or folder.startswith("."):
         raise UsageError(f"--folder {folder} is not the name of a folder at the top level")
     tables = [_verified(file, f"{folder}/{file.name}", shown_path(file)) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        if any(text.get("private") for text in table.bundle.corpus.get("files", [])):
+            raise UsageError(
+                f"{shown_path(file)} was learned from private documents and is not pushed; build "
+                "a table to share from a corpus, with: tokalign build"
+            )
     names = [table.name for table in tables]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(

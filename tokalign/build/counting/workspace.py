@@ -20,6 +20,9 @@ import msgpack  # type: ignore[import-untyped]
 from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
 from tokalign.errors import UsageError
 
+RECORD = ".record"
+"""How the names of small files end that only name others; alone they are nothing to resume from."""
+
 _LOCK = "lock"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
 
@@ -57,7 +60,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         except GeneratorExit:
             _delete(folder, made)
         except BaseException:
-            if all(path.name == _LOCK for path in folder.iterdir()):
+            if all(path.name == _LOCK or path.suffix == RECORD for path in folder.iterdir()):
                 _delete(folder, made)
             raise
         else:

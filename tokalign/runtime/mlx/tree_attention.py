@@ -2,8 +2,7 @@
 
 An mlx-lm model takes rows as one sequence. Two things make a tree of them: the mask that the cache
 hands to attention, and the rotary positions. The mask is set on the session's own cache. The
-positions are set in a *twin* of the model: other module objects that share all weights. So a model
-that several sessions use at once is never changed, and no model's source is touched.
+positions are set in a *twin* of the model (`twin.py`), so that the model itself is never changed.
 `mx.fast.rope` takes an offset per batch item and not per row, so rows are moved to the batch axis.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from functools import cache as cache_calls
 from inspect import signature
 from typing import Any, NamedTuple
@@ -24,6 +22,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.twin import twin_of
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -54,14 +53,11 @@ class RowRope(nn.Module):  # type: ignore[misc]
 
 
 class TreeModel:
-    """A model for passes over trees, of one session. It shares the weights of `model`.
-
-    Making one copies module objects, not arrays: 4 ms for 650 modules.
-    """
+    """A model for passes over trees, of one session. It shares the weights of `model`."""
 
     def __init__(self, model: Any) -> None:
         self._positions = RowPositions()
-        self._twin = twin_of(model, self._positions)
+        self._twin = with_row_positions(model, self._positions)
 
     @contextmanager
     def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree) -> Iterator[Any]:
@@ -158,29 +154,13 @@ def _moved(part: Any, source: Array, target: Array, rows: int) -> Any:
     return mx.slice_update(part, moving, target, (2,))
 
 
-def twin_of(model: Any, positions: RowPositions) -> Any:
-    """Other module objects with the weights of `model`, whose rotary embeddings read `positions`.
+def with_row_positions(model: Any, positions: RowPositions) -> Any:
+    """A twin of `model` whose rotary embeddings read `positions`."""
 
-    A module met twice is copied once.
-    """
-    return _twin(model, positions, {})
+    def replace(module: Any) -> Any:
+        return RowRope(module, positions) if _is_rope(type(module).__call__) else None
 
-
-def _twin(value: Any, positions: RowPositions, made: dict[int, Any]) -> Any:
-    if id(value) not in made:
-        if isinstance(value, nn.Module) and _is_rope(type(value).__call__):
-            made[id(value)] = RowRope(value, positions)
-        elif isinstance(value, nn.Module):
-            made[id(value)] = twin = copy(value)
-            for name, child in value.items():  # a module is a dict of its arrays and modules
-                twin[name] = _twin(child, positions, made)
-        elif type(value) in (list, tuple):
-            made[id(value)] = type(value)([_twin(child, positions, made) for child in value])
-        elif isinstance(value, dict):
-            made[id(value)] = {k: _twin(child, positions, made) for k, child in value.items()}
-        else:
-            return value
-    return made[id(value)]
+    return twin_of(model, replace)
 
 
 @cache_calls

@@ -18,7 +18,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
-from tokalign.runtime.mlx.tree_attention import BRANCHING, RowPositions, twin_of
+from tokalign.runtime.mlx.tree_attention import BRANCHING, RowPositions, with_row_positions
 from tokalign.runtime.proposal import Array
 
 _ROWS = 3
@@ -92,7 +92,7 @@ def _takes_trees(model: Any) -> bool:
         if not _can_hold_trees(layers):
             return False
         traced = [_traced(layer, log) for layer in layers]
-        logits = twin_of(model, positions)(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
+        logits = with_row_positions(model, positions)(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
         return log.masks > 0 and not (log.arrays and bool(mx.isnan(logits).any()))
     except Exception:  # whatever a model raises when it calculates with what is no number
         return False

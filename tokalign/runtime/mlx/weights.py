@@ -108,11 +108,24 @@ def content_fingerprint(model: Any) -> str:
     of the weights that it changes at all.
     """
     digest = sha256(weights_fingerprint(model).encode())
+    for name, _, values in sampled_values(model):
+        digest.update(name.encode() + repr(values).encode())
+    return digest.hexdigest()
+
+
+def sampled_values(
+    model: Any, dtype: Any = None
+) -> Iterator[tuple[str, tuple[int, ...], list[Any]]]:
+    """Name, shape and up to 64 evenly spaced values of every weight, sorted by names.
+
+    dtype: floating-point values are rounded to this number format first.
+    """
     for name, weight in sorted(tree_flatten(model.parameters())):
         flat = weight.reshape(-1)
-        step = max(1, flat.size // 64)
-        digest.update(name.encode() + repr(flat[::step][:64].tolist()).encode())
-    return digest.hexdigest()
+        values = flat[:: max(1, flat.size // 64)][:64]
+        if dtype is not None and mx.issubdtype(values.dtype, mx.floating):
+            values = values.astype(dtype)
+        yield name, weight.shape, values.tolist()
 
 
 def weight_bytes(model: Any) -> int:

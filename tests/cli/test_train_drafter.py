@@ -1,0 +1,133 @@
+"""`tokalign train-drafter`: a folder that loads, killed or not; an estimate; and its errors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from polish import SENTENCES
+from random_models import write_model
+
+from tokalign.cli.train_drafter import command
+from tokalign.errors import CorpusError, IncompatibleError, UsageError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import load_drafter, read_drafter_config
+
+SMALL = ["--positions=600", "--held-out=64", "--window=32", "--width=32", "--candidates=0"]
+QUICK = ["--batch=64", "--epochs=40", "--learning-rate=0.01", "--evaluations=20"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("m") / "target", vocabulary_size=340)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("c") / "text.txt"
+    path.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
+    return path
+
+
+def arguments(target: Path, corpus: Path, output: Path, *more: str) -> list[str]:
+    given = ["--target", str(target), "--corpus", str(corpus), "--output", str(output)]
+    return [*given, *SMALL, *QUICK, *more]
+
+
+def run(target: Path, corpus: Path, output: Path, *more: str) -> Result:
+    return CliRunner().invoke(
+        command, arguments(target, corpus, output, *more), catch_exceptions=False
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    target: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Result]:
+    output = tmp_path_factory.mktemp("d") / "drafter"
+    return output, run(target, corpus, output, "--json")
+
+
+def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, Result]) -> None:
+    output, result = trained
+    model: LanguageModel[Any] = LanguageModel.from_folder(target)
+    found = json.loads(result.stdout)
+    assert load_drafter(output, model).config.parameters == found["parameters"]
+    told = read_drafter_config(output)["training"]
+    assert sum(told["accepted_by_depth"]) == pytest.approx(found["accepted_per_round"], abs=1e-3)
+    assert found["accepted_per_round"] > 0.1
+    assert (output.parent / "drafter.training" / "labels" / "hidden.f16").is_file()
+
+
+def test_it_tells_how_far_it_is(trained: tuple[Path, Result]) -> None:
+    lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]
+    assert len(lines) >= 5
+    assert all("accepted per round" in line and "positions/s" in line for line in lines)
+    assert lines[-1].endswith("min left")
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_resumed_by_the_same_command(
+    target: Path, corpus: Path, trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    given = arguments(target, corpus, tmp_path / "drafter")
+    program = [sys.executable, "-m", "tokalign", "train-drafter", *given]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step "):
+                process.kill()
+                break
+    assert process.returncode == -signal.SIGKILL
+    assert list((tmp_path / "drafter").iterdir()) == []
+    run(target, corpus, tmp_path / "drafter")
+    assert contents(tmp_path / "drafter") == contents(trained[0])
+
+
+def test_other_labels_in_the_workspace_are_refused(
+    target: Path, corpus: Path, trained: tuple[Path, Result]
+) -> None:
+    with pytest.raises(IncompatibleError, match="labelling"):
+        run(target, corpus, trained[0], "--labels", "text")
+
+
+def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
+    target: Path, corpus: Path, tmp_path: Path
+) -> None:
+    more = ("--dry-run", "--memory", "1G", "--rows-per-second", "1000", "--json")
+    found = json.loads(run(target, corpus, tmp_path / "drafter", *more).stdout)
+    assert found["rows_of_the_target"] == 5 * 664
+    assert found["labelling_minutes"] == round(5 * 664 / 1000 / 60, 1)
+    assert found["fits"]
+    assert not json.loads(run(target, corpus, tmp_path / "d", *more, "--memory", "1M").stdout)[
+        "fits"
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Path) -> None:
+    given = ["--target", str(target), "--output", str(tmp_path / "drafter")]
+    with pytest.raises(UsageError, match="--corpus"):
+        CliRunner().invoke(command, given, catch_exceptions=False)
+    assert not CliRunner().invoke(command, [*given, "--dry-run"], catch_exceptions=False).exit_code
+
+
+def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--candidates"):
+        run(target, corpus, tmp_path / "drafter", "--candidates", "64")
+    with pytest.raises(CorpusError):
+        run(target, tmp_path / "none.txt", tmp_path / "drafter")
+    with pytest.raises(UsageError, match="cannot be written"):
+        run(target, corpus, corpus / "drafter")
+    with pytest.raises(CorpusError, match="held out"):
+        run(target, corpus, tmp_path / "drafter", "--held-out", "1000000")

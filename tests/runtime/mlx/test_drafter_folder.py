@@ -1,0 +1,203 @@
+"""Drafter folders: what was written is read, and whatever does not fit is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_flatten
+from random_models import random_model, write_model
+
+from tokalign.errors import (
+    BundleError,
+    FingerprintError,
+    IncompatibleError,
+    MissingAssetError,
+    TokalignError,
+    UsageError,
+)
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
+    folder = write_model(tmp_path_factory.mktemp("m") / "model", vocabulary_size=340)
+    return LanguageModel.from_folder(folder)
+
+
+def made(target: LanguageModel[Any], seed: int = 1) -> RecurrentDrafter:
+    ends = TargetEnds.of(target.model)
+    mx.random.seed(seed)
+    config = DrafterConfig(
+        hidden_size=ends.hidden_size, vocabulary_size=ends.vocabulary_size, width=24, exit_width=16
+    )
+    return RecurrentDrafter(config, ends)
+
+
+def saved(folder: Path, target: LanguageModel[Any], seed: int = 1) -> Path:
+    save_drafter(folder, made(target, seed), target_fingerprints(target), {"positions": 12})
+    return folder
+
+
+def weights_of(drafter: RecurrentDrafter) -> list[tuple[str, Any]]:
+    return [(name, value.tolist()) for name, value in tree_flatten(drafter.parameters())]
+
+
+def test_what_was_written_is_read(target: LanguageModel[Any], tmp_path: Path) -> None:
+    found = load_drafter(saved(tmp_path / "a" / "drafter", target), target)
+    assert found.config == made(target).config
+    assert weights_of(found) == weights_of(made(target))
+
+
+def test_equal_drafters_are_equal_files(target: LanguageModel[Any], tmp_path: Path) -> None:
+    one, two = (saved(tmp_path / name, target) for name in "ab")
+    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, two)]
+    assert files[0] == files[1]
+
+
+def test_a_folder_is_written_again_and_keeps_one_drafter(
+    target: LanguageModel[Any], tmp_path: Path
+) -> None:
+    folder = saved(saved(tmp_path, target, seed=1), target, seed=2)
+    assert weights_of(load_drafter(folder, target)) == weights_of(made(target, 2))
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_an_interrupted_writing_leaves_the_old_drafter(
+    target: LanguageModel[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = saved(tmp_path, target, seed=1)
+    monkeypatch.setattr("tokalign.runtime.mlx.drafter_folder.write_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        saved(folder, target, seed=2)
+    assert weights_of(load_drafter(folder, target)) == weights_of(made(target, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_number_format_of_the_target_does_not_matter(
+    target: LanguageModel[Any], tmp_path: Path, dtype: str
+) -> None:
+    assert target.folder is not None
+    other: LanguageModel[Any] = LanguageModel.from_folder(target.folder, dtype=dtype)
+    if dtype != "bfloat16":  # it has fewer digits than the float16 of the weights
+        load_drafter(saved(tmp_path, target), other)
+    drafter = made(other)
+    _, logits = drafter.step(drafter.initial_state(mx.zeros((1, 32))), mx.array([3]))
+    assert logits.dtype == getattr(mx, dtype)
+
+
+def test_a_drafter_of_another_model_is_refused(target: LanguageModel[Any], tmp_path: Path) -> None:
+    folder = saved(tmp_path, target)
+    other = random_model(1, vocabulary=len(target.tokenizer.vocabulary))
+    with pytest.raises(IncompatibleError, match="another model"):
+        load_drafter(folder, replace(target, model=other))
+    assert target.folder is not None
+    quantized: LanguageModel[Any] = LanguageModel.from_folder(target.folder)
+    nn.quantize(quantized.model, group_size=32, bits=8, class_predicate=_can_be_quantized)
+    with pytest.raises(IncompatibleError, match="quantization"):
+        load_drafter(folder, quantized)
+
+
+def _can_be_quantized(_: str, layer: Any) -> bool:
+    return hasattr(layer, "to_quantized") and layer.weight.shape[-1] % 32 == 0
+
+
+def test_a_drafter_of_another_tokenizer_is_refused(
+    target: LanguageModel[Any], tmp_path: Path
+) -> None:
+    other = write_model(tmp_path / "other", vocabulary_size=350)
+    folder = saved(tmp_path / "drafter", target)
+    with pytest.raises(FingerprintError, match="train-drafter"):
+        load_drafter(folder, LanguageModel.from_folder(other))
+
+
+def weights_path(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def flip(folder: Path) -> None:
+    data = bytearray(weights_path(folder).read_bytes())
+    data[-5] ^= 1
+    weights_path(folder).write_bytes(bytes(data))
+
+
+def truncate(folder: Path) -> None:
+    weights_path(folder).write_bytes(weights_path(folder).read_bytes()[:-100])
+
+
+def remove(folder: Path) -> None:
+    weights_path(folder).unlink()
+
+
+def change(**fields: Any) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | fields), "utf-8")
+
+    return changed
+
+
+def reshape(folder: Path) -> None:
+    shape = json.loads((folder / "config.json").read_text("utf-8"))["drafter"]
+    change(drafter=shape | {"width": 25})(folder)
+
+
+def cut_config(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_bytes(path.read_bytes()[:80])
+
+
+def remove_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "said"),
+    [
+        (flip, BundleError, "what was written"),
+        (truncate, BundleError, "what was written"),
+        (remove, BundleError, "are not there"),
+        (reshape, BundleError, "damaged"),
+        (cut_config, BundleError, "no JSON"),
+        (remove_config, MissingAssetError, "there is no drafter"),
+        (change(format="a model"), BundleError, "holds no drafter"),
+        (change(version=2), BundleError, "format version 2"),
+        (change(drafter=3), BundleError, "'drafter'"),
+        (change(drafter={"depth": 3}), BundleError, "damaged"),
+        (change(weights="../model.safetensors"), BundleError, "are not there"),
+        (change(target={}), FingerprintError, "was built for tokenizer"),
+    ],
+)
+def test_whatever_is_harmed_is_refused_in_one_line(
+    target: LanguageModel[Any],
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    error: type[TokalignError],
+    said: str,
+) -> None:
+    folder = saved(tmp_path, target)
+    harm(folder)
+    with pytest.raises(error, match=said) as refused:
+        load_drafter(folder, target)
+    assert "\n" not in str(refused.value)
+    assert "tokalign train-drafter" in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    target: LanguageModel[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x", "utf-8")
+    with pytest.raises(UsageError, match="cannot be written"):
+        saved(tmp_path / "file" / "drafter", target)

@@ -1,0 +1,129 @@
+"""The drafter's network: the paper's equations in NumPy, its sizes, and the ends it borrows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from numpy.typing import NDArray
+from random_models import random_model
+
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+
+SHAPES: list[dict[str, Any]] = [
+    {"width": 24, "exit_width": 20},
+    {"width": 24, "exit_width": 32, "blocks": 0},
+    {"width": 24, "exit_width": 56},
+    {"width": 40, "exit_width": 16, "head": "factored", "rank": 8},
+    {"width": 32, "exit_width": 64, "head": "full", "blocks": 3},
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return random_model(vocabulary=96, heads=1)
+
+
+def made(model: Any, shape: dict[str, Any]) -> RecurrentDrafter:
+    ends = TargetEnds.of(model)
+    sizes = {"hidden_size": ends.hidden_size, "vocabulary_size": ends.vocabulary_size}
+    mx.random.seed(5)
+    return RecurrentDrafter(DrafterConfig(**sizes, **shape), ends)
+
+
+def silu(x: NDArray[Any]) -> NDArray[Any]:
+    return x / (1 + np.exp(-x))
+
+
+def by_hand(
+    drafter: RecurrentDrafter, model: Any, hidden: NDArray[Any], ids: list[int]
+) -> NDArray[Any]:
+    """Logits f[len(ids), V]: the equations of section 3.1, one id after another, in float64."""
+    w = {name: np.array(value, np.float64) for name, value in tree_flatten(drafter.parameters())}
+    embedding = np.array(model.model.embed_tokens.weight, np.float64)
+    out = embedding if "lm_head" not in model else np.array(model.lm_head.weight, np.float64)
+    s, rows = np.zeros(drafter.config.width), []
+    for token in ids:
+        s = silu(w["rnn_u.weight"] @ s + w["rnn_u.bias"] + w["rnn_w.weight"] @ embedding[token])
+        g = np.concatenate([hidden, s])
+        if "entry_h.weight" in w:
+            g = np.hstack([w["entry_h.weight"], w["entry_s.weight"]]) @ g + w["entry_h.bias"]
+        for i in range(drafter.config.blocks):
+            name = f"blocks.{i}.linear"
+            g = g + silu(w[f"{name}.weight"] @ g + w[f"{name}.bias"])
+        for i in range(len(drafter.head)):
+            g = w[f"head.{i}.weight"] @ g
+        rows.append(out @ g if drafter.config.head == "tied" else g)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_equations_of_the_paper(model: Any, shape: dict[str, Any]) -> None:
+    drafter, ids = made(model, shape), [3, 95, 3, 17]
+    hidden = mx.random.normal((2, drafter.config.hidden_size))
+    state, rows = drafter.initial_state(hidden), []
+    for token in ids:
+        state, logits = drafter.step(state, mx.array([token, 8]))
+        rows.append(logits[0])
+    expected = by_hand(drafter, model, np.array(hidden[0], np.float64), ids)
+    assert np.allclose(np.array(mx.stack(rows)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_its_parameters_are_counted_and_the_ends_are_not_among_them(
+    model: Any, shape: dict[str, Any]
+) -> None:
+    drafter = made(model, shape)
+    assert sum(w.size for _, w in tree_flatten(drafter.parameters())) == drafter.config.parameters
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beams_of_a_round_share_its_context(model: Any, shape: dict[str, Any]) -> None:
+    drafter = made(model, shape)
+    hidden, ids = mx.random.normal((1, drafter.config.hidden_size)), mx.array([4, 5, 6])
+    state, shared = drafter.step(drafter.initial_state(hidden), ids)
+    _, alone = drafter.step(drafter.initial_state(mx.repeat(hidden, 3, axis=0)), ids)
+    assert state.context.shape[0] == 1
+    assert mx.allclose(shared, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_ends_may_be_quantized(shape: dict[str, Any]) -> None:
+    model = random_model.__wrapped__(vocabulary=96, heads=1)  # the cached one is shared
+    full = made(model, shape)
+    ends = {id(layer) for layer in (model.model.embed_tokens, model.lm_head)}
+    nn.quantize(model, group_size=32, bits=8, class_predicate=lambda _, layer: id(layer) in ends)
+    drafter = RecurrentDrafter(full.config, TargetEnds.of(model))
+    drafter.update(full.parameters())
+    hidden = mx.random.normal((2, full.config.hidden_size))
+    _, expected = full.step(full.initial_state(hidden), mx.array([4, 5]))
+    _, found = drafter.step(drafter.initial_state(hidden), mx.array([4, 5]))
+    spread = float(mx.std(expected))
+    assert 0 < float(mx.max(mx.abs(found - expected))) < 0.2 * spread
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"width": 0},
+        {"blocks": -1},
+        {"head": "none"},
+        {"head": "factored"},
+        {"rank": 8},
+        {"exit_width": 1.5},
+    ],
+)
+def test_a_shape_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    shape = {"hidden_size": 8, "vocabulary_size": 9, "width": 8, "exit_width": 8}
+    with pytest.raises(ValueError):
+        DrafterConfig(**(shape | wrong))
+
+
+def test_another_target_s_ends_are_refused(model: Any) -> None:
+    config = DrafterConfig(hidden_size=8, vocabulary_size=96, width=8, exit_width=8)
+    with pytest.raises(ValueError, match="H, V"):
+        RecurrentDrafter(config, TargetEnds.of(model))

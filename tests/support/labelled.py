@@ -1,0 +1,42 @@
+"""Labels and drafters for tests of training, made of random models in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from random_models import random_model
+
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.train.future_ids import Labeller
+from tokalign.train.labels import Labels
+from tokalign.train.options import Labelling
+
+
+def small_config(model: Any, width: int = 16) -> DrafterConfig:
+    ends = TargetEnds.of(model)
+    return DrafterConfig(
+        hidden_size=ends.hidden_size,
+        vocabulary_size=ends.vocabulary_size,
+        width=width,
+        exit_width=24,
+        blocks=1,
+    )
+
+
+def small_drafter(seed: int = 0) -> RecurrentDrafter:
+    """A drafter of `random_model()`."""
+    mx.random.seed(seed)
+    return RecurrentDrafter(small_config(random_model()), TargetEnds.of(random_model()))
+
+
+def random_labels(windows: int = 4, length: int = 24, **labelling: Any) -> Labels:
+    """What `random_model()` says of random ids."""
+    labeller = Labeller(random_model(), Labelling(**labelling))
+    drawn = np.random.default_rng(3).integers(0, 96, (windows, length)).tolist()
+    found = [labeller.label(window, number) for number, window in enumerate(drawn)]
+    return Labels(
+        np.concatenate([labels.hidden for labels in found]),
+        np.concatenate([labels.ids for labels in found]),
+    )

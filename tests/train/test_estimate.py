@@ -1,0 +1,86 @@
+"""The estimate: close to what a pass and a step really hold, and known for the 11B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from places import DEMO
+
+from tokalign.errors import BundleError
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.weights import load_weights
+from tokalign.train.batches import Batches
+from tokalign.train.estimate import TargetShape, Work, estimate
+from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.future_ids import Labeller
+from tokalign.train.options import Labelling
+
+CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
+WORK: dict[str, Any] = {
+    "positions": 128,
+    "future": 5,
+    "window": 128,
+    "own_labels": True,
+    "epochs": 1,
+    "batch": 128,
+    "candidates": 2048,
+    "drafter_parameters": CONFIG.parameters,
+    "exit_width": CONFIG.exit_width,
+    "blocks": CONFIG.blocks,
+}
+
+
+def test_it_bounds_what_mlx_really_holds() -> None:
+    model, _ = load_weights(DEMO / "target", dtype="float32")
+    shape = TargetShape.from_folder(DEMO / "target")
+    found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), Work(**WORK))
+    window: Any = [5 + 7 * i % 3900 for i in range(128)]
+    labeller = Labeller(model, Labelling())
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    labels = labeller.label(window)
+    assert found.labelling_memory / 3 < mx.get_peak_memory() < 1.1 * found.labelling_memory
+
+    made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
+    drafter, recipe = RecurrentDrafter(CONFIG, TargetEnds.of(model)), Recipe(steps=2)
+    step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    for _ in range(2):
+        state, _loss = step(state)
+    assert found.training_memory / 3 < mx.get_peak_memory() < 1.1 * found.training_memory
+
+
+def test_work_is_rows_times_weights() -> None:
+    shape = TargetShape.from_folder(DEMO / "target")
+    assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
+    own, text = (estimate(shape, Work(**WORK | {"own_labels": own})) for own in (True, False))
+    assert (own.rows, text.rows) == (640, 128)
+    labelling, training = own.seconds(64)
+    assert labelling == 10
+    assert training == pytest.approx(10 * own.training_work / own.labelling_work)
+
+
+def test_a_quantized_eleven_billion_fits_where_its_weights_do() -> None:
+    sizes = {
+        "hidden_size": 4096,
+        "vocab_size": 32_128,
+        "num_hidden_layers": 50,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14_336,
+        "quantization": {"bits": 4, "group_size": 64},
+    }
+    shape = TargetShape.from_config(sizes, weight_bytes=6.28e9)
+    assert shape.parameters == pytest.approx(11.17e9, rel=0.01)
+    found = estimate(shape, Work(**WORK | {"drafter_parameters": 42_000_000, "exit_width": 2048}))
+    assert 6.3e9 < found.memory < 9e9
+
+
+def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    with pytest.raises(BundleError, match="num_attention_heads"):
+        TargetShape.from_folder(tmp_path)

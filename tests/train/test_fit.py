@@ -1,0 +1,87 @@
+"""Steps of training: the loss is cross-entropy, accumulation is averaging, a state is a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from labelled import random_labels, small_drafter
+from mlx.utils import tree_flatten
+
+from tokalign.train.batches import Batches
+from tokalign.train.fit import Progress, Recipe, begin, loss_of, make_step
+
+
+def batches(size: int = 16, candidates: int | None = None) -> Batches:
+    return Batches(random_labels(), size=size, vocabulary_size=96, candidates=candidates, seed=0)
+
+
+def flat(progress: Progress) -> dict[str, Any]:
+    return {name: np.array(w) for name, w in tree_flatten(progress.weights)}
+
+
+def steps(count: int, recipe: Recipe, made: Batches) -> tuple[Progress, list[float]]:
+    drafter, losses = small_drafter(), []
+    step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
+    for _ in range(count):
+        state, loss = step(state)
+        losses.append(float(loss))
+    return state, losses
+
+
+def test_the_loss_is_the_mean_surprise_at_what_follows() -> None:
+    drafter, batch, surprises = small_drafter(), batches()[0], []
+    for row in range(len(batch.read)):
+        state = drafter.initial_state(mx.array(batch.hidden[row : row + 1]))
+        for read, correct in zip(batch.read[row], batch.correct[row], strict=True):
+            state, logits = drafter.step(state, mx.array([int(read)]))
+            surprises.append(float(mx.logsumexp(logits) - logits[0, int(correct)]))
+    assert float(loss_of(drafter, batch)) == pytest.approx(np.mean(surprises), rel=1e-4)
+
+
+def test_training_learns_the_labels() -> None:
+    _, losses = steps(60, Recipe(steps=60, learning_rate=1e-2), batches())
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_candidates_learn_as_the_whole_vocabulary_does() -> None:
+    recipe = Recipe(steps=60, learning_rate=1e-2)
+    _, losses = steps(60, recipe, batches(candidates=80))
+    _, expected = steps(60, recipe, batches())
+    assert losses[-1] == pytest.approx(expected[-1], rel=0.1)
+
+
+def test_accumulated_batches_are_one_large_batch() -> None:
+    whole, _ = steps(1, Recipe(steps=9, learning_rate=1e-2), batches(96))
+    parts, _ = steps(1, Recipe(steps=9, learning_rate=1e-2, accumulate=3), batches(32))
+    for name, weights in flat(whole).items():
+        assert np.allclose(weights, flat(parts)[name], atol=1e-6), name
+
+
+def test_a_state_is_a_value_that_any_run_goes_on_from() -> None:
+    recipe, made = Recipe(steps=6, learning_rate=1e-2), batches()
+    expected, _ = steps(6, recipe, made)
+    half, _ = steps(3, recipe, made)
+    state, step = half, make_step(small_drafter(seed=7), made, recipe)
+    for _ in range(3):
+        state, _ = step(state)
+    assert half.step == 3
+    for name, weights in flat(expected).items():
+        assert np.array_equal(weights, flat(state)[name]), name
+
+
+def test_bfloat16_passes_train_float32_weights() -> None:
+    recipe = Recipe(steps=60, learning_rate=1e-2, dtype="bfloat16")
+    state, losses = steps(60, recipe, batches())
+    assert losses[-1] < 0.7 * losses[0]
+    assert {w.dtype for w in flat(state).values()} == {np.dtype(np.float32)}
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [Recipe(steps=200, learning_rate=1.0).rate(step) for step in range(200)]
+    top = rates.index(max(rates))
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert 0 < rates[-1] < 0.05 < 0.9 < rates[top] <= 1

@@ -1,0 +1,33 @@
+"""Held-out acceptance is what a chain of the drafter's own likeliest guesses would get accepted."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from labelled import random_labels, small_drafter
+
+from tokalign.train.batches import Batches
+from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.held_out import accepted_counts, measure_acceptance
+
+
+def test_counts_are_those_of_the_drafter_s_own_chains() -> None:
+    labels, drafter = random_labels(windows=12), small_drafter()
+    made = Batches(labels, size=64, vocabulary_size=96, candidates=None, seed=0)
+    recipe = Recipe(steps=60, learning_rate=1e-2)
+    step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
+    for _ in range(recipe.steps):
+        state, _ = step(state)
+    expected = []
+    for hidden, ids in zip(labels.hidden, labels.ids.tolist(), strict=True):
+        chain, now = ids[:1], drafter.initial_state(mx.array(hidden[None]))
+        for _ in ids[1:]:
+            now, logits = drafter.step(now, mx.array(chain[-1:]))
+            chain.append(int(mx.argmax(logits)))
+        agree = [guess == right for guess, right in zip(chain[1:], ids[1:], strict=True)]
+        expected.append([*agree, False].index(False))
+    counts = accepted_counts(drafter, labels)
+    assert counts.tolist() == expected
+    assert {0, 1, 2} <= set(expected)
+    acceptance = measure_acceptance(drafter, labels)
+    assert acceptance.per_round == counts.mean()
+    assert list(acceptance.by_depth) == sorted(acceptance.by_depth, reverse=True)

@@ -1,0 +1,97 @@
+"""Labels on disk: what is killed and resumed equals what was not, and damage is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokalign.errors import BundleError, IncompatibleError, UsageError
+from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
+
+RECIPE = {"target": "a", "window": 8}
+WINDOWS = list(range(40))
+
+
+def label(window: int, number: int) -> Labels:
+    assert window == number
+    random = np.random.default_rng(number)
+    count = 3 + number % 2
+    return Labels(
+        random.random((count, 6)).astype(np.float16), random.integers(0, 9, (count, 5), np.int32)
+    )
+
+
+def whole(folder: Path) -> Path:
+    for _ in write_labels(folder, RECIPE, WINDOWS, label):
+        pass
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    found = open_labels(whole(tmp_path))
+    expected = [label(number, number) for number in WINDOWS]
+    assert np.array_equal(found.hidden, np.concatenate([one.hidden for one in expected]))
+    assert np.array_equal(found.ids, np.concatenate([one.ids for one in expected]))
+
+
+@pytest.mark.parametrize("windows", [1, 16, 17, 39])
+def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
+    part = write_labels(tmp_path / "a", RECIPE, WINDOWS, label)
+    list(islice(part, windows))
+    part.close()
+    (tmp_path / "a" / "hidden.f16").open("ab").write(b"half a row")
+    assert not are_complete(tmp_path / "a", RECIPE)
+    assert contents(whole(tmp_path / "a")) == contents(whole(tmp_path / "b"))
+    assert are_complete(tmp_path / "a", RECIPE)
+
+
+def test_a_finished_folder_is_not_labelled_again(tmp_path: Path) -> None:
+    def never(*_: object) -> Labels:
+        raise AssertionError
+
+    positions = sum(write_labels(whole(tmp_path), RECIPE, WINDOWS, never))
+    assert positions == len(open_labels(tmp_path).ids)
+
+
+def test_labels_of_another_recipe_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleError, match="another window"):
+        list(write_labels(whole(tmp_path), RECIPE | {"window": 9}, WINDOWS, label))
+
+
+def cut(name: str) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:-7])
+
+    return harm
+
+
+def forged(folder: Path) -> None:
+    state = json.loads((folder / "labels.json").read_text("utf-8"))
+    (folder / "labels.json").write_text(json.dumps(state | {"positions": -1}), "utf-8")
+
+
+@pytest.mark.parametrize("harm", [cut("hidden.f16"), cut("ids.i32"), cut("labels.json"), forged])
+def test_damaged_labels_are_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    harm(whole(tmp_path))
+    with pytest.raises(BundleError, match="train-drafter"):
+        open_labels(tmp_path)
+
+
+def test_no_labels_are_no_labels(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no labels"):
+        open_labels(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", "utf-8")
+    with pytest.raises(UsageError, match="cannot be written"):
+        list(write_labels(tmp_path / "file" / "labels", RECIPE, WINDOWS, label))

@@ -1,0 +1,188 @@
+"""A whole run: killed anywhere and resumed, it ends with the same drafter."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelled import small_config
+from polish import SENTENCES
+from random_models import write_model
+
+from tokalign.build.corpus import Corpus
+from tokalign.errors import BundleError, CorpusError, IncompatibleError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+from tokalign.train.options import FitOptions, Labelling, LabelOptions
+from tokalign.train.pipeline import Evaluation, Trained, fit_drafter, label_corpus
+
+LABELS = LabelOptions(positions=400, held_out=64, window=32)
+FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
+
+
+class Killed(Exception):  # noqa: N818
+    """In the place of a signal: whatever is on disk by then is all that is left."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel[Any]:
+    folder = write_model(tmp_path_factory.mktemp("m") / "model", vocabulary_size=340)
+    return LanguageModel.from_folder(folder)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    path = tmp_path_factory.mktemp("c") / "text.txt"
+    path.write_text("\n".join(list(SENTENCES) * 20), "utf-8")
+    return Corpus([path])
+
+
+def config(target: LanguageModel[Any]) -> DrafterConfig:
+    return small_config(target.model)
+
+
+def train(
+    target: LanguageModel[Any],
+    corpus: Corpus,
+    folder: Path,
+    fit: FitOptions = FIT,
+    *,
+    kill: Callable[[str, int], bool] = lambda _label, _done: False,
+    report: Callable[[Evaluation], None] = lambda _: None,
+) -> Trained:
+    """Label and train into `folder`; killed when `kill` says so of a stage and its units done."""
+
+    @contextmanager
+    def stage(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            if kill(label, done):
+                raise Killed
+
+        yield advance
+
+    workspace = folder / "workspace"
+    labelled = label_corpus(target, corpus, workspace, LABELS, stage=stage)
+    return fit_drafter(
+        target,
+        config(target),
+        labelled,
+        folder / "drafter",
+        workspace,
+        fit,
+        stage=stage,
+        report=report,
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    trained = train(target, corpus, folder)
+    assert trained.steps == 39
+    assert trained.best > 0
+    assert list((folder / "workspace").glob("run-*")) == []
+    load_drafter(folder / "drafter", target)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [("labelling held-out", 40)],
+        [("labelling labels", 200), ("labelling labels", 300)],
+        [("training", 1)],
+        [("training", 11), ("training", 25), ("training", 39)],
+    ],
+)
+def test_killed_and_resumed_is_the_same(
+    target: LanguageModel[Any],
+    corpus: Corpus,
+    uninterrupted: Path,
+    tmp_path: Path,
+    points: list[tuple[str, int]],
+) -> None:
+    for where, when in points:
+        with pytest.raises(Killed):
+            train(target, corpus, tmp_path, kill=lambda s, d, a=where, b=when: s == a and d >= b)
+        assert not (tmp_path / "drafter").exists()
+    train(target, corpus, tmp_path)
+    assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
+
+
+def test_a_resumed_run_does_not_begin_again(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 30)
+    steps: list[int] = []
+    train(target, corpus, tmp_path, report=lambda evaluation: steps.append(evaluation.step))
+    assert steps == [36, 39]
+
+
+def test_labels_are_made_once_for_many_drafters(
+    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted / "workspace", tmp_path / "workspace")
+    labelled = files(tmp_path / "workspace" / "labels")
+    train(
+        target,
+        corpus,
+        tmp_path,
+        replace(FIT, learning_rate=1e-3),
+        kill=lambda stage, _: stage.startswith("labelling"),
+    )
+    assert files(tmp_path / "workspace" / "labels") == labelled
+    assert files(tmp_path / "drafter") != files(uninterrupted / "drafter")
+
+
+def test_training_stops_early_and_keeps_the_best(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+) -> None:
+    seen: list[Evaluation] = []
+    fit = replace(FIT, learning_rate=3.0, patience=1)  # so high that it gets worse
+    trained = train(target, corpus, tmp_path, fit, report=seen.append)
+    assert trained.stopped_early
+    assert [evaluation.is_best for evaluation in seen].count(False) == 1
+    assert trained.best == max(evaluation.acceptance.per_round for evaluation in seen)
+
+
+def test_a_damaged_checkpoint_is_refused(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 12)
+    (checkpoint,) = tmp_path.glob("workspace/run-*/checkpoint.safetensors")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+    with pytest.raises(BundleError, match="training starts again"):
+        train(target, corpus, tmp_path)
+
+
+def test_labels_of_another_labelling_are_refused(
+    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path
+) -> None:
+    other = replace(LABELS, labelling=Labelling(kind="text"))
+    with pytest.raises(IncompatibleError, match="labelling"):
+        label_corpus(target, corpus, uninterrupted / "workspace", other)
+
+
+def test_a_corpus_that_is_all_held_out_is_refused(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(CorpusError, match="held out"):
+        label_corpus(target, corpus, tmp_path, replace(LABELS, held_out=10**6))

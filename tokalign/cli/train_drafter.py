@@ -1,0 +1,396 @@
+"""`tokalign train-drafter`: a recurrent drafter for a target, from a corpus.
+
+The steps are in `tokalign/train/pipeline.py`, what a run will take in `tokalign/train/estimate.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.atomic_file import unwritable
+from tokalign.cli.build_options import read_size
+from tokalign.cli.generation_options import MODEL, with_options
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.texts import field_option
+from tokalign.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+    from tokalign.train.estimate import Estimate
+    from tokalign.train.options import FitOptions, LabelOptions
+    from tokalign.train.pipeline import Evaluation, Trained
+
+_PATH = click.Path(path_type=Path)
+_WIDEST = 2_048
+_SHARE_OF_MEMORY = 2 / 3
+"""Of a Mac's memory, about as much as its GPU may hold unless told otherwise."""
+
+CORPUS = (
+    click.option(
+        "--corpus",
+        "corpus_files",
+        metavar="FILE",
+        multiple=True,
+        type=_PATH,
+        help="Text of the kind that the target will write: .txt or .jsonl, also .gz or .zst; may "
+        "be repeated.",
+    ),
+    field_option,
+    click.option(
+        "--labels",
+        "kind",
+        type=click.Choice(["greedy", "sampled", "text"]),
+        default="greedy",
+        help="What follows a position: the target's own ids, greedy or sampled, or the text's.",
+    ),
+    click.option(
+        "--label-temp",
+        type=click.FloatRange(0, min_open=True),
+        default=0.7,
+        help="The temperature of sampled labels.",
+    ),
+    click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
+    click.option(
+        "--held-out",
+        type=click.IntRange(min=1),
+        default=8_192,
+        help="Positions to measure acceptance on.",
+    ),
+    click.option(
+        "--future",
+        type=click.IntRange(min=2),
+        default=5,
+        help="Ids that follow each position; the drafter learns to guess all but the first.",
+    ),
+    click.option(
+        "--window", type=click.IntRange(min=16), default=256, help="Ids of text read at once."
+    ),
+)
+
+SHAPE = (
+    click.option(
+        "--width",
+        type=click.IntRange(min=1),
+        help=f"Of the drafter's layers. Default: the target's hidden size, at most {_WIDEST}.",
+    ),
+    click.option("--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks."),
+    click.option(
+        "--head",
+        type=click.Choice(["tied", "factored"]),
+        default="tied",
+        help="tied: the target's output head. factored: one of its own, of low rank.",
+    ),
+    click.option(
+        "--rank", type=click.IntRange(min=1), default=512, help="The rank of a factored head."
+    ),
+)
+
+FIT = (
+    click.option(
+        "--epochs",
+        type=click.FloatRange(0, min_open=True),
+        default=2.0,
+        help="How often each position is seen.",
+    ),
+    click.option("--batch", type=click.IntRange(min=1), default=256, help="Positions of a batch."),
+    click.option(
+        "--accumulate",
+        type=click.IntRange(min=1),
+        default=1,
+        help="Batches whose gradients are averaged for one step.",
+    ),
+    click.option(
+        "--candidates",
+        type=click.IntRange(min=0),
+        default=4_096,
+        help="Ids that the softmax of a batch goes over; 0 is the whole vocabulary.",
+    ),
+    click.option(
+        "--learning-rate",
+        type=click.FloatRange(0, min_open=True),
+        default=1e-3,
+        help="Its peak; it falls along a cosine.",
+    ),
+    click.option(
+        "--train-dtype",
+        type=click.Choice(["float32", "bfloat16"]),
+        default="float32",
+        help="What passes of the drafter compute in; its weights are trained in float32.",
+    ),
+    click.option(
+        "--evaluations",
+        type=click.IntRange(min=1),
+        default=20,
+        help="How often acceptance is measured and the state saved.",
+    ),
+    click.option(
+        "--patience",
+        type=click.IntRange(min=0),
+        default=4,
+        help="Stop after so many evaluations without a better one; 0 is never.",
+    ),
+    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+)
+
+DRY_RUN = (
+    click.option("--dry-run", is_flag=True, help="Only say what it would take."),
+    click.option(
+        "--memory", metavar="SIZE", help="--dry-run: of the machine that is meant, as 32G."
+    ),
+    click.option(
+        "--rows-per-second",
+        type=click.FloatRange(0, min_open=True),
+        help="--dry-run: how many prompt tokens per second the target reads there, as "
+        "mlx_lm.generate prints.",
+    ),
+)
+
+
+@click.command("train-drafter")
+@with_options(*MODEL, *CORPUS)
+@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="Of the drafter.")
+@click.option(
+    "--workspace",
+    type=_PATH,
+    metavar="FOLDER",
+    help="Labels, which later runs use again, and the state of unfinished runs. "
+    "Default: OUTPUT.training.",
+)
+@with_options(*SHAPE, *FIT, *DRY_RUN)
+@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1, type=_PATH)
+@json_option
+@quiet_option
+def command(
+    *,
+    target: str,
+    adapter_path: Path | None,
+    trust_remote_code: bool,
+    dtype: str | None,
+    corpus_files: tuple[Path, ...],
+    more_corpus_files: tuple[Path, ...],
+    field: str,
+    output: Path,
+    workspace: Path | None,
+    dry_run: bool,
+    memory: str | None,
+    rows_per_second: float | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Train a recurrent drafter that continues from the target's last hidden state.
+
+    The target labels the corpus itself, so nothing but text is needed, and quantized targets are
+    trained for as they are. FILEs without an option belong to the corpus too. A killed run is
+    resumed by the same command and ends with the same weights.
+    """
+    from tokalign.build.corpus import Corpus
+
+    corpus = Corpus((*corpus_files, *more_corpus_files), field=field)
+    labels, fit = _label_options(given), _fit_options(given)
+    if dry_run:
+        _print_estimate(
+            target, given, labels, fit, memory, rows_per_second, as_json=as_json, quiet=quiet
+        )
+        return
+    if not corpus.listing:
+        raise UsageError("there is nothing to train on; give text with --corpus FILE")
+    from tokalign.assemble import load_models
+    from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+    from tokalign.train.pipeline import fit_drafter, label_corpus
+
+    _make_folder(output)
+
+    tell = partial(note, quiet=quiet)
+    [model] = load_models(
+        [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
+    )
+    ends = TargetEnds.of(model.model)
+    config = _shape(given, ends.hidden_size, ends.vocabulary_size)
+    workspace = workspace or output.with_name(f"{output.name}.training")
+    tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
+    stage = partial(progress, quiet=quiet)
+    labelled = label_corpus(model, corpus, workspace, labels, stage=stage)
+    tell(f"{len(labelled.training.ids):,} positions are labelled")
+    trained = fit_drafter(
+        model,
+        config,
+        labelled,
+        output,
+        workspace,
+        fit,
+        stage=stage,
+        report=_Reporter(tell, fit.batch * fit.accumulate),
+    )
+    tell(f"drafter -> {output}; the labels stay in {workspace} for other runs")
+    if as_json:
+        print_json(_as_json(trained, output))
+    else:
+        echo(table(_as_json(trained, output).items()))
+
+
+def _make_folder(path: Path) -> None:
+    """Make the folder of the output, hours before it is needed. Raises: UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+class _Reporter:
+    """Tells of every evaluation, with the rate and the time left."""
+
+    def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
+        self._tell, self._per_step = tell, per_step
+        self._began, self._first = time.monotonic(), 0
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        now = time.monotonic()
+        done = evaluation.step - self._first
+        rate, left = done / (now - self._began), evaluation.steps - evaluation.step
+        self._began, self._first = now, evaluation.step
+        shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
+        self._tell(
+            f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
+            f"{evaluation.acceptance.per_round:.3f} accepted per round (by depth {shares})"
+            f"{', the best so far' if evaluation.is_best else ''}; "
+            f"{rate * self._per_step:,.0f} positions/s, {_duration(left / rate)} left"
+        )
+
+
+def _label_options(given: dict[str, Any]) -> LabelOptions:
+    from tokalign.train.options import Labelling, LabelOptions
+
+    labelling = Labelling(
+        kind=given["kind"],
+        future=given["future"],
+        temperature=given["label_temp"],
+        seed=given["seed"],
+    )
+    return LabelOptions(
+        positions=given["positions"],
+        held_out=given["held_out"],
+        window=given["window"],
+        seed=given["seed"],
+        labelling=labelling,
+    )
+
+
+def _fit_options(given: dict[str, Any]) -> FitOptions:
+    """Raises: UsageError for candidates that may be too few for one batch."""
+    from tokalign.train.options import FitOptions
+
+    most = given["batch"] * (given["future"] - 1)
+    if 0 < given["candidates"] <= most:
+        raise UsageError(
+            f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
+            f"asks for; give more than {most}, or 0 for the whole vocabulary"
+        )
+    return FitOptions(
+        epochs=given["epochs"],
+        batch=given["batch"],
+        accumulate=given["accumulate"],
+        candidates=given["candidates"] or None,
+        learning_rate=given["learning_rate"],
+        dtype=given["train_dtype"],
+        evaluations=given["evaluations"],
+        patience=given["patience"] or None,
+        seed=given["seed"],
+    )
+
+
+def _shape(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+
+    width = given["width"] or min(hidden_size, _WIDEST)
+    return DrafterConfig(
+        hidden_size=hidden_size,
+        vocabulary_size=vocabulary_size,
+        width=width,
+        exit_width=width,
+        blocks=given["blocks"],
+        head=given["head"],
+        rank=given["rank"] if given["head"] == "factored" else None,
+    )
+
+
+def _print_estimate(
+    target: str,
+    given: dict[str, Any],
+    labels: LabelOptions,
+    fit: FitOptions,
+    memory: str | None,
+    rows_per_second: float | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from tokalign.tokenizer.registry import resolve_model
+    from tokalign.train.estimate import TargetShape, Work, estimate
+
+    place = resolve_model(target)
+    note(place.description, quiet=quiet)
+    shape = TargetShape.from_folder(place.folder)
+    config = _shape(given, shape.hidden_size, shape.vocabulary_size)
+    work = Work(
+        positions=labels.positions + labels.held_out,
+        future=labels.labelling.future,
+        window=labels.window,
+        own_labels=labels.labelling.kind != "text",
+        epochs=fit.epochs,
+        batch=fit.batch,
+        candidates=fit.candidates,
+        drafter_parameters=config.parameters,
+        exit_width=config.exit_width,
+        blocks=config.blocks,
+    )
+    found = _estimated(estimate(shape, work), config, memory, rows_per_second)
+    if as_json:
+        print_json(found)
+    else:
+        echo(table((name.replace("_", " "), value) for name, value in found.items()))
+
+
+def _estimated(
+    estimated: Estimate, config: DrafterConfig, memory: str | None, rows_per_second: float | None
+) -> dict[str, Any]:
+    """The estimate as named figures: gigabytes (10^9 bytes), FLOP and, where known, minutes."""
+    found: dict[str, Any] = {
+        "drafter_parameters": config.parameters,
+        "labelling_memory_gb": round(estimated.labelling_memory / 1e9, 2),
+        "training_memory_gb": round(estimated.training_memory / 1e9, 2),
+        "labels_on_disk_gb": round(estimated.disk / 1e9, 2),
+        "rows_of_the_target": estimated.rows,
+        "labelling_tflop": round(estimated.labelling_work / 1e12, 1),
+        "training_tflop": round(estimated.training_work / 1e12, 1),
+    }
+    if memory is not None:
+        usable = read_size(memory) * _SHARE_OF_MEMORY
+        found["fits"] = estimated.memory <= usable
+    if rows_per_second is not None:
+        labelling, training = estimated.seconds(rows_per_second)
+        found["labelling_minutes"] = round(labelling / 60, 1)
+        found["training_minutes"] = round(training / 60, 1)
+    return found
+
+
+def _as_json(trained: Trained, output: Path) -> dict[str, Any]:
+    return {
+        "drafter": str(output),
+        "parameters": trained.config.parameters,
+        "positions": trained.positions,
+        "steps": trained.steps,
+        "stopped_early": trained.stopped_early,
+        "accepted_per_round": round(trained.best, 4),
+    }
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,181 @@
+"""A recurrent drafter in a folder: its weights, its shape, and the target that it was trained on.
+
+`config.json` names the weights file by its digest and is replaced last. So a folder that is written
+again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.
+No file is called `model*.safetensors`, which mlx-lm would take for weights of the target; so the
+folder may lie inside the target's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
+from tokalign.errors import BundleError, FingerprintError, IncompatibleError, MissingAssetError
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.weights import sampled_values
+
+if TYPE_CHECKING:
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.tokenizer.vocabulary import TargetId
+
+FORMAT, VERSION = "tokalign recurrent drafter", 1
+CONFIG = "config.json"
+_REMEDY = "tokalign train-drafter"
+
+
+def target_fingerprints(target: LanguageModel[TargetId]) -> dict[str, str]:
+    """What a drafter belongs to: the target's tokenizer and its weights.
+
+    "weights" is that of the same weights in another number format, too: values are compared in
+    float16. Weights that were quantized otherwise, or fine-tuned, have another one.
+    """
+    digest = sha256()
+    for name, shape, values in sampled_values(target.model, mx.float16):
+        digest.update(repr((name, shape, values)).encode())
+    return {"tokenizer": target.tokenizer.fingerprint, "weights": digest.hexdigest()}
+
+
+def save_drafter(
+    folder: Path,
+    drafter: RecurrentDrafter,
+    target: Mapping[str, str],
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a drafter into a folder, which is made if necessary, whole or not at all.
+
+    target: as `target_fingerprints` gives it. training: how it was trained, for people to read.
+    Raises: UsageError or OutputError if the folder cannot be written.
+    """
+    weights = _write_weights(folder, dict(tree_flatten(drafter.parameters())))
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "drafter": drafter.config.to_json(),
+        "target": dict(target),
+        "weights": weights.name,
+        "sha256": _digest(weights),
+        "training": dict(training or {}),
+    }
+    write_file(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+    for old in folder.glob("drafter-*.safetensors"):
+        if old != weights:
+            with suppress(OSError):
+                old.unlink()
+
+
+def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
+    """Read the drafter in a folder, for this target.
+
+    Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
+    that is not known; FingerprintError for one of another tokenizer; IncompatibleError for one that
+    was trained on another model.
+    """
+    config = read_drafter_config(folder)
+    _require_target(folder, config["target"], target_fingerprints(target))
+    ends = TargetEnds.of(target.model)
+    try:
+        drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
+    except (TypeError, ValueError) as error:
+        raise _damaged(folder, str(error)) from error
+    _read_weights(drafter, folder, config)
+    return drafter
+
+
+def read_drafter_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the drafter in a folder; its weights are not read.
+
+    Raises: MissingAssetError if there is none; BundleError for one that cannot be read.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise MissingAssetError(f"there is no drafter in {folder}; train one with: {_REMEDY}")
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise _damaged(folder, f"{CONFIG} is no JSON") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise BundleError(
+            f"{folder} holds no drafter: its {CONFIG} is not of the format {FORMAT!r}; give a "
+            f"folder that {_REMEDY} wrote"
+        )
+    if config.get("version") != VERSION:
+        raise BundleError(
+            f"the drafter in {folder} has format version {config.get('version')!r}, and this "
+            f"program reads {VERSION}; train it again with: {_REMEDY}"
+        )
+    kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
+    for name, kind in kinds.items():
+        if not isinstance(config.get(name), kind):
+            raise _damaged(folder, f"{CONFIG} has no sound {name!r}")
+    return config
+
+
+def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
+    """Write them under a name that their bytes give; return its path."""
+    # mlx insists on the suffix.
+    written = folder / f".weights.{os.getpid()}{TEMPORARY_SUFFIX}.safetensors"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mx.save_safetensors(str(written), weights)
+        path = folder / f"drafter-{_digest(written)[:12]}.safetensors"
+        with appearing(path) as temporary:
+            written.replace(temporary)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    except RuntimeError as error:  # what mlx makes of a failed write
+        raise unwritable(folder, OSError(str(error))) from error
+    finally:
+        with suppress(OSError):
+            written.unlink(missing_ok=True)
+    return path
+
+
+def _read_weights(drafter: RecurrentDrafter, folder: Path, config: Mapping[str, Any]) -> None:
+    path = folder / config["weights"]
+    if path.parent != folder or not path.is_file():
+        raise _damaged(folder, f"its weights, {config['weights']}, are not there")
+    if _digest(path) != config["sha256"]:
+        raise _damaged(folder, f"{path.name} does not hold what was written")
+    try:
+        drafter.load_weights(str(path))
+    except (ValueError, RuntimeError) as error:
+        raise _damaged(folder, " ".join(str(error).split())) from error
+    mx.eval(drafter.parameters())
+    drafter.eval()
+
+
+def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, str]) -> None:
+    if asked.get("tokenizer") != found["tokenizer"]:
+        raise FingerprintError(
+            f"the drafter in {folder}",
+            expected=str(asked.get("tokenizer")),
+            found=found["tokenizer"],
+            remedy=_REMEDY,
+        )
+    if asked.get("weights") != found["weights"]:
+        raise IncompatibleError(
+            f"the drafter in {folder} was trained on another model with this tokenizer (weights "
+            f"{str(asked.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
+            f"adapters count); give its own target, or train one with: {_REMEDY}"
+        )
+
+
+def _damaged(folder: Path, reason: str) -> BundleError:
+    return BundleError(
+        f"the drafter in {folder} is damaged: {reason}; fetch it or train it again with: {_REMEDY}"
+    )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,260 @@
+"""A recurrent drafter: a small network that goes on from the target's last hidden state.
+
+It reads the hidden state that chose the last committed id, then one id after another, and says how
+probable each next id is. The target's embedding goes in and, unless the drafter has a head of its
+own, the target's output head comes out; both stay the target's, quantized or not.
+Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
+(apple/ml-recurrent-drafter), which starts from the state zero and reads the committed id first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from tokalign.errors import IncompatibleError
+from tokalign.runtime.mlx.cache import embedding_of
+from tokalign.runtime.mlx.hidden_state import find_head
+from tokalign.runtime.proposal import Array
+
+Head = Literal["tied", "factored", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterConfig:
+    """The shape of a drafter.
+
+    hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
+    width: D, of the recurrent state s. exit_width: E, of what the residual blocks compute on; if it
+        is H + D, they compute on [h, s] itself, otherwise on a projection of it.
+    blocks: how many residual blocks.
+    head: "tied" projects to H and uses the target's head; "factored" has two matrices, E x rank and
+        rank x V; "full" has one, E x V, as the code published with the paper.
+    rank: of a factored head.
+
+    For Bielik 11B (H = 4,096, V = 32,128), in bfloat16, two blocks, D = E:
+
+    | head | D | parameters | bytes | read by a step, besides the target's head |
+    |---|---|---|---|---|
+    | tied | 2,048 | 42.0 M | 84 MB | 67 MB |
+    | tied | 1,024 | 16.8 M | 34 MB | 25 MB |
+    | factored, rank 512 | 1,024 | 29.6 M | 59 MB | 51 MB |
+    | full, E = 8,192 | 4,096 | 431.0 M | 862 MB | 862 MB |
+
+    The target's head is 74 MB in 4 bits (groups of 64) and 140 MB in 8 bits; a plain pass of the
+    target reads about 6.3 GB in 4 bits.
+    """
+
+    hidden_size: int
+    vocabulary_size: int
+    width: int
+    exit_width: int
+    blocks: int = 2
+    head: Head = "tied"
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = (self.hidden_size, self.vocabulary_size, self.width, self.exit_width)
+        if not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError(f"the sizes of a drafter have to be numbers over 0, not {sizes}")
+        if type(self.blocks) is not int or self.blocks < 0:
+            raise ValueError(f"a drafter has 0 or more residual blocks, not {self.blocks!r}")
+        if self.head not in get_args(Head):
+            raise ValueError(f"a head is one of {', '.join(get_args(Head))}, not {self.head!r}")
+        if (self.head == "factored") != (type(self.rank) is int and self.rank > 0):
+            raise ValueError(f"a head has a rank over 0 if it is factored, not {self.rank!r}")
+
+    @property
+    def concatenates(self) -> bool:
+        """Whether the residual blocks compute on [h, s] itself."""
+        return self.exit_width == self.hidden_size + self.width
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers a drafter of this shape has."""
+        h, d, e = self.hidden_size, self.width, self.exit_width
+        recurrence = h * d + d * d + d
+        entry = 0 if self.concatenates else h * e + e + d * e
+        head = {
+            "tied": 0 if e == h else e * h,
+            "factored": (e + self.vocabulary_size) * (self.rank or 0),
+            "full": e * self.vocabulary_size,
+        }
+        return recurrence + entry + self.blocks * (e * e + e) + head[self.head]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a configuration file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEnds:
+    """Where ids enter the target and where its logits leave it; a drafter uses both as they are.
+
+    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V].
+    head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
+    hidden_size, vocabulary_size: H and V. dtype: the number format that they compute in.
+    """
+
+    embed: Callable[[Array], Array]
+    unembed: Callable[[Array], Array]
+    head_rows: Callable[[Array], Array]
+    hidden_size: int
+    vocabulary_size: int
+    dtype: Any
+
+    @classmethod
+    def of(cls, model: Any) -> TargetEnds:
+        """The embedding and the output head of an mlx-lm model.
+
+        They are its matrices alone: what a model multiplies embeddings or logits by is left out,
+        since a drafter learns to do without.
+        Raises: IncompatibleError for a model whose head cannot be found.
+        """
+        embedding, head = embedding_of(model), find_head(model)
+        if head is None:
+            raise IncompatibleError(
+                f"a {getattr(model, 'model_type', 'model')} model has no output head that a "
+                "drafter could share, because no module of it gives its logits; use another target"
+            )
+        hidden = embedding(mx.array([0]))
+        return cls(
+            embed=embedding,
+            unembed=getattr(head, "as_linear", head),
+            head_rows=partial(_rows_of, head),
+            hidden_size=int(hidden.shape[-1]),
+            vocabulary_size=int(head.weight.shape[0]),
+            dtype=hidden.dtype,
+        )
+
+
+def _rows_of(layer: Any, ids: Array) -> Array:
+    """Rows f[n, inputs] of the matrix of a linear layer or an embedding, quantized or not."""
+    if "scales" not in layer:
+        return layer.weight[ids]
+    biases = None if layer.get("biases") is None else layer.biases[ids]
+    return mx.dequantize(
+        layer.weight[ids],
+        layer.scales[ids],
+        biases,
+        group_size=layer.group_size,
+        bits=layer.bits,
+        mode=layer.mode,
+    )
+
+
+class DrafterState(NamedTuple):
+    """What a drafter knows after some ids.
+
+    recurrent: s f[..., D]. context: f[..., E], what the hidden state contributes, computed once a
+    round; f[..., H], the hidden state itself, if the drafter concatenates.
+    Only `recurrent` depends on the ids, so beams of one round share `context`.
+    """
+
+    recurrent: Array
+    context: Array
+
+
+class ResidualBlock(nn.Module):  # type: ignore[misc]
+    """x + SiLU(A x + b)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def __call__(self, x: Array) -> Array:
+        """x, and what comes out: f[..., width]."""
+        return x + nn.silu(self.linear(x))
+
+
+class RecurrentDrafter(nn.Module):  # type: ignore[misc]
+    """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
+
+    The target's ends are no parameters of it: they are neither trained nor saved.
+    Raises: ValueError if the ends have other sizes than the configuration.
+    """
+
+    def __init__(self, config: DrafterConfig, ends: TargetEnds) -> None:
+        super().__init__()
+        sizes = (ends.hidden_size, ends.vocabulary_size)
+        if (config.hidden_size, config.vocabulary_size) != sizes:
+            raise ValueError(
+                f"a drafter for H, V = {config.hidden_size}, {config.vocabulary_size} was given "
+                f"the ends of a target with {sizes[0]}, {sizes[1]}"
+            )
+        self.config, self._ends = config, ends
+        h, d, e = config.hidden_size, config.width, config.exit_width
+        self.rnn_u = nn.Linear(d, d)
+        self.rnn_w = nn.Linear(h, d, bias=False)
+        if not config.concatenates:
+            self.entry_h = nn.Linear(h, e)
+            self.entry_s = nn.Linear(d, e, bias=False)
+        self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
+        if config.head == "tied":
+            self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
+        elif config.head == "factored":
+            assert config.rank is not None
+            down = nn.Linear(e, config.rank, bias=False)
+            self.head = [down, nn.Linear(config.rank, config.vocabulary_size, bias=False)]
+        else:
+            self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
+
+    def initial_state(self, hidden: Array) -> DrafterState:
+        """Start a round from the target's last hidden state f[..., H], before any id is read."""
+        hidden = hidden.astype(self._dtype)
+        recurrent = mx.zeros((*hidden.shape[:-1], self.config.width), self._dtype)
+        return DrafterState(recurrent, self._context(hidden))
+
+    def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+        """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
+
+        The first ids of a round are the committed ones, each chosen by the hidden state that the
+        round started from. Leading dimensions are those of `state`; `context` may have 1 in them.
+        """
+        recurrent, exit_ = self.advance(state, ids)
+        return DrafterState(recurrent, state.context), self.logits(exit_)
+
+    def advance(self, state: DrafterState, ids: Array) -> tuple[Array, Array]:
+        """Read ids i[...]; return s f[..., D] after them and f[..., E] for `logits`."""
+        embedded = self._ends.embed(ids).astype(self._dtype)
+        recurrent = nn.silu(self.rnn_w(embedded) + self.rnn_u(state.recurrent))
+        exit_ = self._joined(state.context, recurrent)
+        for block in self.blocks:
+            exit_ = block(exit_)
+        return recurrent, exit_
+
+    def logits(self, exit_: Array) -> Array:
+        """Logits f[..., V] of what the residual blocks made, f[..., E]."""
+        if self.config.head == "tied":
+            return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
+        return self.head[-1](self._before_head(exit_))
+
+    def logits_among(self, exit_: Array, ids: Array) -> Array:
+        """Logits f[..., n] of ids i[n] alone; cheaper than `logits` if they are few."""
+        tied = self.config.head == "tied"
+        rows = self._ends.head_rows(ids) if tied else self.head[-1].weight[ids]
+        return self._before_head(exit_).astype(rows.dtype) @ rows.T
+
+    def _before_head(self, exit_: Array) -> Array:
+        """What the last matrix of the head is multiplied by."""
+        for layer in self.head if self.config.head == "tied" else self.head[:-1]:
+            exit_ = layer(exit_)
+        return exit_
+
+    @property
+    def _dtype(self) -> Any:
+        return self.rnn_u.weight.dtype
+
+    def _context(self, hidden: Array) -> Array:
+        return hidden if self.config.concatenates else self.entry_h(hidden)
+
+    def _joined(self, context: Array, recurrent: Array) -> Array:
+        if not self.config.concatenates:
+            return context + self.entry_s(recurrent)
+        shape = (*recurrent.shape[:-1], context.shape[-1])
+        return mx.concatenate([mx.broadcast_to(context, shape), recurrent], axis=-1)

@@ -1,0 +1,88 @@
+"""A training run on disk: the state that it goes on from, one file, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing
+from tokalign.errors import BundleError
+from tokalign.train.fit import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the evaluations of a run went.
+
+    best: the most guesses accepted per round so far. since_best: evaluations since then.
+    """
+
+    best: float = -1.0
+    since_best: int = 0
+
+    def after(self, accepted: float) -> Course:
+        """The course after one more evaluation."""
+        if accepted > self.best:
+            return Course(accepted, 0)
+        return replace(self, since_best=self.since_best + 1)
+
+    def is_over(self, patience: int | None) -> bool:
+        """Whether so many evaluations have brought nothing better. patience: None for never."""
+        return patience is not None and self.since_best >= patience
+
+
+def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:
+    """Write the state of a run. Raises: UsageError or OutputError if it cannot be written."""
+    arrays = dict(_flat(progress))
+    told = {"step": json.dumps(progress.step), "course": json.dumps(asdict(course))}
+    with appearing(path, parents=True) as temporary:
+        # mlx adds its suffix to every name without it.
+        written = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}.safetensors")
+        try:
+            mx.save_safetensors(str(written), arrays, told)
+            written.replace(temporary)
+        except RuntimeError as error:  # what mlx makes of a failed write
+            raise OSError(str(error)) from error
+        finally:
+            written.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
+    """The state that was written; `fresh` if nothing was.
+
+    Raises: BundleError for a file that is damaged or of another run.
+    """
+    if not path.is_file():
+        return fresh, Course()
+    try:
+        arrays, told = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
+        # In the order of a fresh state, in which the norm of the gradients is summed up.
+        state: Any = tree_unflatten([(name, arrays.pop(name)) for name, _ in _flat(fresh)])
+        progress = Progress(json.loads(told["step"]), state["weights"], state["optimizer"])
+        course = Course(**json.loads(told["course"]))
+        mx.eval(progress.weights, progress.optimizer)
+        sound = not arrays and _shapes(progress) == _shapes(fresh)
+    except Exception as error:  # in a damaged file anything may fail inside mlx
+        raise _damaged(path) from error
+    if not sound:
+        raise _damaged(path)
+    return progress, course
+
+
+def _flat(progress: Progress) -> list[tuple[str, Any]]:
+    state = {"weights": progress.weights, "optimizer": progress.optimizer}
+    return cast("list[tuple[str, Any]]", tree_flatten(state))
+
+
+def _shapes(progress: Progress) -> list[tuple[Any, Any]]:
+    return [(array.shape, array.dtype) for _, array in _flat(progress)]
+
+
+def _damaged(path: Path) -> BundleError:
+    return BundleError(f"the checkpoint {path} is damaged; remove it, and training starts again")

@@ -1,0 +1,166 @@
+"""What a training run will take, by arithmetic: memory, disk and work, before anything is loaded.
+
+The figures are upper estimates of what mlx holds at once: the weights, and the arrays of one pass.
+Time is work divided by a speed that the caller knows of the machine, that of reading a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tokalign.errors import BundleError
+
+_FLOAT = 4
+_WEIGHT_COPIES = 8
+"""Arrays as large as the drafter's weights, at the end of a step: weights, gradients, two moments,
+and the new ones of each before the old ones are let go."""
+_LOGIT_COPIES = 4
+"""Arrays as large as the logits of a step: logits, weighted ones, and the gradients of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetShape:
+    """The sizes of a target that costs depend on.
+
+    kv_width: numbers in the keys of one position and layer, and as many in its values.
+    weight_bytes: of all weights. parameters: how many numbers they stand for.
+    """
+
+    hidden_size: int
+    vocabulary_size: int
+    layers: int
+    heads: int
+    kv_width: int
+    intermediate_size: int
+    parameters: float
+    weight_bytes: float
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], weight_bytes: float) -> Self:
+        """The shape that a model's `config.json` tells, with so many bytes of weights.
+
+        Raises: KeyError for a configuration that lacks a size.
+        """
+        sizes = {**config, **config.get("text_config", {})}
+        heads = sizes["num_attention_heads"]
+        head_size = sizes.get("head_dim") or sizes["hidden_size"] // heads
+        return cls(
+            hidden_size=sizes["hidden_size"],
+            vocabulary_size=sizes["vocab_size"],
+            layers=sizes["num_hidden_layers"],
+            heads=heads,
+            kv_width=(sizes.get("num_key_value_heads") or heads) * head_size,
+            intermediate_size=sizes["intermediate_size"],
+            parameters=8 * weight_bytes / _bits_per_weight(config),
+            weight_bytes=weight_bytes,
+        )
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """The shape of a model in mlx-lm's layout; weights are not read.
+
+        Raises: BundleError for a configuration that lacks a size.
+        """
+        size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+        try:
+            return cls.from_config(json.loads((folder / "config.json").read_bytes()), size)
+        except (KeyError, ValueError) as error:
+            raise BundleError(
+                f"{folder / 'config.json'} does not tell {error}, which an estimate needs; "
+                "train without --dry-run"
+            ) from error
+
+
+def _bits_per_weight(config: Mapping[str, Any]) -> float:
+    quantization = config.get("quantization")
+    if quantization:  # a scale and a bias of 16 bits for each group
+        return float(quantization["bits"] + 32 / quantization["group_size"])
+    return 32.0 if "32" in str(config.get("torch_dtype", config.get("dtype", ""))) else 16.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be done: positions to label, ids that follow each of them, ids in a window,
+    whether these are the target's own; epochs, positions of a batch, candidates (None for all ids);
+    parameters, exit width and blocks of the drafter.
+    """
+
+    positions: int
+    future: int
+    window: int
+    own_labels: bool
+    epochs: float
+    batch: int
+    candidates: int | None
+    drafter_parameters: int
+    exit_width: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Bytes of memory while labelling and while training, with the target loaded in both; bytes of
+    labels on disk; rows of the target's passes; multiplications and additions, in FLOP.
+    """
+
+    labelling_memory: float
+    training_memory: float
+    disk: float
+    rows: int
+    labelling_work: float
+    training_work: float
+
+    @property
+    def memory(self) -> float:
+        """The most memory at any time, in bytes."""
+        return max(self.labelling_memory, self.training_memory)
+
+    def seconds(self, rows_per_second: float) -> tuple[float, float]:
+        """Of labelling and of training, on a machine on which the target reads a prompt that fast.
+
+        Training is taken to run at the same number of FLOP per second.
+        """
+        labelling = self.rows / rows_per_second
+        return labelling, labelling * self.training_work / self.labelling_work
+
+
+def estimate(target: TargetShape, work: Work) -> Estimate:
+    """Estimate a run."""
+    rows = work.positions * (work.future if work.own_labels else 1)
+    labelling = 2.0 * target.parameters * rows
+    candidates = work.candidates or target.vocabulary_size
+    guesses = work.positions * work.epochs * (work.future - 1)
+    # Forward and twice that backward; rows of the target's head are constant: once.
+    per_guess = 6.0 * work.drafter_parameters + 4.0 * candidates * target.hidden_size
+    return Estimate(
+        labelling_memory=target.weight_bytes + _pass_memory(target, work),
+        training_memory=target.weight_bytes + _step_memory(target, work, candidates),
+        disk=work.positions * (2 * target.hidden_size + 4 * work.future),
+        rows=rows,
+        labelling_work=labelling,
+        training_work=guesses * per_guess,
+    )
+
+
+def _pass_memory(target: TargetShape, work: Work) -> float:
+    """Of the last pass over a window: the cache, logits, scores of a layer, and its activations."""
+    columns = work.window * (work.future if work.own_labels else 1)
+    cache = columns * target.layers * 2 * target.kv_width * _FLOAT
+    logits = 2 * work.window * target.vocabulary_size * _FLOAT
+    scores = 2 * target.heads * work.window * columns * _FLOAT
+    layer = work.window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
+    return cache + logits + scores + layer
+
+
+def _step_memory(target: TargetShape, work: Work, candidates: int) -> float:
+    """Of one step, or of measuring acceptance on a batch, whichever is more."""
+    rows = work.batch * (work.future - 1)
+    logits = _LOGIT_COPIES * rows * candidates * _FLOAT
+    head = 2 * candidates * target.hidden_size * _FLOAT
+    activations = rows * (4 + 3 * work.blocks) * work.exit_width * _FLOAT
+    step = _WEIGHT_COPIES * work.drafter_parameters * _FLOAT + logits + head + activations
+    return max(step, 3 * work.batch * target.vocabulary_size * _FLOAT)

@@ -1,0 +1,68 @@
+"""What a caller chooses: how a corpus is labelled, and how a drafter is trained on the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["greedy", "sampled", "text"]
+Format = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelling:
+    """Which ids follow a position.
+
+    kind: "greedy" and "sampled" are the target's own, "text" the text's.
+    future: how many ids. The first is the one that the target has committed when a drafter starts;
+    the drafter learns to guess the others. temperature, seed: of sampled ids.
+    """
+
+    kind: Kind = "greedy"
+    future: int = 5
+    temperature: float = 0.7
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.future < 2:
+            raise ValueError(f"a drafter guesses from the second id on, so not {self.future}")
+        if self.temperature <= 0:
+            raise ValueError(f"a temperature to sample at is over 0, not {self.temperature}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOptions:
+    """What is labelled, and how.
+
+    positions, held_out: to train on and to measure acceptance on; about as many, and fewer if the
+    corpus has fewer. window: ids that the target reads at once.
+    seed: of the paragraphs drawn. labelling: what follows the positions to train on; those held out
+    always have the target's own greedy ids, if it can go on by itself.
+    """
+
+    positions: int = 1_000_000
+    held_out: int = 8_192
+    window: int = 256
+    seed: int = 0
+    labelling: Labelling = field(default_factory=Labelling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """How a drafter is trained on labels.
+
+    epochs: how often each position is seen. batch, candidates, seed: as of `Batches`.
+    accumulate, learning_rate, dtype: as of `Recipe`.
+    evaluations: how often acceptance is measured on the positions held out, and the state saved.
+    patience: evaluations without a better one, after which training stops; None for never.
+    """
+
+    epochs: float = 2.0
+    batch: int = 256
+    accumulate: int = 1
+    candidates: int | None = 4_096
+    learning_rate: float = 1e-3
+    dtype: Format = "float32"
+    evaluations: int = 20
+    patience: int | None = 4
+    seed: int = 0
