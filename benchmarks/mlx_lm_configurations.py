@@ -113,7 +113,7 @@ def _cells(model: Any, tokens: int) -> list[str]:
         return [f"plain only ({', '.join(kinds)})", "", ""]
     draft = deepcopy(model)
     draft.update(tree_map(_perturbed, draft.parameters()))
-    how = {"max_tokens": tokens, "num_draft_tokens": 4}
+    how: dict[str, Any] = {"max_tokens": tokens, "num_draft_tokens": 4}
     return [
         _verdict(lambda: _wild(model, expected), expected),
         _verdict(

@@ -130,7 +130,7 @@ def _drafted(
 
 def _looks_up(model: Any, expected: list[int], method: str) -> bool:
     emitted, proposed = zoo.with_lookups(model, TOKENIZER, PROMPT[:12], expected, method)
-    return emitted == expected and proposed > 0
+    return bool(emitted == expected and proposed > 0)
 
 
 def _drafts(model: Any, expected: list[int]) -> bool:
