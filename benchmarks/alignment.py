@@ -5,8 +5,8 @@
 Reference texts play the target's output and a draft model drafts, so the figures do not depend on
 the hardware. The published translations come first, then `exact` without some of its parts, then
 `exact` itself. `--only "intersection, tree"` grows a tree; `--only none` and `--only "none, tree"`
-are for a draft model with the target's vocabulary. The interval is a 95 % bootstrap over 1,000 resamples of the texts. "rows" counts
-the rows that the target would verify in a round.
+are for a draft model with the target's vocabulary. The interval is a 95 % bootstrap over 1,000
+resamples of the texts. "rows" counts the rows that the target would verify in a round.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class ExactTranslation:
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
         if not covers.translated or self._is_ruled_out(covers):
-            counts["masked"] += covers.masked
+            _count(covers, 0, counts)
             return NothingDrafted(counts)
         if grows:
             return self._grow(covers, context, session, steps - 1, noise, counts)
@@ -134,11 +134,9 @@ class ExactTranslation:
             own_ids.append(cover.token)
             self._go_on(draft, own_ids, context, session, steps - 1)
         # While these passes run, rank the other first tokens and compute their probabilities.
-        if cover.back:
-            counts["healed"] += 1
-            counts["taken_back"] += cover.back
         covers.look()
-        self._offer(draft, ranked, self._weigh(covers, counts))
+        _count(covers, cover.back, counts)
+        self._offer(draft, ranked, _probabilities(covers))
         self._last = draft
         return draft
 
@@ -175,10 +173,7 @@ class ExactTranslation:
         # While the first of these passes runs, look at the other covers.
         covers.look()
         growth.nodes += covers.nodes()[known:]
-        counts["masked"] += covers.masked
-        if roots[0].back:
-            counts["healed"] += 1
-            counts["taken_back"] += roots[0].back
+        _count(covers, roots[0].back, counts)
         draft = GrownDraft(
             growth, len(context.ids), covers.possible if sampler is None else 1.0, counts
         )
@@ -207,10 +202,7 @@ class ExactTranslation:
             going = below if cover.data else ()  # nothing follows a special token
             row = branches.begin(cover.token, back=cover.back) if going else -1
             text.following.append(Place(going, cover.ids, len(cover.ids), row))
-        if chosen[0].back:
-            counts["healed"] += 1
-            counts["taken_back"] += chosen[0].back
-        counts["masked"] += covers.masked
+        _count(covers, chosen[0].back, counts)
         return DrawnTree(
             branches,
             text,
@@ -314,12 +306,6 @@ class ExactTranslation:
     def _shared(self) -> Intersection:
         return self._pair.with_roles(self._alignment.intersection)
 
-    def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
-        """The probability of each first token, the likeliest first."""
-        counts["masked"] += covers.masked
-        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-        return {token: mass / covers.possible for token, mass in ranked}
-
     def _offer(
         self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
     ) -> None:
@@ -333,6 +319,20 @@ class ExactTranslation:
         least = self._search.least_alternative
         draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
         draft.probability = probability
+
+
+def _count(covers: CandidateCovers, back: int, counts: Counter[str]) -> None:
+    """Count what was masked, and the likeliest cover if it takes draft tokens back."""
+    counts["masked"] += covers.masked
+    if back:
+        counts["healed"] += 1
+        counts["taken_back"] += back
+
+
+def _probabilities(covers: CandidateCovers) -> dict[TargetId, float]:
+    """The probability of each first token, the likeliest first."""
+    ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
+    return {token: min(1.0, mass / covers.possible) for token, mass in ranked}
 
 
 def _expected_roots(
