@@ -3,10 +3,9 @@
     python benchmarks/vllm_proposer.py --data DATA [--steps 40]
 
 DATA is the folder of the shared data; the target is Bielik 11B and the dictionary the shipped one.
-The first table is host time of one call of `BatchDrafter.propose`, per request: contexts of so many
-ids, cut from the Sejm speeches in corpus/dev. The columns of one request at a time are the drafters
-of the MLX runtime, called for every request in a loop; they keep state from round to round, which
-is not made here again and again, except for the dictionary method, which has none.
+The first table is the host time of a call of `BatchDrafter.propose` per request, the best and the
+median of all steps. Contexts of so many ids are cut from the Sejm speeches in corpus/dev. The last
+column is the dictionary drafter of the MLX runtime, called for one request after the other.
 The second table has the texts of corpus/dev play the target: tokens per pass (rows are free) and
 verified rows per pass. All texts of a set are one batch, and the first 64 ids of each its prompt.
 """
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +34,7 @@ from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.vllm.batch_drafter import BatchDrafter
+from tokalign.vllm.batch_fit import Rows
 
 BATCHES = (1, 8, 64)
 CONTEXTS = (256, 2048)
@@ -42,55 +43,50 @@ MAX_TOKENS, PROMPT_TOKENS, LONGEST = 8, 64, 300
 Texts = list[list[TargetId]]
 
 
-def microseconds(call: Callable[[], object], steps: int, requests: int) -> float:
-    """The median time of a call, per request."""
-    call()
+def timed(call: Callable[[int], object], steps: int, requests: int) -> str:
+    """The best and the median time of a step, per request. call: takes the number of the step."""
     times = []
-    for _ in range(steps):
+    for step in range(steps):
         began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return median(times) / requests * 1e6
+        call(step)
+        times.append((time.perf_counter() - began) / requests * 1e6)
+    return f"{min(times):.1f}, {median(times):.1f}"
 
 
 def print_costs(ids: Sequence[TargetId], table: BackoffTable, steps: int) -> None:
     """Print the first table."""
-    alone = BatchDrafter({"dictionary": table}, copies=False, max_tokens=MAX_TOKENS)
-    copies = BatchDrafter({}, max_tokens=MAX_TOKENS)
-    mixed = BatchDrafter({"dictionary": table}, max_tokens=MAX_TOKENS)
-    two = BatchDrafter({"dictionary:a": table, "dictionary:b": table}, max_tokens=MAX_TOKENS)
-    one_by_one = DictionaryDrafter(table)
-    names = ["dictionary", "copies", "both", "two dictionaries and copies"]
+    names = ("dictionary", "copies", "both", "two dictionaries and copies")
     print(f"µs per request | {' | '.join(names)} | dictionary, one request at a time")
     for context in CONTEXTS:
         for batch in BATCHES:
             starts = np.linspace(0, len(ids) - context - 1, batch).astype(int).tolist()
             texts = [list(ids[start : start + context]) for start in starts]
-            rows = np.array(texts, dtype=np.int32)
-            lengths, limits = np.full(batch, context), np.full(batch, MAX_TOKENS)
-            contexts = [Context(text) for text in texts]
-
-            def run(
-                drafter: BatchDrafter,
-                given: tuple[np.ndarray, np.ndarray, np.ndarray] = (rows, lengths, limits),
-            ) -> object:
-                return drafter.propose(*given)
-
-            cells = [
-                microseconds(lambda one=one: run(one), steps, batch)  # type: ignore[misc]
-                for one in (alone, copies, mixed, two)
-            ]
-            cells.append(
-                microseconds(
-                    lambda given=contexts: [  # type: ignore[misc]
-                        one_by_one.propose(context, MAX_TOKENS) for context in given
-                    ],
-                    steps,
-                    batch,
-                )
+            drafters = (
+                BatchDrafter({"dictionary": table}, copies=False, max_tokens=MAX_TOKENS),
+                BatchDrafter({}, max_tokens=MAX_TOKENS),
+                BatchDrafter({"dictionary": table}, max_tokens=MAX_TOKENS),
+                BatchDrafter({"dictionary:a": table, "dictionary:b": table}, max_tokens=MAX_TOKENS),
             )
-            shown = " | ".join(f"{cell:.1f}" for cell in cells)
-            print(f"batch {batch}, {context} ids | {shown}", flush=True)
+            cells = [
+                timed(partial(batch_step, one, np.array(texts, np.int32), steps), steps, batch)
+                for one in drafters
+            ]
+            alone = partial(single_steps, DictionaryDrafter(table), texts, steps)
+            cells.append(timed(alone, steps, batch))
+            print(f"batch {batch}, {context} ids | {' | '.join(cells)}", flush=True)
+
+
+def batch_step(drafter: BatchDrafter, rows: Rows, steps: int, step: int) -> object:
+    """Propose for all rows at once. With every step each text has two ids more."""
+    count, context = rows.shape
+    lengths = np.full(count, context - 2 * (steps - step))
+    return drafter.propose(rows, lengths, np.full(count, MAX_TOKENS))
+
+
+def single_steps(drafter: Drafter, texts: Texts, steps: int, step: int) -> object:
+    """Propose for one text after the other."""
+    cut = 2 * (steps - step)
+    return [drafter.propose(Context(text[-cut - 8 : -cut]), MAX_TOKENS) for text in texts]
 
 
 def emulate_batch(texts: Texts, drafter: BatchDrafter) -> tuple[float, float]:
@@ -132,14 +128,17 @@ def print_savings(sets: dict[str, Texts], table: BackoffTable) -> None:
         options = Drafting(method=method, dictionary=table, num_draft_tokens=MAX_TOKENS)
         return lambda: make_drafter(options, None, branches=branches)
 
+    def batch(
+        tables: dict[str, BackoffTable], *, copies: bool = True, p_min: float | None = None
+    ) -> Callable[[Texts], tuple[float, float]]:
+        drafter = BatchDrafter(tables, copies=copies, max_tokens=MAX_TOKENS, p_min=p_min)
+        return lambda texts: emulate_batch(texts, drafter)
+
     kinds: dict[str, Callable[[Texts], tuple[float, float]]] = {
-        "vLLM, dictionary": lambda texts: emulate_batch(
-            texts, BatchDrafter({"dictionary": table}, copies=False, max_tokens=MAX_TOKENS)
-        ),
-        "vLLM, copies": lambda texts: emulate_batch(texts, BatchDrafter({}, max_tokens=MAX_TOKENS)),
-        "vLLM, both": lambda texts: emulate_batch(
-            texts, BatchDrafter({"dictionary": table}, max_tokens=MAX_TOKENS)
-        ),
+        "vLLM, dictionary": batch({"dictionary": table}, copies=False),
+        "vLLM, copies": batch({}),
+        "vLLM, both": batch({"dictionary": table}),
+        "vLLM, both, p_min 0.15": batch({"dictionary": table}, p_min=0.15),
         "MLX, dictionary": lambda texts: emulate(texts, drafting("dictionary")),
         "MLX, prompt-lookup": lambda texts: emulate(texts, drafting("prompt-lookup")),
         "MLX, hybrid as a chain": lambda texts: emulate(texts, drafting("hybrid", branches=False)),
@@ -154,7 +153,7 @@ def print_savings(sets: dict[str, Texts], table: BackoffTable) -> None:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--target", default="bielik", show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True)
+@click.option("--steps", type=click.IntRange(1, 100), default=40, show_default=True)
 def main(data: Path, target: str, steps: int) -> None:
     """Print both tables."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer

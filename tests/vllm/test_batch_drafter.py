@@ -17,8 +17,8 @@ from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.batch_lookup import BatchLookup
-from tokalign.vllm.batch_drafter import P_MIN, BatchDrafter, _endings
-from tokalign.vllm.batch_fit import fitting
+from tokalign.vllm.batch_drafter import P_MIN, BatchDrafter
+from tokalign.vllm.batch_fit import BatchFit
 from tokalign.vllm.context_matches import LONGEST_MATCH
 
 BATCH = make_batch(60)
@@ -122,14 +122,28 @@ def test_the_surest_source_is_followed(seed: int) -> None:
     assert propose(BatchDrafter(tables, max_tokens=8), batch) == wanted
 
 
-def test_the_same_dictionaries_fit() -> None:
+def test_the_same_dictionaries_fit_while_texts_grow_and_change_rows() -> None:
     tables = two_tables()
-    endings = _endings(BATCH.rows, BATCH.lengths)
-    found = fitting([BatchLookup(table) for table in tables.values()], endings, BATCH.lengths)
-    for number, text in enumerate(BATCH.texts):
-        fits = DictionaryFit(tables).follow(text)
-        assert [name in fits for name in tables] == found[:, number].tolist()
-    assert 0 < found.sum() < found.size
+    batch_fit = BatchFit([BatchLookup(table) for table in tables.values()])
+    fits = [DictionaryFit(tables) for _ in BATCH.texts]
+    rng, places, texts = np.random.default_rng(0), list(range(len(BATCH.texts))), BATCH.texts
+    lengths = [max(1, len(text) - 60) for text in texts]
+    outcomes = set()
+    while places:
+        batch = Batch([texts[place][: lengths[place]] for place in places])
+        found = batch_fit.follow(batch.rows, batch.lengths)
+        for number, place in enumerate(places):
+            expected = fits[place].follow(batch.texts[number])  # type: ignore[arg-type]
+            assert [name in expected for name in tables] == found[:, number].tolist()
+            outcomes.add(tuple(expected))
+            lengths[place] += int(rng.integers(1, 8))
+        kept = [place for place in places if lengths[place] <= len(texts[place])]
+        if kept != places:  # requests have ended: the last one takes the first free row
+            kept = [*kept[-1:], *kept[:-1]]
+            moved = [place for row, place in enumerate(kept) if places[row] != place]
+            fits = [DictionaryFit(tables) if i in moved else fit for i, fit in enumerate(fits)]
+        places = kept
+    assert outcomes == {("dictionary:a",), ("dictionary:b",), ("dictionary:a", "dictionary:b")}
 
 
 def test_requests_do_not_see_each_other() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -245,6 +246,46 @@ class DraftSession(Session[DraftId], Protocol):
         expect: turns the rows' logits over target ids (`shared` says which) into log-probabilities;
         the ids listed are then the draft's for the likeliest target ids.
         """
+        ...
+
+
+class BeamSession(Protocol):
+    """A recurrent drafter beside the target's session, from whose latest pass it goes on.
+
+    It answers nothing (None) after ids whose last one no recent pass of the target has chosen, as
+    before the first pass of a generation.
+    """
+
+    @property
+    def passes(self) -> int:
+        """Steps of the drafter so far."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in them so far, each search counted from its start until it is read."""
+        ...
+
+    def search(
+        self,
+        ids: Sequence[TargetId],
+        shape: BeamShape,
+        *,
+        count: int,
+        sampler: DraftSampler | None = None,
+    ) -> Pending[Beams | None]:
+        """Search for what follows `ids`, with one step for each id of a beam.
+
+        count: ids listed after every beam, at least as many as there are beams.
+        sampler: foretells the choices of a target that samples (`DraftSampler.expect`); without
+        one, probabilities are the drafter's own.
+        """
+        ...
+
+    def draw(
+        self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
+    ) -> Pending[DrawnDraft | None]:
+        """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
         ...
 
 

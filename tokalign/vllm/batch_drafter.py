@@ -3,9 +3,8 @@
 Every request gets a chain of ids, because vLLM verifies no trees. At each position the surest
 source says which id comes next, as long as all ids of the chain together are probable enough. Where
 one dictionary is the only source, the chain is that of `BackoffTable.follow`. The hybrid of the MLX
-runtime mixes its sources, and learns how far to trust them. Nothing is kept here from step to step,
-and a mixture that has not learned anything proposes more rows for the same text than the surest
-source alone (`benchmarks/vllm_proposer.py`).
+runtime mixes its sources, and learns how far to trust them. Here no text is kept from step to step,
+and its mixture without that learning proposed more rows for the same tokens.
 This module knows nothing of vLLM; `proposer.py` does.
 """
 
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.batch_lookup import NO_ID, BatchLookup, Ids
-from tokalign.vllm.batch_fit import ENDING, fitting
-from tokalign.vllm.context_matches import ContextMatches, Rows
+from tokalign.vllm.batch_fit import BatchFit, Rows, last_ids
+from tokalign.vllm.context_matches import ContextMatches
 
 P_MIN = 0.05
 """The least probability of a whole chain where there is no dictionary to say it."""
@@ -48,6 +47,7 @@ class BatchDrafter:
         if not dictionaries and not copies:
             raise UsageError("there is nothing to draft with; allow copies or give a dictionary")
         self._tables = [BatchLookup(table) for table in dictionaries.values()]
+        self._fit = BatchFit(self._tables)
         self._copies, self._max_tokens = copies, max_tokens
         said = [table.parameters.p_min for table in dictionaries.values()]
         self._p_min = p_min if p_min is not None else max(said, default=P_MIN)
@@ -61,8 +61,8 @@ class BatchDrafter:
         """
         lengths = np.where(limits > 0, lengths, 0)
         limits = np.minimum(limits, self._max_tokens)
-        endings = _endings(rows, lengths)
-        fits = self._fitting(endings, lengths)
+        endings = last_ids(rows, np.arange(len(lengths)), lengths)
+        fits = self._fitting(rows, lengths)
         matches = ContextMatches(rows, lengths) if self._copies else None
         drafted = np.full((len(lengths), self._max_tokens), NO_ID)
         together = np.ones(len(lengths))
@@ -84,14 +84,14 @@ class BatchDrafter:
             chain[:count] for chain, count in zip(drafted.tolist(), counts.tolist(), strict=True)
         ]
 
-    def _fitting(self, endings: Ids, lengths: Ids) -> NDArray[np.bool_]:
+    def _fitting(self, rows: Rows, lengths: Ids) -> NDArray[np.bool_]:
         """Which dictionary is asked about which request, b[dictionaries, requests].
 
         A single one is asked about all: to find out costs more than to ask it.
         """
         if len(self._tables) < 2:
             return np.ones((len(self._tables), len(lengths)), dtype=np.bool_)
-        return fitting(self._tables, endings, lengths)
+        return self._fit.follow(rows, lengths)
 
     def _surest(
         self,
@@ -118,11 +118,3 @@ class BatchDrafter:
             ids = np.where(surer, theirs, ids)
             probabilities = np.where(surer, probability, probabilities)
         return ids, probabilities
-
-
-def _endings(rows: Rows, lengths: Ids) -> Ids:
-    """i64[requests, ENDING]: the last ids of each request, the very last one first."""
-    places = lengths[:, None] - 1 - np.arange(ENDING)
-    inside = places >= 0
-    found = rows[np.arange(len(lengths))[:, None], np.where(inside, places, 0)]
-    return np.where(inside, found, NO_ID).astype(np.int64)

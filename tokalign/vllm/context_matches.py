@@ -9,19 +9,16 @@ request can so get into another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
 from tokalign.tables.batch_lookup import NO_ID, Ids
+from tokalign.vllm.batch_fit import Rows
 
 LONGEST_MATCH = 16
 """Longer matches count as this long: how often copies are right does not grow any further."""
-
-Rows = NDArray[Any]
-"""Token ids i[requests, longest context]; what is after the end of a request means nothing."""
 
 _RIGHT = np.array(
     [

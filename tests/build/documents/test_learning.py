@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -172,6 +173,18 @@ def test_only_the_owner_can_read_it_and_it_is_never_pushed(
     with pytest.raises(UsageError, match="learned from private documents and is not pushed"):
         push_tables(Collection("notes").tables, str(tmp_path / "hub"))
     assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_no_connection_is_made(folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    (folder / "page.html").write_text(
+        f'<link rel="stylesheet" href="http://127.0.0.1:9/a.css"><p>{MEETING}</p>'
+        '<img src="http://127.0.0.1:9/a.png"><iframe src="http://127.0.0.1:9/"></iframe>'
+    )
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert learn("notes", folders=[folder], targets=[str(target)]).changes.read == 7
 
 
 def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target: Path) -> None:

@@ -202,11 +202,15 @@ class Sampling:
         log q + T g, and at T = 0 it is q itself.
         """
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        vocabulary = logprobs.shape[-1]
+        gumbel = {  # rows at one position share their noise
+            position: keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))
+            for position in dict.fromkeys(positions)
+        }
         rows = []
         for row, position in enumerate(positions):
-            gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (1, logprobs.shape[-1]))
             filtered_row = self.filter(logprobs[row : row + 1], position).astype(mx.float32)
-            rows.append(filtered_row + self.temperature * gumbel)
+            rows.append(filtered_row + self.temperature * gumbel[position])
         scores = mx.concatenate(rows)
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 

@@ -19,8 +19,9 @@ from tokalign.errors import BundleError, CorpusError, IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
-from tokalign.train.pipeline import Evaluation, Trained, fit_drafter, label_corpus
+from tokalign.train.training import Evaluation, Trained, fit_drafter
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
