@@ -71,7 +71,7 @@ class RawIds:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
