@@ -85,9 +85,9 @@ class Place:
 class DrawnTree:
     """A tree of drawn ids while it grows. `finish` is called exactly once.
 
-    text: its end; either its `following` is there, and the rows of those with a shape are among
-    the branches, or the pass `first` draws it. start: the position of the first ids.
-    shared, target_of: as in `start_tree`.
+    text: the end of the text. Its `following` may be there already, with rows for those that have a
+    shape; otherwise the first pass draws it. start: the position of the first ids. shared,
+    target_of: as in `start_tree`.
     """
 
     def __init__(
@@ -119,24 +119,8 @@ class DrawnTree:
             self._pending = self._look(
                 [one for place in places for one in place.following if one.shape]
             )
-        ids: list[TargetId] = []
-        parents: list[int] = []
-        distributions: list[Array | None] = [self._text.distribution]
-
-        def add(place: Place, last: int) -> None:
-            for one in place.following:
-                at = last
-                for token in one.ids:
-                    ids.append(token)
-                    parents.append(at)
-                    distributions.append(None)
-                    at = len(ids) - 1
-                distributions[-1] = one.distribution
-                add(one, at)
-
-        add(self._text, -1)
-        tree = TokenTree(tuple(ids), tuple(parents), (_SOURCE,) * len(ids))
-        return Translated((), self._counts, tree=tree, distributions=tuple(distributions))
+        tree, distributions = _tree_after(self._text)
+        return Translated((), self._counts, tree=tree, distributions=distributions)
 
     def _look(
         self, places: Sequence[Place]
@@ -164,3 +148,24 @@ class DrawnTree:
             row = self._branches.extend(place.row, token) if shape else -1
             drawn.append(Place(shape, (target,), place.depth + 1, row))
         return drawn
+
+
+def _tree_after(text: Place) -> tuple[TokenTree, tuple[Array | None, ...]]:
+    """The drawn tree, each id's first candidate before the others, and its distributions."""
+    ids: list[TargetId] = []
+    parents: list[int] = []
+    distributions = [text.distribution]  # of the text, then of each id
+
+    def add(place: Place, last: int) -> None:
+        for one in place.following:
+            at = last
+            for token in one.ids:
+                ids.append(token)
+                parents.append(at)
+                distributions.append(None)
+                at = len(ids) - 1
+            distributions[-1] = one.distribution
+            add(one, at)
+
+    add(text, -1)
+    return TokenTree(tuple(ids), tuple(parents), (_SOURCE,) * len(ids)), tuple(distributions)
