@@ -17,7 +17,7 @@ from studied import a_result
 from tokalign.cli.study import command
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cost.curve import CostCurve
-from tokalign.errors import MissingAssetError, TokalignError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
@@ -94,6 +94,13 @@ def test_what_is_whole_is_written_again_without_measuring(folder: Path) -> None:
     result = study(*PAIR, *SHORT, "--output", folder)
     assert result.exit_code == 0, result.output
     assert json.loads((folder / "study.json").read_text("utf-8")) == json.loads(before)
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_study_is_refused(folder: Path) -> None:
+    result = study(*PAIR, *SHORT, "-m", "7", "--output", folder)
+    assert isinstance(result.exception, IncompatibleError)
+    assert str(result.exception).endswith("give another folder with --output")
 
 
 @pytest.mark.slow

@@ -214,7 +214,8 @@ def _study(
     curves = cost_curves(options, loaded)
     study = assembled(options, loaded, chosen, given, curves)
     setting = setting_of(options, loaded, given)
-    file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen))
+    remedy = "give another folder with --output"
+    file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
     if estimate:
         _estimate(study, file, as_json=as_json)
         return
@@ -297,7 +298,6 @@ def _explained(
 ) -> list[Attribution]:
     """Why rounds ended, for some prompts: from the output folder, or else found now."""
     from tokalign.evaluate.study.attribution import Explainer, explained
-    from tokalign.evaluate.study.causes import Attribution
 
     protocol = study.protocol
     conditions = [a.condition for a in chosen if explained(a.condition, loaded.pairs)]
@@ -307,9 +307,7 @@ def _explained(
         if block.number <= protocol.explained and block.temperature == protocol.temperatures[0]
     ]
     path = folder / _CAUSES
-    found: list[Attribution] = []
-    if path.exists():
-        found = list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
+    found = _read_causes(path) if path.exists() else []
     known = {(one.block, one.condition) for one in found}
     wanted = [(b, c) for c in conditions for b in blocks]
     explainers = {name: Explainer(study.bench, name) for name in {c.draft for c in conditions}}
@@ -320,6 +318,18 @@ def _explained(
                 write_file(path, json.dumps([one.to_json() for one in found]))
             advance(1)
     return [one for one in found if (one.block, one.condition) in set(wanted)]
+
+
+def _read_causes(path: Path) -> list[Attribution]:
+    from tokalign.evaluate.study.causes import Attribution
+
+    try:
+        return list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not hold the causes of rounds ({type(error).__name__}: {error}); remove "
+            "it, and they are found again"
+        ) from error
 
 
 def _write(folder: Path, result: Result, tell: Callable[[str], None], *, as_json: bool) -> None:

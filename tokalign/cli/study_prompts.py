@@ -45,11 +45,13 @@ class PromptFiles:
         """Whether all of them come with tokalign."""
         return self.articles is self.instructions is self.questions is None
 
-    def turns(self, name: str, protocol: Protocol) -> Path:
-        """The file of a set of user messages."""
+    def turns(self, name: str, protocol: Protocol) -> list[Path]:
+        """The files of a set of user messages."""
         given = {INSTRUCTIONS: self.instructions, QUESTIONS: self.questions}.get(name)
-        folder = shipped(PROMPTS) / ("tasks" if protocol.preset == "tasks" else "")
-        return given or folder / f"{name}.txt"
+        if given is not None:
+            return [given]
+        folders = ("tasks",) if protocol.preset == "tasks" else ("", "more")
+        return [shipped(PROMPTS) / folder / f"{name}.txt" for folder in folders]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def study_prompts(
     sets = {
         name: list(islice(_windows(files, protocol, target), protocol.prompts))
         if name == ENCYCLOPEDIC
-        else _turns(files.turns(name, protocol), files.field, protocol.prompts)
+        else list(islice(_turns(files, name, protocol), protocol.prompts))
         for name in protocol.sets
     }
     by_block = {
@@ -86,9 +88,10 @@ def study_prompts(
     return StudyPrompts(by_block, digests)
 
 
-def _turns(path: Path, field: str, limit: int) -> list[tuple[str, MakePrompt]]:
-    texts = read_texts(path, field=field, limit=limit)
-    return [(_digest(text), partial(_turn, text)) for text in texts]
+def _turns(files: PromptFiles, name: str, protocol: Protocol) -> Iterator[tuple[str, MakePrompt]]:
+    for path in files.turns(name, protocol):
+        for text in read_texts(path, field=files.field):
+            yield _digest(text), partial(_turn, text)
 
 
 def _windows(

@@ -138,7 +138,9 @@ FIT = (
         default=4,
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
-    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Of everything that is drawn."
+    ),
 )
 
 DRY_RUN = (
@@ -269,8 +271,14 @@ class _Reporter:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
+    """Raises: UsageError for a window that has not as many ids as follow a position."""
     from tokalign.train.options import Labelling, LabelOptions
 
+    if given["window"] <= given["future"]:
+        raise UsageError(
+            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
+            f"give --window {given['future'] + 1} or more"
+        )
     labelling = Labelling(
         kind=given["kind"],
         future=given["future"],

@@ -22,6 +22,7 @@ PLAIN, CONTROL = "plain", "plain again"
 """Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
 
 _MIB = 1 << 20
+_REMEDY = "give another file with --results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,12 @@ class MeasurementFile:
     """Measurements kept in a file, appended as they come.
 
     about: weights, settings and machine. Measurements may be compared where these are equal, and a
-    file with other ones is refused.
+    file with other ones is refused. remedy: what to do then.
     """
 
     path: Path
     about: Mapping[str, Any]
+    remedy: str = _REMEDY
 
     def open(self) -> list[Measurement]:
         """Return the measurements in the file, or create it.
@@ -178,7 +180,7 @@ class MeasurementFile:
             self._append(header)
             return []
         whole = self.path.read_bytes().rpartition(b"\n")[0]
-        found, measurements = read_measurements(self.path, whole)
+        found, measurements = read_measurements(self.path, whole, remedy=self.remedy)
         self._require_same(found)
         with self.path.open("r+b") as file:
             file.truncate(len(whole) + 1)
@@ -204,12 +206,12 @@ class MeasurementFile:
             if wanted.get(name) != found.get(name):
                 raise IncompatibleError(
                     f"{self.path} holds measurements with {name} {found.get(name)}, not "
-                    f"{wanted.get(name)}; give another file with --results"
+                    f"{wanted.get(name)}; {self.remedy}"
                 )
 
 
 def read_measurements(
-    path: Path, content: bytes | None = None
+    path: Path, content: bytes | None = None, *, remedy: str = _REMEDY
 ) -> tuple[Mapping[str, Any], list[Measurement]]:
     """Read what a file is about, and its measurements. Raises: UsageError for any other file."""
     lines = (path.read_bytes() if content is None else content).splitlines()
@@ -221,7 +223,7 @@ def read_measurements(
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} holds no measurements of version {VERSION} ({type(error).__name__}: {error}); "
-            "give another file with --results"
+            f"{remedy}"
         ) from error
 
 

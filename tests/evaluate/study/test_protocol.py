@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ def test_paper_has_the_protocol_of_the_polish_study() -> None:
     assert {name for name, _, _ in measured} >= {"dictionary", "copy", "hybrid"}
 
 
-def test_tasks_are_those_of_spec_bench_with_prompts_of_our_own() -> None:
+def test_prompts_are_our_own_and_tasks_those_of_spec_bench() -> None:
     protocol = PRESETS["tasks"]
     folder = ROOT / "benchmarks" / "prompts" / "tasks"
     assert len(protocol.sets) == 7
@@ -47,6 +48,11 @@ def test_tasks_are_those_of_spec_bench_with_prompts_of_our_own() -> None:
     for path in folder.glob("*.txt"):
         lines = path.read_text("utf-8").splitlines()
         assert len(set(lines)) == protocol.prompts
+        assert unicodedata.is_normalized("NFC", "".join(lines))
+    for name in ("instructions", "questions"):
+        files = [folder.parent / f"{name}.txt", folder.parent / "more" / f"{name}.txt"]
+        lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
+        assert len(lines) == len(set(lines)) == PRESETS["paper"].prompts
         assert unicodedata.is_normalized("NFC", "".join(lines))
     names = {arm.condition.name for arm in arms(protocol, BOTH)}
     assert names >= {"prompt-lookup", "recycling", "sam", "unispec", "hybrid", "exact", "none"}
@@ -79,6 +85,12 @@ def test_conditions_can_be_chosen() -> None:
     chosen = only(found, ["exact"])
     assert {arm.condition.name for arm in chosen} == {"plain", "plain again", "exact"}
     assert only(found, []) == found
+    window = only(found, ["context:9"])
+    assert [arm.condition for arm in window[2:]] == [
+        replace(arm.condition, name="context:9") for arm in only(found, ["context:5"])[2:]
+    ]
+    with pytest.raises(UsageError, match="no translation 'context:0'"):
+        only(found, ["context:0"])
     with pytest.raises(UsageError, match="no condition 'exakt'"):
         only(found, ["exakt"])
 

@@ -11,16 +11,20 @@ tokalign's own in Polish, and the published ways to draft without a model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import BASELINES, Block, Condition
+from tokalign.runtime.methods import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"
 SETS = (ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS)
 TASKS = (
     "translation", "summarization", "questions", "mathematics", "retrieval", "conversation", "code",
 )  # fmt: skip
+
+_WINDOW = "context:5"
+"""The study's window."""
 
 DRIFT = 0.1
 """A block in which the control differs by more than this share from plain decoding is disturbed."""
@@ -147,7 +151,7 @@ def _of_two_tokenizers(draft: str, quick: bool) -> list[Arm]:
     found = []
     for name, chain in (("raw", False), ("naive", False), ("intersection", True)):
         found += [Arm(Condition(name, k, draft, chain)) for k in ((2,) if quick else (2, 4))]
-    for name, chain in (("context:5", False), ("exact", True), ("exact", False)):
+    for name, chain in ((_WINDOW, False), ("exact", True), ("exact", False)):
         for k in (2, 4):
             found.append(Arm(Condition(name, k, draft, chain), sampled=k == 2 and not chain))
         if not quick:
@@ -159,8 +163,10 @@ def _of_two_tokenizers(draft: str, quick: bool) -> list[Arm]:
 def only(found: Sequence[Arm], names: Sequence[str]) -> list[Arm]:
     """The arms whose condition has one of these names, and the baselines; all without names.
 
+    `context:P` is measured for any window P where `context:5` is.
     Raises: UsageError for a name that no condition has.
     """
+    found = [*found, *(arm for name in names for arm in _of_window(found, name))]
     known = dict.fromkeys(arm.condition.name for arm in found if arm.condition.drafts)
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
@@ -169,6 +175,15 @@ def only(found: Sequence[Arm], names: Sequence[str]) -> list[Arm]:
     return [
         arm for arm in found if not names or arm.condition.name in names or not arm.condition.drafts
     ]
+
+
+def _of_window(found: Sequence[Arm], name: str) -> list[Arm]:
+    """The arms of the context window, with another window."""
+    if name == _WINDOW or not name.startswith("context:"):
+        return []
+    check_translation(name)
+    usual = [arm for arm in found if arm.condition.name == _WINDOW]
+    return [replace(arm, condition=replace(arm.condition, name=name)) for arm in usual]
 
 
 def is_measured(arm: Arm, block: Block, protocol: Protocol) -> bool:
