@@ -81,7 +81,7 @@ def save_drafter(
 
 
 def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
-    """Read the drafter in a folder, for this target.
+    """Read the drafter in a folder, for this target, whose number format it takes.
 
     Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
     that is not known; FingerprintError for one of another tokenizer; IncompatibleError for one that
@@ -95,6 +95,8 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
     except (TypeError, ValueError) as error:
         raise damaged(folder, str(error)) from error
     _read_weights(drafter, folder, config)
+    drafter.set_dtype(ends.dtype)
+    mx.eval(drafter.parameters())
     return drafter
 
 
@@ -124,7 +126,6 @@ def _read_weights(drafter: RecurrentDrafter, folder: Path, config: Mapping[str, 
         drafter.load_weights(str(path))
     except (ValueError, RuntimeError) as error:
         raise damaged(folder, " ".join(str(error).split())) from error
-    mx.eval(drafter.parameters())
     drafter.eval()
 
 
