@@ -122,6 +122,8 @@ def build_on_engine(
         )
     if engine.engine == "ray" and here < tasks:
         raise UsageError("Ray spreads the tasks itself; leave out --local-tasks and its offset")
+    if len(corpus.weights) < tasks:
+        tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
     job = plan_dictionary(
         ours.tokenizer,
         corpus,

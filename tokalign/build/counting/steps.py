@@ -231,8 +231,11 @@ def _bounds(counting: Counting, share: Share) -> Path:
     return counting.folder / f"cut-{share}.npy"
 
 
-def count(counting: Counting, share: Share, apply: Apply, advance: Advance) -> None:
-    """Count the n-grams in a share of the key ranges; ranges that are done are not done again."""
+def count(counting: Counting, share: Share, apply: Apply, advance: Callable[[float], None]) -> None:
+    """Count the n-grams in a share of the key ranges; ranges that are done are not done again.
+
+    advance: called with the part of all windows, of all shares, that was in the range just counted.
+    """
     layout = counting.layout
     runs = _runs(counting, _records(counting, "encode", share.of))
     located, windows = _located(counting, share)
@@ -246,7 +249,7 @@ def count(counting: Counting, share: Share, apply: Apply, advance: Advance) -> N
         if not is_whole(path)
     )
     for counted in apply(write_part, missing):
-        advance(int(counting.corpus.size * counted / max(windows, 1)))
+        advance(counted / windows)
     summary = [_summarize(paths, order, counting) for order in range(1, counting.max_order + 1)]
     _write_record(
         counting, "count", share, {"parts": [path.name for path in paths], "orders": summary}
@@ -256,15 +259,13 @@ def count(counting: Counting, share: Share, apply: Apply, advance: Advance) -> N
 def _located(counting: Counting, share: Share) -> tuple[NDArray[np.int64], int]:
     """Where the ranges of a share begin and end in all runs (i64[runs, ranges + 1]), and how many
     windows all ranges of all shares have."""
-    files = [
-        np.load(_bounds(counting, Share(number, share.of)), mmap_mode="r")
-        for number in range(share.of)
-    ]
-    first, end = share.block(files[0].shape[1] - 1)
-    return (
-        np.concatenate([bounds[:, first : end + 1] for bounds in files]),
-        sum(int(bounds[:, -1].sum()) for bounds in files),
-    )
+    located, windows = [], 0
+    for number in range(share.of):
+        bounds = np.load(_bounds(counting, Share(number, share.of)), mmap_mode="r")
+        first, end = share.block(bounds.shape[1] - 1)
+        located.append(np.array(bounds[:, first : end + 1]))
+        windows += int(bounds[:, -1].sum())
+    return np.concatenate(located), windows
 
 
 def _summarize(parts: list[Path], order: int, counting: Counting) -> dict[str, Any]:
