@@ -96,7 +96,8 @@ def build_on_engine(
     """
     from tokalign.build.counting.memory_budget import plan_processes
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-    from tokalign.build.engines import Executor, plan_dictionary, run_job
+    from tokalign.build.engines import plan_dictionary
+    from tokalign.build.executors import Executor, run_job
     from tokalign.tables.finding import table_folder
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 

@@ -14,17 +14,8 @@ from pathlib import Path
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.memory_budget import MEMORY, plan_processes
-from tokalign.build.counting.steps import (
-    Chunks,
-    Counting,
-    Share,
-    collect,
-    count,
-    cut,
-    encode,
-    prune,
-    read_stamps,
-)
+from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.windows import IdSpace, TokenNgrams
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.workers import workers
