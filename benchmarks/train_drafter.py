@@ -1,14 +1,15 @@
 """Training a recurrent drafter: what it takes, what the target's own labels are worth, resuming.
 
     python benchmarks/train_drafter.py estimate
-    python benchmarks/train_drafter.py labels --target MODEL --corpus FILE... --workspace FOLDER
+    python benchmarks/train_drafter.py labels --target MODEL --corpus FILE --dev FILE \\
+        --workspace FOLDER
     python benchmarks/train_drafter.py killed --target demo/target --corpus corpora/pl-mini.txt
 
-`estimate` is arithmetic for Bielik 11B v3 in 4 and 8 bits. `labels` trains two drafters on the same
-positions and hidden states: one on what the target says follows, one on the text. Both are measured
-on greedy continuations of positions held out; the interval of their difference is a bootstrap over
-blocks of neighbouring positions. `killed` ends a process at three points, lets the same command
-finish, and compares the bytes with those of a run that was not killed.
+`estimate` is arithmetic for Bielik 11B v3 in 4 and 8 bits. `labels` trains a drafter on each kind
+of labels, on as many positions of the same corpus. All are measured on what the target would write
+greedily at positions of other texts; the interval of a difference is a bootstrap over blocks of
+neighbouring positions. `killed` ends a process at three points, lets the same command finish, and
+compares the bytes with those of a run that was not killed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.estimate import TargetShape, Work, estimate
+from tokalign.train.future_ids import Labeller
 from tokalign.train.held_out import accepted_counts
+from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labels import Labels, open_labels, write_labels
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
-from tokalign.train.pipeline import Evaluation, LabelledCorpus, fit_drafter, label_corpus
+from tokalign.train.training import Evaluation, fit_drafter
+from tokalign.train.windows import draw_windows
 
 BIELIK: Mapping[str, Any] = {
     "hidden_size": 4096,
@@ -50,6 +55,7 @@ BIELIK: Mapping[str, Any] = {
 """Bielik 11B v3, from its published configuration."""
 PARAMETERS = 11.17e9
 SHARE_OF_MEMORY = 2 / 3
+WINDOW = 256
 BLOCK = 32
 """Neighbouring positions share most of their text, so they are drawn together."""
 RESAMPLES = 10_000
@@ -122,23 +128,25 @@ def work_of(config: DrafterConfig, kind: Kind, positions: int) -> Work:
 @main.command("labels")
 @target_option
 @corpus_option
+@click.option("--dev", type=click.Path(path_type=Path), multiple=True, required=True)
 @click.option("--workspace", type=click.Path(path_type=Path), required=True)
 @click.option("--positions", default=100_000)
-@click.option("--held-out", default=4_096)
+@click.option("--dev-positions", default=4_096)
 @click.option("--width", default=320)
 @click.option("--blocks", default=4)
 @click.option("--seed", default=1)
 def compare_labels(
     target: Path,
     corpus: tuple[Path, ...],
+    dev: tuple[Path, ...],
     workspace: Path,
     positions: int,
-    held_out: int,
+    dev_positions: int,
     width: int,
     blocks: int,
     seed: int,
 ) -> None:
-    """Distilled against text labels."""
+    """The target's own labels against those of the text."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     ends = TargetEnds.of(model.model)
     config = DrafterConfig(
@@ -149,34 +157,28 @@ def compare_labels(
         blocks=blocks,
     )
     fit = FitOptions(epochs=2, batch=128, candidates=2048, learning_rate=2e-3, evaluations=5)
-    kinds: tuple[Kind, ...] = ("greedy", "text")
-    counts = {}
+    measured, counts = label_dev(model, Corpus(dev), dev_positions, workspace / "dev"), {}
+    kinds: tuple[Kind, ...] = ("greedy", "generated", "text")
     for kind in kinds:
-        options = LabelOptions(
-            positions=positions, held_out=held_out, seed=seed, labelling=Labelling(kind=kind)
-        )
-        stage = partial(progress, quiet=False)
+        labelling = Labelling(kind=kind, seed=seed)
+        options = LabelOptions(positions=positions, held_out=1024, seed=seed, labelling=labelling)
         place = workspace / kind
-        labelled = label_corpus(model, Corpus(corpus), place, options, stage=stage)
-        labelled = with_whole_futures(labelled, options)
-        fit_drafter(model, config, labelled, place / "drafter", place, fit, report=tell)
-        drafter = load_drafter(place / "drafter", model)
-        counts[kind] = accepted_counts(drafter, labelled.held_out)
-    low, high = difference(counts["greedy"], counts["text"])
-    means = {kind: float(found.mean()) for kind, found in counts.items()}
-    echo(table([*means.items(), ("difference, 95 %", f"{low:+.3f} to {high:+.3f}")]))
+        labels = label_corpus(model, Corpus(corpus), place, options, stage=partial(progress))
+        fit_drafter(model, config, labels, place / "drafter", place, fit, report=tell)
+        counts[kind] = accepted_counts(load_drafter(place / "drafter", model), measured)
+    for kind, found in counts.items():
+        by_depth = " ".join(f"{(found >= depth).mean():.3f}" for depth in range(1, 5))
+        low, high = difference(found, counts["text"])
+        echo(f"{kind}: {found.mean():.3f} ({by_depth}); more than text: {low:+.3f} to {high:+.3f}")
 
 
-def with_whole_futures(labelled: LabelledCorpus, options: LabelOptions) -> LabelledCorpus:
-    """Only the positions of each window that have labels of both kinds."""
-    if options.labelling.kind == "text":
-        return labelled
-    kept = np.arange(len(labelled.training.ids)) % options.window
-    rows = np.flatnonzero(kept < options.window - options.labelling.future)
-    found = labelled.training
-    return replace(
-        labelled, training=replace(found, hidden=found.hidden[rows], ids=found.ids[rows])
-    )
+def label_dev(target: LanguageModel[TargetId], dev: Corpus, positions: int, folder: Path) -> Labels:
+    """What the target would write greedily at positions of texts that nobody trains on."""
+    windows = draw_windows(dev, target.tokenizer, length=WINDOW, positions=positions, seed=0)
+    recipe = {"positions": positions}
+    for _ in write_labels(folder, recipe, windows, Labeller(target.model, Labelling()).label):
+        pass
+    return open_labels(folder)
 
 
 def tell(evaluation: Evaluation) -> None:

@@ -35,6 +35,7 @@ _COMMANDS = {
     "push": "Put tables into a repository, beside a model or by themselves.",
     "replay": "Measure a draft model on texts that play the target's output.",
     "report": "Show how each token of a run came about, as a page.",
+    "study": "Run the papers' experiments on this machine, and check results of others.",
     "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     "train-drafter": "Train a small drafter that continues from the target's hidden state.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,17 +258,17 @@ def _bench(
         conditions = [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
     return Bench(
         decoder=decoder,
-        prompts={one.block: _prompt(options, decoder, one) for one in texts},
+        prompts={one.block: partial(_prompt, options, one) for one in texts},
         conditions=conditions,
         max_tokens=options.max_tokens,
         seed=options.seed,
-        knowledge=lambda: opening_knowledge(
+        knowledge=lambda _: opening_knowledge(
             target.model, decoder.drafter if draft is None else draft.model, note=say_once
         ),
     )
 
 
-def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
+def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
     use_template = not (one.window or options.ignore_chat_template)
     prompt = decoder.prompt(one.text, use_template=use_template)
     if one.window and options.window_tokens:

@@ -26,7 +26,7 @@ language_option = click.option(
 translation_option = click.option(
     "--translation",
     metavar="NAME",
-    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
+    help="How draft ids become target ids: none, raw, naive, context:P, intersection or exact. "
     "Default: none for one tokenizer, exact for two.",
 )
 alternatives_option = click.option(

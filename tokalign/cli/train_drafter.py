@@ -1,6 +1,7 @@
 """`tokalign train-drafter`: a recurrent drafter for a target, from a corpus.
 
-The steps are in `tokalign/train/pipeline.py`, what a run will take in `tokalign/train/estimate.py`.
+Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
+what they will take.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.estimate import Estimate
     from tokalign.train.options import FitOptions, LabelOptions
-    from tokalign.train.pipeline import Evaluation, Trained
+    from tokalign.train.training import Evaluation, Trained
 
 _PATH = click.Path(path_type=Path)
 _WIDEST = 2_048
@@ -137,7 +138,9 @@ FIT = (
         default=4,
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
-    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Of everything that is drawn."
+    ),
 )
 
 DRY_RUN = (
@@ -205,7 +208,8 @@ def command(
         raise UsageError("there is nothing to train on; give text with --corpus FILE")
     from tokalign.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
-    from tokalign.train.pipeline import fit_drafter, label_corpus
+    from tokalign.train.labelled_corpus import label_corpus
+    from tokalign.train.training import fit_drafter
 
     _make_folder(output)
 
@@ -267,8 +271,14 @@ class _Reporter:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
+    """Raises: UsageError for a window that has not as many ids as follow a position."""
     from tokalign.train.options import Labelling, LabelOptions
 
+    if given["window"] <= given["future"]:
+        raise UsageError(
+            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
+            f"give --window {given['future'] + 1} or more"
+        )
     labelling = Labelling(
         kind=given["kind"],
         future=given["future"],

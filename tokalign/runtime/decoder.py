@@ -51,7 +51,7 @@ from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.intersection import TokenIntersection
 from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
-from tokalign.runtime.translation.shared_ids import SameTokenizer
+from tokalign.runtime.translation.shared_ids import RawIds, SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -403,6 +403,8 @@ def make_translation(
     kind, _, window = name.partition(":")
     if kind == "none":
         return SameTokenizer(pair, sampler)
+    if kind == "raw":
+        return RawIds(pair)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":

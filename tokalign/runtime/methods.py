@@ -46,7 +46,7 @@ LOOKUP_METHODS = ("dictionary", "copy", "prompt-lookup", "hybrid", "hybrid-fixed
 TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
 """Methods that use a dictionary. The hybrids also work without one."""
 
-TRANSLATIONS = ("none", "naive", "context:P", "intersection", "exact")
+TRANSLATIONS = ("none", "raw", "naive", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
 """How many ids a draft model proposes in a round, as in mlx-lm's speculative_generate_step."""

@@ -7,6 +7,7 @@ rows are whole. A killed run leaves rows beyond that, which the next one overwri
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,9 @@ def write_labels(
                 state["future"] = labels.ids.shape[1]
                 state["complete"] = state["windows"] == len(windows)
                 if state["complete"] or state["windows"] % _WINDOWS_PER_NOTE == 0:
-                    hidden.flush()
-                    ids.flush()
+                    for file in (hidden, ids):  # on the disk before anything says so
+                        file.flush()
+                        os.fsync(file.fileno())
                     write_file(folder / _STATE, json.dumps(state))
                 yield len(labels.ids)
     except OSError as error:

@@ -1,9 +1,10 @@
-"""Translations for a draft model with the target's tokenizer."""
+"""Translations that leave ids as they are: for one tokenizer, and as a baseline for two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import cast
 
 import numpy as np
@@ -41,6 +42,32 @@ class SharedIds:
             drawn = session.draw(ids, steps, sampler=self._sampler, after=context.ids)
             return PendingDrawnDraft(drawn)
         return PendingGreedyDraft(session.draft(ids, steps), _as_they_are)
+
+
+class RawIds:
+    """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
+
+    Where the two tokenizers differ, the draft model reads other text than the target, and what it
+    drafts is right by chance, or where both vocabularies have the same token at the same place. Ids
+    that the other vocabulary does not have are left out of the draft's context, and end a draft.
+
+    Source: the "no translation" condition of the Polish study, which is what mlx-lm does with two
+    tokenizers. It is kept as a baseline.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
+
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+    ) -> PendingDraft:
+        """See `Translation`."""
+        known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
+        return PendingGreedyDraft(session.draft(known, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        known = takewhile(lambda token: token < self._sizes[1], drafted.ids)
+        return Translated(tuple([TargetId(token) for token in known]))
 
 
 def _as_they_are(drafted: GreedyDraft) -> Translated:
