@@ -111,7 +111,7 @@ class CopyReliability:
     ) -> None:
         """Compare `token` with what the match before it would have predicted.
 
-        A match that ends with the text has predicted nothing.
+        A match that ends with the text predicted nothing.
         """
         if occurrence is None or occurrence.latest == len(text):
             return
