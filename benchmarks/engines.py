@@ -1,11 +1,12 @@
 """The same dictionary from every engine, from killed runs and from several machines.
 
     python benchmarks/engines.py equal             # the train corpus through each engine
-    python benchmarks/engines.py killed            # a repeated corpus; two ranks are killed
+    python benchmarks/engines.py killed            # two of four ranks are killed, and it goes on
     python benchmarks/engines.py nodes             # two commands with ranks of their own
     python benchmarks/engines.py rates             # what each step costs: for docs/scale.md
 
-All use the shared corpora (`--shared FOLDER`, default ../shared/data next to the project) and need
+With `--copies N` all of them take the train corpus N times, 131 MB each. All use the shared corpora
+(`--shared FOLDER`, default ../shared/data next to the project) and need
 `pip install 'tokalign[cluster]'`; `equal --engine ray` needs Ray too. Tables are compared by their
 SHA-256. Seconds depend on what else the machine does; the load is printed beside them, and `rates`
 counts processor seconds.
@@ -30,7 +31,8 @@ from typing import Any
 import click
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.steps import Counting, Share, collect, count, cut, encode, prune
+from tokalign.build.counting.shares import Counting, Share
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import workers
@@ -48,7 +50,11 @@ _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 shared_option = click.option(
     "--shared", default=_SHARED, show_default=True, type=click.Path(path_type=Path, exists=True)
 )
-copies_option = click.option("--copies", default=8, help="How often the train corpus is repeated.")
+copies_option = click.option(
+    "--copies",
+    default=0,
+    help="Repeat the train corpus so often, under other names. Default: the corpus itself.",
+)
 tasks_option = click.option("--tasks", default=4, show_default=True)
 scratch_option = click.option(
     "--scratch", type=click.Path(path_type=Path), help="A folder on a large disk. Default: TMPDIR."
@@ -63,16 +69,18 @@ def benchmark() -> None:
 @benchmark.command()
 @shared_option
 @scratch_option
+@copies_option
 @tasks_option
 @click.option("--engine", "engines", multiple=True, default=("local", "datatrove"))
-def equal(shared: Path, scratch: Path | None, tasks: int, engines: tuple[str, ...]) -> None:
-    """Build from all of corpus/train with each engine."""
+def equal(
+    shared: Path, scratch: Path | None, copies: int, tasks: int, engines: tuple[str, ...]
+) -> None:
+    """Build with each engine."""
     with _folder(scratch) as folder:
+        corpus = _repeated(shared, folder / "corpus", copies)
         for engine in engines:
             ranks = [] if engine == "local" else ["--tasks", str(tasks), "--workers", "2"]
-            print_json(
-                _build(shared / "corpus" / "train", folder / engine, "--engine", engine, *ranks)
-            )
+            print_json(_build(corpus, folder / engine, "--engine", engine, *ranks))
 
 
 @benchmark.command()
@@ -82,11 +90,10 @@ def equal(shared: Path, scratch: Path | None, tasks: int, engines: tuple[str, ..
 @tasks_option
 @click.option("--workers", "at_once", default=4, show_default=True)
 def killed(shared: Path, scratch: Path | None, copies: int, tasks: int, at_once: int) -> None:
-    """Build a repeated corpus without a break, and again with two ranks killed while encoding."""
+    """Kill two ranks while they encode; when the others are done, give the command again."""
     with _folder(scratch) as folder:
         corpus = _repeated(shared, folder / "corpus", copies)
         arguments = ["--engine", "datatrove", "--tasks", str(tasks), "--workers", str(at_once)]
-        print_json({"run": "whole", **_build(corpus, folder / "whole", *arguments)})
         workspace = folder / "workspace"
         arguments += ["--workspace", str(workspace)]
         process = subprocess.Popen(
@@ -112,7 +119,6 @@ def nodes(shared: Path, scratch: Path | None, copies: int) -> None:
     """Two commands, as on two machines: tasks 0-1 and 2-3 of four, with one shared workspace."""
     with _folder(scratch) as folder:
         corpus = _repeated(shared, folder / "corpus", copies)
-        print_json({"run": "one machine, local engine", **_build(corpus, folder / "one")})
         both = ["--engine", "datatrove", "--tasks", "4", "--workers", "1", "--local-tasks", "2"]
         both += ["--workspace", str(folder / "workspace")]
         second = _command(corpus, folder / "two", *both, "--local-rank-offset", "2")
@@ -124,7 +130,7 @@ def nodes(shared: Path, scratch: Path | None, copies: int) -> None:
 @benchmark.command()
 @shared_option
 @scratch_option
-@click.option("--copies", default=1, help="How often the train corpus is repeated.")
+@copies_option
 @tasks_option
 def rates(shared: Path, scratch: Path | None, copies: int, tasks: int) -> None:
     """Do every share of every step in this process, and count processor seconds and bytes."""
@@ -183,7 +189,9 @@ def _folder(scratch: Path | None) -> Iterator[Path]:
 
 
 def _repeated(shared: Path, folder: Path, copies: int) -> Path:
-    """A folder with links to the train corpus, under as many names as copies."""
+    """The train corpus, or a folder with links to it under as many names as copies."""
+    if not copies:
+        return shared / "corpus" / "train"
     for number in range(copies):
         copy = folder / f"copy{number:02d}"
         copy.mkdir(parents=True)

@@ -17,7 +17,8 @@ from random_models import write_model
 from tokalign.cli.train_drafter import command
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter, read_drafter_config
+from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.tables.drafter_files import read_drafter_config
 
 SMALL = ["--positions=600", "--held-out=64", "--window=32", "--width=32", "--candidates=0"]
 QUICK = ["--batch=64", "--epochs=40", "--learning-rate=0.01", "--evaluations=20"]
@@ -123,6 +124,8 @@ def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Pat
 
 
 def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--window 33"):
+        run(target, corpus, tmp_path / "drafter", "--future", "32")
     with pytest.raises(UsageError, match="--candidates"):
         run(target, corpus, tmp_path / "drafter", "--candidates", "64")
     with pytest.raises(CorpusError):

@@ -1,6 +1,7 @@
 """`tokalign train-drafter`: a recurrent drafter for a target, from a corpus.
 
-The steps are in `tokalign/train/pipeline.py`, what a run will take in `tokalign/train/estimate.py`.
+Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
+what they will take.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.estimate import Estimate
     from tokalign.train.options import FitOptions, LabelOptions
-    from tokalign.train.pipeline import Evaluation, Trained
+    from tokalign.train.training import Evaluation, Trained
 
 _PATH = click.Path(path_type=Path)
 _WIDEST = 2_048
@@ -45,15 +46,17 @@ CORPUS = (
     click.option(
         "--labels",
         "kind",
-        type=click.Choice(["greedy", "sampled", "text"]),
+        type=click.Choice(["greedy", "sampled", "generated", "text"]),
         default="greedy",
-        help="What follows a position: the target's own ids, greedy or sampled, or the text's.",
+        help="What follows a position of the corpus: the target's own ids, greedy or sampled, or "
+        "the text's. generated: positions of texts that the target writes itself, sampled, after "
+        "openings of the corpus.",
     ),
     click.option(
         "--label-temp",
         type=click.FloatRange(0, min_open=True),
         default=0.7,
-        help="The temperature of sampled labels.",
+        help="The temperature of sampled and generated labels.",
     ),
     click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
     click.option(
@@ -135,7 +138,9 @@ FIT = (
         default=4,
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
-    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Of everything that is drawn."
+    ),
 )
 
 DRY_RUN = (
@@ -203,7 +208,8 @@ def command(
         raise UsageError("there is nothing to train on; give text with --corpus FILE")
     from tokalign.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
-    from tokalign.train.pipeline import fit_drafter, label_corpus
+    from tokalign.train.labelled_corpus import label_corpus
+    from tokalign.train.training import fit_drafter
 
     _make_folder(output)
 
@@ -248,13 +254,13 @@ class _Reporter:
 
     def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
         self._tell, self._per_step = tell, per_step
-        self._began, self._first = time.monotonic(), 0
+        self._began = time.monotonic()
 
     def __call__(self, evaluation: Evaluation) -> None:
         now = time.monotonic()
-        done = evaluation.step - self._first
-        rate, left = done / (now - self._began), evaluation.steps - evaluation.step
-        self._began, self._first = now, evaluation.step
+        rate = evaluation.steps_since / (now - self._began)
+        left = evaluation.steps - evaluation.step
+        self._began = now
         shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
         self._tell(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
@@ -265,8 +271,14 @@ class _Reporter:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
+    """Raises: UsageError for a window that has not as many ids as follow a position."""
     from tokalign.train.options import Labelling, LabelOptions
 
+    if given["window"] <= given["future"]:
+        raise UsageError(
+            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
+            f"give --window {given['future'] + 1} or more"
+        )
     labelling = Labelling(
         kind=given["kind"],
         future=given["future"],
@@ -340,9 +352,8 @@ def _print_estimate(
     config = _shape(given, shape.hidden_size, shape.vocabulary_size)
     work = Work(
         positions=labels.positions + labels.held_out,
-        future=labels.labelling.future,
         window=labels.window,
-        own_labels=labels.labelling.kind != "text",
+        labelling=labels.labelling,
         epochs=fit.epochs,
         batch=fit.batch,
         candidates=fit.candidates,

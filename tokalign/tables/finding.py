@@ -10,7 +10,7 @@ tables that `tokalign pull` put there. A folder is searched together with the fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,14 +81,38 @@ def find_tables(
             yield path, bundle
 
 
+def drafter_folders(beside: Path | None) -> Iterator[Path]:
+    """Folders that hold recurrent drafters by their names, in the order of the folders.
+
+    beside: the model's own folder.
+    """
+    for folder in _folders(beside):
+        yield from drafters_in(folder)
+
+
+def drafters_in(folder: Path) -> Iterator[Path]:
+    """The folders of drafters in a folder: `drafter`, NAME.drafter, or one in a folder in it."""
+    for pattern in ("drafter", "*.drafter", "*/*.drafter"):
+        with suppress(OSError):  # no folder, such as a name that is too long
+            yield from sorted(found for found in folder.glob(pattern) if found.is_dir())
+
+
+DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
+"""The files of drafters in a repository."""
+
+
 def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
     """Table files by their names, folder by folder."""
+    for folder in _folders(beside):
+        yield from table_files(folder, kind)
+
+
+def _folders(beside: Path | None) -> Iterable[Path]:
+    """The folders that are searched, in their order."""
     own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
     theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
     before = [] if beside is None else [beside]
-    folders = [*before, *theirs, learned_folder(), shipped(TABLES)]
-    for folder in dict.fromkeys(folders):
-        yield from table_files(folder, kind)
+    return dict.fromkeys([*before, *theirs, learned_folder(), shipped(TABLES)])
 
 
 _PULLED = "pulled"

@@ -173,9 +173,8 @@ class AnswerSource:
     It ends where the tree ends.
     """
 
-    name = "draft"
-
     def __init__(self, answer: TokenTree) -> None:
+        self.name = answer.sources[0] if answer else "draft"
         self._next: dict[int, list[tuple[TargetId, float, int]]] = {}
         for index, (token, parent, probability) in enumerate(
             zip(answer.ids, answer.parents, answer.probabilities, strict=True)
@@ -227,6 +226,11 @@ class Hybrid:
         self._states: list[Any] = []
         self._last: tuple[Mixer, _Node | None] = self._mixer, None
         self._seen = 0
+
+    @property
+    def rows(self) -> int | None:
+        """How many ids every proposal has, whatever they cost; None if costs decide."""
+        return self._rows
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""

@@ -43,6 +43,7 @@ WEIGHTS = {
     "copy": Weights(0.7, 0.0, -0.1),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(0.9, 0.0, -1.0),
+    "drafter": Weights(0.9, 0.0, -1.0),
 }
 """By the name of a source, or by the part of it before a colon."""
 
