@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 from markup import assert_self_contained
 from places import DEMO, ROOT
 from random_drafters import random_drafter
@@ -126,7 +127,8 @@ def test_results_are_checked_and_compared(tmp_path: Path) -> None:
     assert "two.json is not accepted" in str(bad.exception)
 
 
-def test_results_in_the_repository_are_accepted() -> None:
+def test_the_schema_is_one_and_results_in_the_repository_are_accepted() -> None:
+    Draft202012Validator.check_schema(json.loads((ROOT / "results" / "schema.json").read_text()))
     found = [path for path in (ROOT / "results").rglob("*.json") if path.name != "schema.json"]
     for path in found:
         assert study("--check", path).exit_code == 0, path
