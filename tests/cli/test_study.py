@@ -82,6 +82,8 @@ def test_a_study_writes_result_page_and_summary(folder: Path) -> None:
     ]  # fmt: skip
     assert {group["temperature"] for group in groups} == {0.0, 0.7}
     assert saved["setting"]["target"]["dtype"] == "float32"
+    assert saved["setting"]["target"]["name"] == "target", "no path of this machine"
+    assert str(DEMO.parent) not in json.dumps(saved)
     assert sum(row["outputs_that_differ"] for g in groups for row in g["rows"]) == 0
     assert {one["condition"]["chain"] for one in saved["causes"]} == {True, False}
     documented = (ROOT / "docs" / "metrics.md").read_text("utf-8")
