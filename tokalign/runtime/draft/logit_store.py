@@ -180,4 +180,4 @@ def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
     sure = np.minimum(np.exp(logprobs), _SUREST)
     codes = np.rint((logprobs - np.log1p(-sure)) / _STEP) + 128
-    return np.minimum(np.maximum(codes, 0), 255).astype(np.uint8)
+    return np.asarray(np.minimum(np.maximum(codes, 0), 255), dtype=np.uint8)
