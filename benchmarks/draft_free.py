@@ -308,7 +308,7 @@ def rows_command(
     tokenizer: Tokenizer[TargetId] = model.tokenizer
     texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
     save_texts(texts, cache)
-    texts = texts[:limit]
+    some = texts[:limit]
     counts = [int(count) for count in rows.split(",")]
     base = Drafting(
         dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
@@ -320,11 +320,9 @@ def rows_command(
     for name, condition in methods(base).items():
         if only is not None and not any(part in name for part in only.split(",")):
             continue
-        of_rows = [
-            measured(model, condition(count), texts, tokens, empty=empty) for count in counts
-        ]
+        of_rows = [measured(model, condition(count), some, tokens, empty=empty) for count in counts]
         cells = [f"{found.tokens_per_pass():.3f}" for found in of_rows]
-        if len(texts) > TRAINING:
+        if len(some) > TRAINING:
             cells = [
                 f"{cell} / {found.tokens_per_pass(TRAINING):.3f}"
                 for cell, found in zip(cells, of_rows, strict=True)
@@ -361,7 +359,7 @@ def machines_command(
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
     save_texts(texts, cache)
-    texts = texts[:limit]
+    some = texts[:limit]
     base = Drafting(
         method="hybrid",
         dictionary=open_dictionary(model.tokenizer, files=[]),
@@ -369,7 +367,7 @@ def machines_command(
     )
     fixed = {
         count: measured(
-            model, drafting_as(replace(base, draft_rows=count)), texts, tokens, empty=empty
+            model, drafting_as(replace(base, draft_rows=count)), some, tokens, empty=empty
         )
         for count in map(int, rows.split(","))
     }
@@ -379,7 +377,7 @@ def machines_command(
         known = read_curve(name).rows_at(128)
         costs = Costs(rows=tuple(time / known[0] for time in known))
         speedups = [found.speedup(costs) for found in fixed.values()]
-        auto, time = controlled(model, base, texts, tokens, costs, empty=empty)
+        auto, time = controlled(model, base, some, tokens, costs, empty=empty)
         speedup = auto.statistics.generation_tokens * costs.verify(1) / time
         cells = " | ".join(f"{each:.3f}" for each in (*speedups, speedup))
         ratio = speedup / max(1.0, *speedups)

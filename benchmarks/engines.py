@@ -31,7 +31,8 @@ from typing import Any
 import click
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.steps import Counting, Share, collect, count, cut, encode, prune
+from tokalign.build.counting.shares import Counting, Share
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import workers

@@ -20,21 +20,14 @@ from hypothesis import strategies as st
 from polish import SENTENCES
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.steps import (
-    Chunks,
-    Counting,
-    Share,
-    collect,
-    count,
-    cut,
-    encode,
-    prune,
-    read_stamps,
-)
+from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import count_token_ngrams, make_encoder
 from tokalign.build.counting.workers import workers
+from tokalign.build.counting.workspace import sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.engines import DictionaryJob, Executor, Task, alone, plan_dictionary, run_job
+from tokalign.build.engines import DictionaryJob, Task, plan_dictionary
+from tokalign.build.executors import Executor, run_job
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.tables.bundle import encode_bundle
@@ -257,7 +250,7 @@ def test_a_half_written_file_is_named_and_made_again(
 def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:
     task = Task(job_in(tmp_path, corpus), "encode")
     with (
-        alone(tmp_path / "workspace", "encode-00001"),
+        sole_process(tmp_path / "workspace", "encode-00001"),
         pytest.raises(UsageError, match=r"process \d+ on .* is doing encode-00001.*rank-offset"),
     ):
         task(None, 1, 3)

@@ -163,13 +163,22 @@ def test_training_stops_early_and_keeps_the_best(
     assert trained.best == max(evaluation.acceptance.per_round for evaluation in seen)
 
 
+def cut(data: bytes) -> bytes:
+    return data[:-9]
+
+
+def flip(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+@pytest.mark.parametrize("harm", [cut, flip])
 def test_a_damaged_checkpoint_is_refused(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path, harm: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(Killed):
         train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 12)
     (checkpoint,) = tmp_path.glob("workspace/run-*/checkpoint.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+    checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
         train(target, corpus, tmp_path)
 

@@ -11,6 +11,6 @@ from here: `build/` and `runtime/` do not import each other.
     dictionary/                 n-gram counts -> the dictionary of a target and a language
     alignment/                  two tokenizers -> the alignment of a pair
 
-Read `pipeline.py` next, for the order of the steps; `engines.py` has a dictionary counted by
-datatrove on many machines.
+Read `pipeline.py` next, for the order of the steps; `engines.py` and `executors.py` have a
+dictionary counted by datatrove on many machines.
 """

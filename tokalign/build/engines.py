@@ -14,40 +14,25 @@ docs/scale.md for the script. datatrove is imported only where it is run.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import platform
-import shutil
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from tokalign.atomic_file import unwritable, write_file
+from tokalign.atomic_file import write_file
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.run_files import DamagedFileError
-from tokalign.build.counting.steps import (
-    Counting,
-    Share,
-    collect,
-    count,
-    cut,
-    encode,
-    prune,
-    read_peak_memory,
-    read_stamps,
-)
+from tokalign.build.counting.shares import Counting, Share, read_peak_memory, read_stamps
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import workers
+from tokalign.build.counting.workspace import sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
-from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
-from tokalign.errors import CorpusError, OutputError, TokalignError, UsageError
+from tokalign.build.pipeline import write_table
+from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -58,7 +43,10 @@ STEPS: tuple[StepName, ...] = ("encode", "cut", "count", "prune", "table")
 _MADE_BY: dict[StepName, StepName] = {"cut": "encode", "prune": "count", "table": "prune"}
 """The step whose files a step checks before it uses them."""
 
-_JOB, _TABLE, _LOGS = "job.json", "table.json", "logs"
+REPORT = "table.json"
+"""The file in the folder of a job that tells what became of it."""
+
+_JOB, _LOGS = "job.json", "logs"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
 
 
@@ -158,7 +146,7 @@ class Task:
 
         Raises: UsageError while another process does this share; what the step raises.
         """
-        with alone(self.job.folder, f"{self.step}-{rank:05d}"):
+        with sole_process(self.job.folder, f"{self.step}-{rank:05d}"):
             try:
                 _DO[self.step](self.job, Share(rank, world_size))
             except DamagedFileError as error:
@@ -219,132 +207,10 @@ def _table(job: DictionaryJob, _: Share) -> None:
         "lines_skipped": counting.corpus.skipped,
         "peak_memory": max(peaks),
     }
-    write_file(job.folder / _TABLE, json.dumps(report))
+    write_file(job.folder / REPORT, json.dumps(report))
     for path in job.folder.iterdir():
-        if path.is_file() and path.name not in (_JOB, _TABLE):
+        if path.is_file() and path.name not in (_JOB, REPORT):
             path.unlink()
 
 
 _DO = {"encode": _encode, "cut": _cut, "count": _count, "prune": _prune, "table": _table}
-
-
-@contextmanager
-def alone(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock, so that two processes that were given the same share do not meet in its files.
-
-    Raises: UsageError if another process holds it.
-    """
-    path = folder / f"{name}.lock"
-    try:
-        lock = path.open("a+")
-    except OSError as error:
-        raise unwritable(path, error, _REMEDY) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise UsageError(
-                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
-                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}")
-        lock.flush()
-        yield
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executor:
-    """Which executor of datatrove runs a job, and how much of it.
-
-    engine: `datatrove`, its local executor, or `ray`.
-    workers: how many tasks run at once. memory: bytes that one task may hold.
-    first, tasks: the tasks of this machine; by default all. The other machines do the others, and
-        the machine that does task 0 makes the table.
-    """
-
-    engine: Literal["datatrove", "ray"]
-    workers: int
-    memory: int
-    first: int = 0
-    tasks: int | None = None
-
-
-def run_job(job: DictionaryJob, executor: Executor) -> BuildReport:
-    """Run the steps of a job one after the other; tasks that are marked as done are skipped.
-
-    Between two steps datatrove waits for the tasks of other machines, and looks every two minutes.
-    Where task 0 is done the folder is deleted at the end; elsewhere the report has no table.
-    Raises: what a task raised (datatrove); TokalignError that names the logs (Ray); UsageError
-        without datatrove.
-    """
-    started = time.monotonic()
-    previous: Any = None
-    tables = []
-    report = {"text_bytes": 0, "lines_skipped": 0, "peak_memory": 0}
-    for step, task, tasks in job.tasks():
-        if step == "table" and executor.first > 0:
-            break
-        previous = _make_executor(job, executor, step, task, tasks, previous)
-        previous.run()
-        _require_done(job, executor, step, previous)
-    else:
-        report = json.loads((job.folder / _TABLE).read_text("utf-8"))
-        tables.append(_written(job, report))
-        shutil.rmtree(job.folder, ignore_errors=True)
-    return BuildReport(
-        tables=tuple(tables),
-        text_bytes=report["text_bytes"],
-        lines_skipped=report["lines_skipped"],
-        seconds=time.monotonic() - started,
-        peak_memory=report["peak_memory"] * executor.workers,
-    )
-
-
-def _written(job: DictionaryJob, report: dict[str, Any]) -> WrittenTable:
-    return WrittenTable(
-        path=job.path,
-        kind="dictionary",
-        bytes=report["bytes"],
-        entries=report["entries"],
-        previous=Path(report["previous"]) if report["previous"] else None,
-    )
-
-
-def _make_executor(
-    job: DictionaryJob, executor: Executor, step: StepName, task: Task, tasks: int, previous: Any
-) -> Any:
-    try:
-        from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor
-    except ImportError as error:
-        raise UsageError(
-            f"--engine {executor.engine} runs on datatrove; install it with: "
-            "pip install 'tokalign[cluster]'"
-        ) from error
-    common = {
-        "pipeline": [task],
-        "tasks": tasks,
-        "workers": min(executor.workers, tasks),
-        "logging_dir": job.logs(step),
-        "depends": previous,
-    }
-    if executor.engine == "ray":
-        if find_spec("ray") is None:
-            raise UsageError("--engine ray runs on Ray; install it with: pip install ray")
-        return RayPipelineExecutor(**common, mem_per_cpu_gb=executor.memory / 2**30)
-    here = 1 if step == "table" else executor.tasks or tasks - executor.first
-    return LocalPipelineExecutor(**common, local_tasks=here, local_rank_offset=executor.first)
-
-
-def _require_done(job: DictionaryJob, executor: Executor, step: StepName, run: Any) -> None:
-    """Ray's executor returns whatever became of its tasks."""
-    if executor.engine != "ray":
-        return
-    missing = run.get_incomplete_ranks(skip_completed=True)
-    if missing:
-        raise TokalignError(
-            f"{len(missing)} of the tasks of {step} failed, the first one with number "
-            f"{missing[0]}; its log in {job.logs(step)}/logs says why; the same command goes on "
-            "after that is mended"
-        )

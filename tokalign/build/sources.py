@@ -21,6 +21,7 @@ KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKIN
 
 STDIN = "-"
 _MAGIC = "*?["
+_MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
 
 def _find_remote(url: str) -> list[Source]:
     with file_system(url) as (system, path):
-        if any(c in path for c in _MAGIC):
+        if any(c in path for c in _MAGIC_IN_URLS):
             found = sorted(system.unstrip_protocol(file) for file in system.glob(path))
             return _under_glob(system.unstrip_protocol(path), found)
         if system.isdir(path):
             found = sorted(system.unstrip_protocol(file) for file in system.find(path))
             return _in_folder(system.unstrip_protocol(path), found)
-    return [Source(PurePosixPath(path).name, url)]
+    return [Source(PurePosixPath(path.partition("?")[0]).name, url)]
 
 
 def _in_folder(folder: str, found: Sequence[str]) -> list[Source]:

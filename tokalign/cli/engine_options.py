@@ -96,7 +96,8 @@ def build_on_engine(
     """
     from tokalign.build.counting.memory_budget import plan_processes
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-    from tokalign.build.engines import Executor, plan_dictionary, run_job
+    from tokalign.build.engines import plan_dictionary
+    from tokalign.build.executors import Executor, run_job
     from tokalign.tables.finding import table_folder
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
@@ -122,6 +123,8 @@ def build_on_engine(
         )
     if engine.engine == "ray" and here < tasks:
         raise UsageError("Ray spreads the tasks itself; leave out --local-tasks and its offset")
+    if len(corpus.weights) < tasks:
+        tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
     job = plan_dictionary(
         ours.tokenizer,
         corpus,

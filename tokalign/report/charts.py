@@ -178,8 +178,10 @@ def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) ->
         what = "more" if added > 0 else "less"
         rows.append({"name": name, "from": end, "to": end + added, "what": what})
     rows.append({"name": total, "from": 0.0, "to": rows[-1]["to"], "what": "whole"})
-    for row, added in zip(rows, [1.0, *steps.values(), rows[-1]["to"]], strict=True):
-        row |= {"value": added, "end": max(row["from"], row["to"])}
+    for row in rows:
+        sign = "" if row["what"] == "whole" else "+"
+        said = format(row["to"] - row["from"], sign + x.form)
+        row |= {"said": said, "end": max(row["from"], row["to"])}
     across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
     across["axis"] |= {"grid": True, "tickCount": 3}
     axis = {"title": None, "ticks": False, "domain": False, "grid": False}
@@ -192,12 +194,14 @@ def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) ->
     place = {"x": across, "x2": {"field": "to"}, "y": names}
     layers = [
         {"mark": {"type": "bar", "height": 14}, "encoding": place | {"color": colours}},
-        _text(
-            {"align": "left", "dx": 5},
-            {"x": across | {"field": "end"}, "y": names},
-            "value",
-            "+" + x.form,
-        ),
+        {
+            "mark": {"type": "text", "align": "left", "dx": 5},
+            "encoding": {
+                "x": across | {"field": "end"},
+                "y": names,
+                "text": {"field": "said", "type": "nominal"},
+            },
+        },
     ]
     return _draw(title, layers, rows, width=200, height={"step": 22})
 

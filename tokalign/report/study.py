@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 
-from tokalign.evaluate.comparison import BreakEven
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.evaluate.study.causes import CAUSES
 from tokalign.evaluate.study.check import control_bias
@@ -16,10 +16,10 @@ from tokalign.report.tables import break_even_text, markdown_rows
 
 _HEAD = (
     "condition", "k", "acceptance of the chain", "of the tree", "tokens/round", "rows/round",
-    "tokens/row", "passes/round", "tokens/s", "speed-up (95 %)", "break-even (95 %)", "R²",
+    "tokens/row", "passes/round", "tokens/s", "speed-up (95\N{NO-BREAK SPACE}%)",
     "first token, ms", "peak, GB", "J/token", "prompts", "disturbed", "outputs that differ",
 )  # fmt: skip
-_BRIEF = ("condition", "k", "acceptance", "tokens/round", "tokens/s", "speed-up (95 %)", "prompts")
+_BRIEF = ("condition", "k", "acceptance", "tokens/round", "tokens/s", _HEAD[9], "prompts")
 
 
 def study_page(result: Result) -> str:
@@ -39,8 +39,9 @@ def study_page(result: Result) -> str:
         *_causes(found),
         *(section(one.name[0].upper() + one.name[1:], _table(one), note=_TABLE) for one in overall),
         *(details(one.name, _table(one)) for one in sets),
-        section("Acceptance by set", _by_set(found, acceptance=True), note=_BY_SET),
-        section("Speed-up by set", _by_set(found, acceptance=False)),
+        section("Acceptance by set", _by_set(found, _acceptance), note=_BY_SET),
+        section("Speed-up by set", _by_set(found, _speedup)),
+        section("Break-even acceptance by set", _by_set(found, _break_even), note=_BREAK_EVEN),
         section("Speed-up by acceptance", *_buckets(found), note=_BUCKETS),
         section("The study's cost model", *_fits(found), note=_FITS),
         section("Expected and measured speed-up", _expected(found), note=_EXPECTED),
@@ -91,6 +92,11 @@ _TABLE = (
     "tree. A row is one position that the target computes in a pass."
 )
 _BY_SET = "As the Polish study's Tables 2 and 3: greedy decoding, acceptance of the chain."
+_BREAK_EVEN = (
+    "As its Table 5: the acceptance at which the line through acceptance and speed-up of the "
+    "prompts crosses 1, with its 95 % interval by the delta method, and R² of the line. A dash: "
+    "more acceptance did not mean more speed, or there are too few prompts."
+)
 _BUCKETS = "Mean speed-up of the prompts with so much acceptance, and how many there are; greedy."
 _FITS = (
     "Equation 5 of the Polish study says that a round of k draft tokens takes (k + 1) r + 1 + β k² "
@@ -128,6 +134,16 @@ def _control_in_words(result: Result) -> str:
     disturbed, bias = sum(trial.disturbed for trial in found), control_bias(found)
     off = "was not timed" if bias is None else f"is {bias:+.1%} off plain decoding (median)"
     return f"the control {off}; {disturbed} of {len(found)} trials are disturbed"
+
+
+def _surroundings_in_words(result: Result) -> str:
+    """Load, heat and power of all generations."""
+    found = [one.surroundings for one in result.samples]
+    loads = [one.load for one in found if one.load is not None]
+    load = f"load {median(loads):.1f}, at most {max(loads):.1f}" if loads else "load not reported"
+    heat = ", ".join(sorted({one.thermal for one in found} - {""})) or "not reported"
+    power = ", ".join(sorted({one.power for one in found} - {""})) or "not reported"
+    return f"{load}; thermal pressure {heat}; power {power}"
 
 
 def _key_figures(result: Result, found: Figures) -> dict[str, str]:
@@ -202,7 +218,7 @@ def _table(group: Group) -> Html:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    drafts, fit = row.condition.drafts, row.break_even
+    drafts = row.condition.drafts
     return (
         row.condition.label,
         _k(row.condition),
@@ -214,8 +230,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.passes_per_round:.2f}",
         f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "–",
         _speedup(row),
-        break_even_text(fit),
-        _r_squared(fit),
         f"{row.first_ms:.0f}",
         f"{row.peak_gb:.2f}",
         "–" if row.joules_per_token is None else f"{row.joules_per_token:.2f}",
@@ -227,10 +241,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _brief(row: Row) -> tuple[str, ...]:
     cells = dict(zip(_HEAD, _cells(row), strict=True))
-    acceptance = cells["acceptance of the chain"]
-    names = ("condition", "k", "tokens/round", "tokens/s", "speed-up (95 %)", "prompts")
-    shown = [cells[name] for name in names]
-    return (*shown[:2], acceptance, *shown[2:])
+    return tuple(cells["acceptance of the chain" if n == "acceptance" else n] for n in _BRIEF)
 
 
 def _speedup(row: Row) -> str:
@@ -239,30 +250,35 @@ def _speedup(row: Row) -> str:
     return f"{row.speedup:.2f} ({row.interval[0]:.2f}–{row.interval[1]:.2f})"
 
 
-def _r_squared(fit: BreakEven | None) -> str:
-    return "–" if fit is None else f"{fit.r_squared:.2f}"
+def _acceptance(row: Row) -> str:
+    return f"{row.chain_acceptance:.1%}" if row.condition.drafts else "–"
+
+
+def _break_even(row: Row) -> str:
+    fit = row.break_even
+    return "–" if fit is None else f"{break_even_text(fit)}, R² {fit.r_squared:.2f}"
 
 
 def _k(condition: Condition) -> str:
     return "" if condition.k is None else str(condition.k)
 
 
-def _by_set(found: Figures, *, acceptance: bool) -> Html:
+def _by_set(found: Figures, cell: Callable[[Row], str]) -> Html:
+    """A column per set, greedy decoding; no row for plain decoding."""
     groups = [g for g in found.groups if g.prompt_set and not g.temperature]
     by_condition: dict[Condition, dict[str, Row]] = {}
     for group in groups:
         for row in group.rows:
             by_condition.setdefault(row.condition, {})[group.prompt_set] = row
-    rows = []
-    for condition, of_sets in by_condition.items():
-        if acceptance and not condition.drafts:
-            continue
-        cells = [of_sets.get(group.prompt_set) for group in groups]
-        shown = [
-            "–" if row is None else f"{row.chain_acceptance:.1%}" if acceptance else _speedup(row)
-            for row in cells
-        ]
-        rows.append((condition.label, _k(condition), *shown))
+    rows = [
+        (
+            condition.label,
+            _k(condition),
+            *(cell(of_sets[g.prompt_set]) if g.prompt_set in of_sets else "–" for g in groups),
+        )
+        for condition, of_sets in by_condition.items()
+    ]
+    rows = [row for row in rows if {*row[2:]} != {"–"}]
     head = ("condition", "k", *(group.prompt_set for group in groups))
     return table(head, rows, text_columns=2)
 
@@ -341,7 +357,7 @@ def _setting(result: Result) -> Html:
         ("chip, memory", f"{setting.chip}, {setting.memory_gb:g} GB"),
         ("system", setting.system),
         ("versions", f"mlx {setting.mlx}, mlx-lm {setting.mlx_lm}, tokalign {setting.tokalign}"),
-        ("power", setting.power or "not reported"),
+        ("while measuring", _surroundings_in_words(result)),
         ("energy", "measured" if setting.energy else "not measured"),
         ("measured", result.measured),
         ("control", _control_in_words(result)),

@@ -55,8 +55,17 @@ ALTERNATIVE = (1 << 32) - 1
 
 _MOST_ALTERNATIVES = 8
 
-_Found: TypeAlias = tuple[int, int, int, int, int]
-"""The length of a stored context, its hash and its three slots."""
+_Found: TypeAlias = tuple[int, int, int, int]
+"""The hash of a stored context and its three slots."""
+
+_SHORTER = 2
+"""The most answers of shorter contexts besides those of the longest."""
+
+_SHORTER_ODDS = tuple([0.5 * odds - 1.3 for odds in LOG_ODDS])
+"""Log-odds of a shorter context's answer, by those stored, where a longer one has another answer.
+
+A straight line through what the tiny target's own output after ten prompts showed.
+"""
 
 _, _SECOND, _THIRD = OFFSET_SHIFTS
 _SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
@@ -167,20 +176,18 @@ class BackoffTable:
 
         Cost: about 0.6 µs for each id of the longest stored suffix and for one more.
         """
-        found = self._search(suffix)
-        number = None if found is None else self._number(found)
+        stored = self._search(suffix)
+        number = self._number(stored[-1]) if stored else None
         return None if number is None else (self._ids[number], self._probabilities[number] / 255)
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """See `dictionary.Dictionary`. Cost: as `predict`."""
-        found = self._search(suffix)
-        return 0 if found is None else found[0]
+        return len(self._search(suffix))
 
-    def _search(self, suffix: Sequence[TargetId]) -> _Found | None:
-        """The longest stored suffix."""
+    def _search(self, suffix: Sequence[TargetId]) -> list[_Found]:
+        """Every stored suffix, the shortest first; they have 1, 2, ... ids."""
         longest, state, segments, bits, size, mask, slots = self._shape
-        length = 0
-        found: tuple[int, int, int, int] | None = None
+        stored: list[_Found] = []
         for token in suffix[: -longest - 1 : -1]:
             state = (state ^ token) * MULTIPLIER & WORD
             state ^= state >> 32
@@ -190,9 +197,8 @@ class BackoffTable:
             three = start + size + size + (state >> _THIRD & mask)
             if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
                 break
-            length += 1
-            found = state, one, two, three
-        return None if found is None else (length, *found)
+            stored.append((state, one, two, three))
+        return stored
 
     def _alternative(self, state: int) -> _Found | None:
         """The next alternative of the context or the alternative with this hash."""
@@ -205,30 +211,38 @@ class BackoffTable:
         three = start + size + size + (state >> _THIRD & mask)
         if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
             return None
-        return 0, state, one, two, three
+        return state, one, two, three
 
     def _number(self, found: _Found) -> int | None:
         """The number of a prediction; None if the fingerprint was right by chance."""
         numbers = self._numbers
-        _, _, one, two, three = found
+        _, one, two, three = found
         number = numbers[one] ^ numbers[two] ^ numbers[three]
         return number if number < len(self._ids) else None
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `dictionary.Dictionary`. Cost: as `predict`, and 0.7 µs for each alternative."""
-        found = self._search(suffix)
-        answers: list[tuple[TargetId, float]] = []
-        known: set[TargetId] = set()
-        while found is not None:
+        """See `dictionary.Dictionary`. First the answers of the longest stored suffix.
+
+        Cost: as `predict`, 0.7 µs for each alternative and 0.4 µs for each shorter suffix.
+        """
+        stored = self._search(suffix)
+        if not stored:
+            return ()
+        ids, probabilities = self._ids, self._probabilities
+        answers: dict[TargetId, float] = {}
+        found: _Found | None = stored.pop()
+        while found is not None and len(answers) <= self.parameters.alternatives:
             number = self._number(found)
-            if number is None or self._ids[number] in known:
+            if number is None or ids[number] in answers:
                 break
-            known.add(self._ids[number])
-            answers.append((self._ids[number], LOG_ODDS[self._probabilities[number]]))
-            if len(answers) > self.parameters.alternatives:
-                break
-            found = self._alternative(found[1])
-        return answers
+            answers[ids[number]] = LOG_ODDS[probabilities[number]]
+            found = self._alternative(found[0])
+        most = len(answers) + _SHORTER
+        while stored and len(answers) < most:
+            number = self._number(stored.pop())
+            if number is not None and ids[number] not in answers:
+                answers[ids[number]] = _SHORTER_ODDS[probabilities[number]]
+        return tuple(answers.items())
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None

@@ -3,7 +3,8 @@
 Token n-grams, for the back-off table, are counted on all cores:
 
     token_ngrams.py     the whole count, from a corpus to n-grams with counts; read it first
-    steps.py            its steps, each done share by share, from files to files
+    steps.py            its steps, each done share by share, from files to files; with shares.py and
+                        least_count.py
     windows.py          the counting itself: pure functions over arrays of ids
     word_encoder.py     a shard of text -> ids, each word encoded once; with batch_bpe.py,
                         hash_index.py and sequence_pool.py

@@ -14,17 +14,8 @@ from pathlib import Path
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.memory_budget import MEMORY, plan_processes
-from tokalign.build.counting.steps import (
-    Chunks,
-    Counting,
-    Share,
-    collect,
-    count,
-    cut,
-    encode,
-    prune,
-    read_stamps,
-)
+from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.windows import IdSpace, TokenNgrams
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.workers import workers
@@ -73,7 +64,8 @@ def count_token_ngrams(
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
     space = IdSpace(len(tokenizer.vocabulary))
-    jobs = jobs or min(os.cpu_count() or 1, 1 + corpus.size // _WORTH_A_PROCESS)
+    size = corpus.size
+    jobs = jobs or min(os.cpu_count() or 1, 1 + size // _WORTH_A_PROCESS)
     jobs, max_words = plan_processes(memory, jobs=jobs, vocabulary_size=space.size)
     with open_workspace(workspace) as folder:
         counting = Counting(
@@ -86,12 +78,12 @@ def count_token_ngrams(
             chunks=chunks,
         )
         with workers(jobs, partial(make_encoder, tokenizer, max_words)) as apply:
-            with stage(corpus.size, "Encoding the corpus") as advance:
+            with stage(size, "Encoding the corpus") as advance:
                 encode(counting, _ALL, apply, advance)
             corpus.finish(read_stamps(counting, _ALL.of))
-            with stage(corpus.size, "Counting token n-grams") as advance:
+            with stage(size, "Counting token n-grams") as advance:
                 cut(counting, _ALL, apply)
-                count(counting, _ALL, apply, advance)
+                count(counting, _ALL, apply, lambda part: advance(int(part * size)))
         prune(counting, _ALL)
         yield from collect(counting, _ALL.of)
 

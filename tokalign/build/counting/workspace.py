@@ -8,6 +8,8 @@ can be used whatever has changed since.
 from __future__ import annotations
 
 import fcntl
+import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +76,32 @@ def _delete(folder: Path, made: list[Path]) -> None:
         for path in made:
             if path != folder:
                 path.rmdir()
+
+
+@contextmanager
+def sole_process(folder: Path, name: str) -> Iterator[None]:
+    """Hold a lock, so that two processes that were given the same share do not meet in its files.
+
+    Raises: UsageError if another process holds it.
+    """
+    path = folder / f"{name}.lock"
+    try:
+        lock = path.open("a+")
+    except OSError as error:
+        raise unwritable(path, error, _REMEDY) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UsageError(
+                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
+                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}")
+        lock.flush()
+        yield
 
 
 def digest(*facts: object) -> str:
