@@ -103,7 +103,7 @@ class TextSampler:
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        distributions: Any = (),
+        drawn: Any = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Any, Any]:
         """See `interfaces.Sampler`."""

@@ -27,6 +27,9 @@ from tokalign.runtime.draft.cost_aware import CostAwareHybrid
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -217,3 +220,46 @@ def test_drawn_chains_leave_the_targets_distribution(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", accept_all)
     assert p_value(frequencies(options), expected) < 1e-3
+
+
+# -- the draft length controller -------------------------------------------------------------------
+
+
+def cheap_drafts() -> Knowledge:
+    """What is known where further rows and steps cost next to nothing, so that drafting pays."""
+    rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
+    steps = PassTimes([0.001 * step for step in range(1, 17)], weight=4)
+    return Knowledge(costs=LearnedCosts(rows, steps))
+
+
+class Ticking:
+    """A clock on which everything takes as long as nothing."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+
+def test_the_controller_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
+    """Of each request: there, a drafter has no hidden state yet and is not to blame."""
+    knowledge, clock = cheap_drafts(), Ticking()
+    plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    for _ in range(3):
+        session = opened()
+        verifier = TargetVerifier(session, Sampling())
+        model = beam_drafter(session, Sampling())
+        controller = DraftLengthController(knowledge, verifier, model=model, clock=clock)
+        context = Context([TargetId(i) for i in PROMPT])
+        known, rounds = knowledge.model.acceptance.probabilities(4), []
+        for event in decode(context, controller, controller, limits=Limits(max_tokens=40)):
+            if isinstance(event, Round):
+                rounds.append(event)
+                if len(rounds) == 1:
+                    assert knowledge.model.acceptance.probabilities(4) == known
+        assert list(context.emitted) == plain
+        assert not rounds[0].draft_passes
+        assert sum(one.draft_passes > 0 for one in rounds) >= 3
+        assert knowledge.model.acceptance.probabilities(4) != known

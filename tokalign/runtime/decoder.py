@@ -280,6 +280,7 @@ class Decoder:
             context_length=context_length,
             drafted_length=target.rewindable,
             quantized_from=target.quantized_from,
+            read_again=target.read_again,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)

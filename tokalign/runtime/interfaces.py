@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -316,15 +316,15 @@ class Sampler(Protocol):
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        distributions: Sequence[Array | None] = (),
+        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
-        be left out unless `needs_history`; its ids from `position` on are a proposal, and
-        `distributions` are as in `Proposal`. depths: of rows that are no chain, where nothing is
-        drawn and no history needed; row i then chooses the id at index `position + depths[i]`.
+        be left out unless `needs_history`. drawn: what was drawn to follow these rows. depths: of
+        rows that are no chain, where no history is needed; row i then chooses the id at index
+        `position + depths[i]`.
         """
         ...
 
@@ -358,6 +358,14 @@ class DraftSampler(Protocol):
         """As `expect`, among a few ids whose log-probabilities the host knows.
 
         logprobs, noise: as for `draw_among`. Ids that a filter rules out are missing.
+        """
+        ...
+
+    def draw_several(self, logits: Array, *, positions: Sequence[int]) -> tuple[Array, Array]:
+        """Scores f[rows, vocabulary] and the distributions f[rows, vocabulary] drawn from; lazy.
+
+        The ids with the largest scores of a row, the largest first, are drawn without replacement.
+        Those of an impossible id are -inf. Only where not `shares_noise`, without processors.
         """
         ...
 

@@ -153,6 +153,8 @@ class DraftLengthController:
         began = self._clock()
         proposal = model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
+        if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
+            return proposal
         if self._model_has_read:
             self._knowledge.costs.observe_draft(passes, took)
         self._drafting.passes, self._drafting.tree = passes, proposal.tree

@@ -84,6 +84,10 @@ class ModelSession(Generic[Id]):
         """The position from which rows see a quantized cache; -1 if none does."""
         return self._cache.quantized_from
 
+    def read_again(self, ids: Sequence[Id]) -> int:
+        """How many of `ids` were read, but go through the model once more in the next pass."""
+        return self._cache.read_again(ids)
+
     @property
     def computed(self) -> int:
         """Ids that went through the model so far: prompts, proposals and output."""
