@@ -24,6 +24,7 @@ import click
 import mlx.core as mx
 import numpy as np
 from remembered_target import (
+    MOST_DEPTH,
     RememberingVerifier,
     Text,
     load_texts,
@@ -358,6 +359,8 @@ def main(
             for number, ids in enumerate(given)
         ]
         save_texts(texts, cache)
+    for text in texts:  # those of an earlier run may be longer
+        text.ids = text.ids[: text.given + tokens + MOST_DEPTH]
     texts = texts[:limit]
     keep_loaded()
     hidden = [hidden_states(model, text) for text in texts]
