@@ -1,6 +1,6 @@
 """What a dictionary of one's own domain adds to a general one, on held-out documents.
 
-    python benchmarks/domains.py --data DATA [--general 60]
+    python benchmarks/domains.py --data DATA [--domain msdocs] [--general 8]
 
 DATA is the folder of the shared data. For each domain, the last tenth of its corpus is held out (as
 whole blocks of lines, twelve lines to a text), and its dictionary is built from the rest, with the
@@ -69,11 +69,13 @@ def row(texts: Texts, table: Dictionary | None, method: str) -> str:
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--target", default="bielik", show_default=True)
 @click.option("--general", type=click.FloatRange(min=0.1), default=8.0, show_default=True)
-def main(data: Path, target: str, general: float) -> None:
+@click.option("--domain", "domains", type=click.Choice(list(DOMAINS)), multiple=True)
+def main(data: Path, target: str, general: float, domains: tuple[str, ...]) -> None:
     """Print a table for each domain."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     files = corpora(data / "corpus" / "train")
-    for domain, own in DOMAINS.items():
+    for domain in domains or DOMAINS:
+        own = DOMAINS[domain]
         rest, held = split(files[own[0]], most_lines=LINES)
         texts = cut(tokenizer, held)
         others = [path for name, path in files.items() if name not in own]

@@ -7,9 +7,9 @@
 
 `estimate` is arithmetic for Bielik 11B v3 in 4 and 8 bits. `labels` trains a drafter on each kind
 of labels, on as many positions of the same corpus. All are measured on what the target would write
-greedily at positions of other texts; the interval of a difference is a bootstrap over blocks of
-neighbouring positions. `killed` ends a process at three points, lets the same command finish, and
-compares the bytes with those of a run that was not killed.
+at positions of other texts, greedily and at T = 0.7; the interval of a difference is a bootstrap
+over blocks of neighbouring positions. `killed` ends a process at three points, lets the same
+command finish, and compares the bytes with those of a run that was not killed.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ WINDOW = 256
 BLOCK = 32
 """Neighbouring positions share most of their text, so they are drawn together."""
 RESAMPLES = 10_000
+KINDS: tuple[Kind, ...] = ("greedy", "generated", "text")
+OWN: tuple[Kind, ...] = ("greedy", "sampled")
 KILL_AFTER = ("step 4 ", "step 12 ", "step 20 ")
 
 target_option = click.option("--target", type=click.Path(path_type=Path), required=True)
@@ -77,7 +79,7 @@ def main() -> None:
 @click.option("--rows-per-second", default=300.0, help="prompt tokens per second")
 def print_estimate(positions: int, rows_per_second: float) -> None:
     """Memory, disk and time for Bielik 11B, by bits, labels and drafter."""
-    kinds: tuple[Kind, ...] = ("greedy", "generated")
+    kinds = KINDS[:2]
     for bits, kind, config in product((4, 8), kinds, drafters()):
         found = estimate(bielik(bits), work_of(config, kind, positions))
         labelling, training = found.seconds(rows_per_second)
@@ -134,6 +136,8 @@ def work_of(config: DrafterConfig, kind: Kind, positions: int) -> Work:
 @click.option("--dev-positions", default=4_096)
 @click.option("--width", default=320)
 @click.option("--blocks", default=4)
+@click.option("--epochs", default=2.0)
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, default=KINDS)
 @click.option("--seed", default=1)
 def compare_labels(
     target: Path,
@@ -144,9 +148,11 @@ def compare_labels(
     dev_positions: int,
     width: int,
     blocks: int,
+    epochs: float,
+    kinds: tuple[Kind, ...],
     seed: int,
 ) -> None:
-    """The target's own labels against those of the text."""
+    """The target's own labels against those of the text; drafters that are there are kept."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     ends = TargetEnds.of(model.model)
     config = DrafterConfig(
@@ -156,27 +162,33 @@ def compare_labels(
         exit_width=width,
         blocks=blocks,
     )
-    fit = FitOptions(epochs=2, batch=128, candidates=2048, learning_rate=2e-3, evaluations=5)
-    measured, counts = label_dev(model, Corpus(dev), dev_positions, workspace / "dev"), {}
-    kinds: tuple[Kind, ...] = ("greedy", "generated", "text")
+    fit = FitOptions(epochs=epochs, batch=128, candidates=2048, learning_rate=2e-3, evaluations=5)
+    drafters = {}
     for kind in kinds:
         labelling = Labelling(kind=kind, seed=seed)
-        options = LabelOptions(positions=positions, held_out=1024, seed=seed, labelling=labelling)
+        options = LabelOptions(positions=positions, held_out=256, seed=seed, labelling=labelling)
         place = workspace / kind
-        labels = label_corpus(model, Corpus(corpus), place, options, stage=partial(progress))
-        fit_drafter(model, config, labels, place / "drafter", place, fit, report=tell)
-        counts[kind] = accepted_counts(load_drafter(place / "drafter", model), measured)
-    for kind, found in counts.items():
-        by_depth = " ".join(f"{(found >= depth).mean():.3f}" for depth in range(1, 5))
-        low, high = difference(found, counts["text"])
-        echo(f"{kind}: {found.mean():.3f} ({by_depth}); more than text: {low:+.3f} to {high:+.3f}")
+        if not (place / "drafter").exists():
+            labels = label_corpus(model, Corpus(corpus), place, options, stage=partial(progress))
+            fit_drafter(model, config, labels, place / "drafter", place, fit, report=tell)
+        drafters[kind] = load_drafter(place / "drafter", model)
+    for own in OWN:
+        measured = label_dev(model, Corpus(dev), own, dev_positions, workspace / f"dev-{own}")
+        counts = {kind: accepted_counts(drafter, measured) for kind, drafter in drafters.items()}
+        for kind, found in counts.items():
+            by_depth = " | ".join(f"{(found >= depth).mean():.3f}" for depth in range(1, 5))
+            low, high = difference(found, counts.get("text", found))
+            interval = f"{low:+.3f} to {high:+.3f}"
+            echo(f"| {own} | {kind} | {found.mean():.3f} | {by_depth} | {interval} |")
 
 
-def label_dev(target: LanguageModel[TargetId], dev: Corpus, positions: int, folder: Path) -> Labels:
-    """What the target would write greedily at positions of texts that nobody trains on."""
+def label_dev(
+    target: LanguageModel[TargetId], dev: Corpus, kind: Kind, positions: int, folder: Path
+) -> Labels:
+    """What the target would write at positions of texts that nobody trains on."""
     windows = draw_windows(dev, target.tokenizer, length=WINDOW, positions=positions, seed=0)
-    recipe = {"positions": positions}
-    for _ in write_labels(folder, recipe, windows, Labeller(target.model, Labelling()).label):
+    labeller = Labeller(target.model, Labelling(kind=kind))
+    for _ in write_labels(folder, {"positions": positions}, windows, labeller.label):
         pass
     return open_labels(folder)
 

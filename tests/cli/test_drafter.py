@@ -100,7 +100,7 @@ def test_it_saves_passes_and_changes_nothing(files: Files, arguments: tuple[str,
 
 
 @pytest.mark.parametrize("place", ["beside", "pushed", "pulled"])
-def test_it_is_found(files: Files, place: str, tmp_path: Path) -> None:
+def test_it_is_found(files: Files, place: str, tmp_path: Path, tables: Path) -> None:
     """Beside the model, where `push` puts it there, or in the table folder after `pull`."""
     model, runner = tmp_path / "model", CliRunner()
     copytree(files.target, model)
@@ -112,10 +112,11 @@ def test_it_is_found(files: Files, place: str, tmp_path: Path) -> None:
         assert (model / "tokalign" / "mine.drafter" / "config.json").is_file()
     else:
         (tmp_path / "repository").mkdir()
-        names = [str(files.drafter), str(tmp_path / "repository")]
+        copytree(files.drafter, tmp_path / "drafter")
+        names = [str(tmp_path / "drafter"), str(tmp_path / "repository")]
         runner.invoke(push, names, catch_exceptions=False)
         result = runner.invoke(pull, [names[1]], catch_exceptions=False)
-        assert result.stdout.strip().endswith("mine.drafter")
+        assert Path(result.stdout.strip()) == tables / "pulled" / "repository" / "drafter"
     found = decoded(model, "--method", "drafter", "--num-draft-tokens", "4")
     assert found["tokens_per_round"] > 1.3
     notes: list[str] = []

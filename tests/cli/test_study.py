@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 from markup import assert_self_contained
 from places import DEMO, ROOT
 from random_drafters import random_drafter
@@ -81,6 +82,8 @@ def test_a_study_writes_result_page_and_summary(folder: Path) -> None:
     ]  # fmt: skip
     assert {group["temperature"] for group in groups} == {0.0, 0.7}
     assert saved["setting"]["target"]["dtype"] == "float32"
+    assert saved["setting"]["target"]["name"] == "target", "no path of this machine"
+    assert str(DEMO.parent) not in json.dumps(saved)
     assert sum(row["outputs_that_differ"] for g in groups for row in g["rows"]) == 0
     assert {one["condition"]["chain"] for one in saved["causes"]} == {True, False}
     documented = (ROOT / "docs" / "metrics.md").read_text("utf-8")
@@ -126,7 +129,8 @@ def test_results_are_checked_and_compared(tmp_path: Path) -> None:
     assert "two.json is not accepted" in str(bad.exception)
 
 
-def test_results_in_the_repository_are_accepted() -> None:
+def test_the_schema_is_one_and_results_in_the_repository_are_accepted() -> None:
+    Draft202012Validator.check_schema(json.loads((ROOT / "results" / "schema.json").read_text()))
     found = [path for path in (ROOT / "results").rglob("*.json") if path.name != "schema.json"]
     for path in found:
         assert study("--check", path).exit_code == 0, path

@@ -85,14 +85,19 @@ def test_a_generated_text_ends_at_a_stop_id_and_begins_with_bos() -> None:
     assert other.ids.tolist() != whole.ids.tolist()
 
 
-def test_a_model_that_takes_no_trees_does_not_go_on_from_every_position() -> None:
-    model = zoo_model("gpt2")  # its positions are learned
+@pytest.mark.parametrize("architecture", ["gpt2", "mamba2"])  # learned positions; no attention
+def test_a_model_that_takes_no_trees_writes_texts_of_its_own(architecture: str) -> None:
+    model = zoo_model(architecture)
     with pytest.raises(IncompatibleError, match="--labels generated"):
         Labeller(model, Labelling())
-    short = WINDOW[:6]
-    short = [TargetId(i % 64) for i in short]
-    labels = Labeller(model, Labelling(kind="text", future=2)).label(short)
-    assert labels.ids.tolist() == [short[i + 1 : i + 3] for i in range(4)]
+    window = cast("list[TargetId]", [(7 * i) % 64 for i in range(2 * OPENING)])
+    generated = Labeller(model, Labelling(kind="generated", temperature=1e-4)).label(window)
+    ids = window[:OPENING]
+    for position in range(4):
+        ids.append(TargetId(int(mx.argmax(model(mx.array([ids]))[0, -1]))))
+        assert generated.ids[position, 0] == ids[-1]
+    text = Labeller(model, Labelling(kind="text", future=2)).label(window)
+    assert text.ids.tolist() == [window[i + 1 : i + 3] for i in range(len(window) - 2)]
 
 
 def test_a_window_that_a_layer_would_forget_is_refused() -> None:

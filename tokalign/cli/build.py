@@ -55,7 +55,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--language",
     metavar="CODE",
-    help="The language of the corpus. It names the dictionary. Default: pl.",
+    help="The language of the corpus, which names the dictionary; needed with --corpus.",
 )
 @click.option(
     "--output",
@@ -158,7 +158,7 @@ def command(
     report = _Problems(tell)
     names = (*corpus_files, *more_corpus_files)
     if not alignment_only:
-        language = _check_language(language, bundled=not names, tell=tell)
+        language = _check_language(language, bundled=not names)
     if not names:
         names = (str(shipped(CORPUS)),)
         tell(
@@ -263,20 +263,21 @@ def _with_workspace(
     return options
 
 
-def _check_language(language: str | None, *, bundled: bool, tell: Callable[[str], None]) -> str:
-    """The language that names the dictionary, pl by default.
+def _check_language(language: str | None, *, bundled: bool) -> str:
+    """The language that names the dictionary; that of the bundled corpus is known.
 
     bundled: whether the corpus is the bundled one.
-    Raises: UsageError for a name that no file can have, and for a language that the bundled corpus
-        is not in: its table would replace a good one of that language.
+    Raises: UsageError if the language of a corpus is not given, for a name that no file can have,
+        and for a language that the bundled corpus is not in: its table would replace a good one of
+        that language.
     """
     if language is None:
-        if not bundled:
-            tell(
-                f"the dictionary is named {_BUNDLED_LANGUAGE}; for a corpus in another language "
-                "give --language CODE"
-            )
-        return _BUNDLED_LANGUAGE
+        if bundled:
+            return _BUNDLED_LANGUAGE
+        raise UsageError(
+            "a dictionary is named after the language of its corpus, and none was given; "
+            "say which it is with --language CODE, such as uk"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
         raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
     if bundled and language != _BUNDLED_LANGUAGE:

@@ -96,12 +96,20 @@ def _short_names(drafts: Sequence[str]) -> list[str]:
 
 
 def _dictionary_digests(options: StudyOptions, target: str, beside: Path | None) -> dict[str, str]:
+    """A digest of each dictionary by its file's name, which is left out of a private one."""
     from tokalign.tables.finding import find_tables
 
-    paths = list(options.dictionary)
-    if options.language or not paths:
-        paths += [path for path, _ in find_tables("dictionary", target=target, beside=beside)]
-    return {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
+    digests = {path.name: _file_digest(path) for path in options.dictionary}
+    if options.language or not digests:
+        for path, bundle in find_tables("dictionary", target=target, beside=beside):
+            digest = _file_digest(path)
+            private = any(file.get("private") for file in bundle.corpus.get("files", []))
+            digests[f"private {digest[:4]}" if private else path.name] = digest
+    return digests
+
+
+def _file_digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def drafts_of(loaded: Loaded) -> Drafts:
@@ -176,6 +184,12 @@ def assembled(
     return Study(protocol=protocol, arms=chosen, bench=bench)
 
 
+def _public(name: str) -> str:
+    """A model's name for a result that may be shared: of a local folder its own name alone."""
+    path = Path(name).expanduser()
+    return path.resolve().name if path.exists() else name
+
+
 def _drafting_model(decoder: Decoder) -> Any:
     """The draft model's weights or the recurrent drafter; None without either."""
     return decoder.drafter if decoder.draft is None else decoder.draft.model
@@ -200,7 +214,7 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
     def described(name: str, model: Any, tokenizer: Tokenizer[Any], weights: str) -> Model:
         dtype, bits = number_format(model)
         return Model(
-            name=name,
+            name=_public(name),
             weights=weights,
             tokenizer=tokenizer.fingerprint,
             bytes=weight_bytes(model),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.evaluate.study.causes import CAUSES
@@ -133,6 +134,16 @@ def _control_in_words(result: Result) -> str:
     disturbed, bias = sum(trial.disturbed for trial in found), control_bias(found)
     off = "was not timed" if bias is None else f"is {bias:+.1%} off plain decoding (median)"
     return f"the control {off}; {disturbed} of {len(found)} trials are disturbed"
+
+
+def _surroundings_in_words(result: Result) -> str:
+    """Load, heat and power of all generations."""
+    found = [one.surroundings for one in result.samples]
+    loads = [one.load for one in found if one.load is not None]
+    load = f"load {median(loads):.1f}, at most {max(loads):.1f}" if loads else "load not reported"
+    heat = ", ".join(sorted({one.thermal for one in found} - {""})) or "not reported"
+    power = ", ".join(sorted({one.power for one in found} - {""})) or "not reported"
+    return f"{load}; thermal pressure {heat}; power {power}"
 
 
 def _key_figures(result: Result, found: Figures) -> dict[str, str]:
@@ -346,7 +357,7 @@ def _setting(result: Result) -> Html:
         ("chip, memory", f"{setting.chip}, {setting.memory_gb:g} GB"),
         ("system", setting.system),
         ("versions", f"mlx {setting.mlx}, mlx-lm {setting.mlx_lm}, tokalign {setting.tokalign}"),
-        ("power", setting.power or "not reported"),
+        ("while measuring", _surroundings_in_words(result)),
         ("energy", "measured" if setting.energy else "not measured"),
         ("measured", result.measured),
         ("control", _control_in_words(result)),

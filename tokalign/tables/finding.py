@@ -91,8 +91,8 @@ def drafter_folders(beside: Path | None) -> Iterator[Path]:
 
 
 def drafters_in(folder: Path) -> Iterator[Path]:
-    """The folders of drafters in a folder: `drafter`, NAME.drafter, or one in a folder in it."""
-    for pattern in ("drafter", "*.drafter", "*/*.drafter"):
+    """The folders in a folder, and in the folders in it, called `drafter` or NAME.drafter."""
+    for pattern in ("drafter", "*.drafter", "*/drafter", "*/*.drafter"):
         with suppress(OSError):  # no folder, such as a name that is too long
             yield from sorted(found for found in folder.glob(pattern) if found.is_dir())
 

@@ -4,7 +4,7 @@ A repository is one on the Hub or a local folder, of a model or of tables alone.
 into its folder `tokalign`; they are pulled from there, from its top level and from any other folder
 at the top level. Every byte is verified before a table is pushed, and before a pulled one gets to
 where it can be found: what arrives is checked in memory, and written from there.
-Recurrent drafters travel in the same way, each as a folder NAME.drafter.
+Recurrent drafters travel in the same way, each as a folder `drafter` or NAME.drafter.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def _verified_drafter(folder: Path, path: str) -> VerifiedDrafter:
 def _drafter_name(folder: Path) -> str:
     """What a drafter's folder is called where drafters are found by their names."""
     name = folder.resolve().name
-    return name if name.endswith(".drafter") else f"{name}.drafter"
+    return name if name == "drafter" or name.endswith(".drafter") else f"{name}.drafter"
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:

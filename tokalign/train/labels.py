@@ -20,7 +20,7 @@ from tokalign.atomic_file import unwritable, write_file
 from tokalign.errors import BundleError, IncompatibleError
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
-_WINDOWS_PER_NOTE = 16
+_WINDOWS_PER_NOTE = 4
 
 
 @dataclass(frozen=True, slots=True)

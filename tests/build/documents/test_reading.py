@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
@@ -37,6 +38,11 @@ def test_pdf_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
     ]
     read = read_document(write_pdf(tmp_path / "a.pdf", lines))
     assert read == f"{lines[0]} {lines[1]}\n{lines[2]}"
+
+
+def test_accents_are_composed_as_models_write_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(normalize("NFD", MEETING))
+    assert read_document(tmp_path / "a.txt") == MEETING
 
 
 def test_lines_that_were_not_wrapped_stay_apart() -> None:

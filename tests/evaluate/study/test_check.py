@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from studied import CONTEXT, CONTROL, a_model, a_result, a_setting
 
 from tokalign.errors import UsageError
@@ -162,3 +165,21 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         check_file(path)
     with pytest.raises(UsageError, match="is not a result of version 1"):
         Result.from_json({"format": "tokalign-study", "version": 2}, name="x")
+
+
+@cache
+def small() -> str:
+    return json.dumps(a_result(prompts=1).to_json())
+
+
+@pytest.mark.slow
+@given(st.randoms(use_true_random=False), st.sampled_from([0, 1, 7, 0.5, "", "x", None, [], {}]))
+@settings(max_examples=60, deadline=None)
+def test_whatever_stands_in_a_field_is_a_problem_and_no_crash(random: Random, value: Any) -> None:
+    """Signed again, so that the digest gives nothing away; the same value may be no edit."""
+    content = json.loads(small())
+    for _ in range(random.randint(1, 3)):
+        holder, key = random.choice(list(leaves(content)))
+        holder[key] = value
+    found = problems_of(signed(content), name="r.json")
+    assert all(isinstance(one, str) for one in found)

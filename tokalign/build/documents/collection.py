@@ -168,7 +168,7 @@ class Collection:
         with appearing(self.documents_file) as unfinished, _writer(unfinished) as write:
             seen: set[bytes] = set()
             for document in self._current(found, changes, progress):
-                digest = sha256(document.text.encode("utf-8", "surrogatepass")).digest()
+                digest = sha256(document.text.encode()).digest()
                 copy = bool(document.text) and digest in seen
                 changes.copies += copy
                 changes.texts += bool(document.text) and not copy

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from unicodedata import normalize
 
 from tokalign.build.documents.finding import missing_libraries
 from tokalign.errors import CorpusError
@@ -48,7 +49,7 @@ def read_document(path: Path) -> str:
         raise _unread(path, "there is no text in it; a scanned page needs text recognition first")
     if _PRIVATE_KEY.search(text):
         raise _unread(path, "it holds a private key")
-    return unwrap(text)
+    return unwrap(_composed(text))
 
 
 def unwrap(text: str) -> str:
@@ -69,6 +70,11 @@ def unwrap(text: str) -> str:
             paragraphs.append(line)
         before = line
     return "\n".join(paragraphs)
+
+
+def _composed(text: str) -> str:
+    """The text as models write it: letters with their accents, and no half characters."""
+    return normalize("NFC", text.encode("utf-8", "replace").decode())
 
 
 def _read(path: Path) -> bytes:

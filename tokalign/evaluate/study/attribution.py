@@ -44,7 +44,7 @@ class Explainer:
     def __init__(self, bench: Bench, draft: str) -> None:
         decoder = bench.others[draft]
         assert decoder.draft is not None, f"{draft} is no draft model"
-        self._bench, self._decoder, self._draft = bench, decoder, decoder.draft
+        self._bench, self._decoder = bench, decoder
         self._pair = Pair(decoder.target.tokenizer, decoder.draft.tokenizer)
         self._session = DraftModelSession(decoder.draft.model)
         self._guesses: dict[tuple[Block, tuple[int, ...]], TargetId | None] = {}

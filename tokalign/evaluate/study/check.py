@@ -80,6 +80,8 @@ def _of_samples(result: Result) -> Iterator[str]:
             yield f"{where}: more was accepted than proposed"
         if one.later_rounds != max(0, one.rounds - 1):
             yield f"{where}: rows of {one.later_rounds} rounds, but there are {one.rounds} rounds"
+        if bool(one.tokens_per_second) != bool(one.later_rounds):
+            yield f"{where}: a speed needs rounds after the first, and such rounds have one"
         if one.condition in BASELINES and (one.proposed or one.draft_passes):
             yield f"{where}: plain decoding drafted something"
         if one.tokens > result.setting.protocol.max_tokens:

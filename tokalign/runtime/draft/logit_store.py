@@ -54,6 +54,9 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 _STEP = 1 / 16
 """Log-odds are kept as multiples of this, from -8 up."""
 
+_SUREST = 1 - 2.0**-16
+"""Probabilities up to this differ from 1 in float32; its log-odds are beyond the largest byte."""
+
 LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
 """The log-odds that a byte stands for."""
 
@@ -175,6 +178,6 @@ def _keys(tails: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
     """Log-odds of probabilities as bytes."""
-    p = np.clip(np.exp(logprobs.astype(np.float64)), 1e-12, 1 - 1e-12)
-    odds = np.log(p) - np.log1p(-p)
-    return np.asarray(np.clip(np.rint(odds / _STEP) + 128, 0, 255), dtype=np.uint8)
+    sure = np.minimum(np.exp(logprobs), _SUREST)
+    codes = np.rint((logprobs - np.log1p(-sure)) / _STEP) + 128
+    return np.asarray(np.minimum(np.maximum(codes, 0), 255), dtype=np.uint8)

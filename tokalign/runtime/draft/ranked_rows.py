@@ -13,8 +13,6 @@ def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], 
 
     likely: i[rows, width]. logprobs: f[rows, width].
     """
+    rows = np.arange(len(likely))[:, None]
     order = np.argsort(-logprobs, axis=-1, kind="stable")
-    return (
-        np.take_along_axis(likely, order, axis=-1),
-        np.take_along_axis(logprobs, order, axis=-1),
-    )
+    return likely[rows, order], logprobs[rows, order]
