@@ -212,7 +212,6 @@ def command(
     from tokalign.train.training import fit_drafter
 
     _make_folder(output)
-
     tell = partial(note, quiet=quiet)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
@@ -221,8 +220,17 @@ def command(
     config = _shape(given, ends.hidden_size, ends.vocabulary_size)
     workspace = workspace or output.with_name(f"{output.name}.training")
     tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
-    stage = partial(progress, quiet=quiet)
-    labelled = label_corpus(model, corpus, workspace, labels, stage=stage)
+    show = partial(progress, quiet=quiet)
+    labelled = label_corpus(
+        model,
+        corpus,
+        workspace,
+        labels,
+        # The corpus is read twice, and that stage counts bytes.
+        stage=lambda total, label: show(
+            total, label, in_bytes=total == 2 * corpus.size, unit="positions"
+        ),
+    )
     tell(f"{len(labelled.training.ids):,} positions are labelled")
     trained = fit_drafter(
         model,
@@ -231,7 +239,7 @@ def command(
         output,
         workspace,
         fit,
-        stage=stage,
+        stage=partial(show, unit="steps"),
         report=_Reporter(tell, fit.batch * fit.accumulate),
     )
     tell(f"drafter -> {output}; the labels stay in {workspace} for other runs")
