@@ -97,7 +97,10 @@ def killed(shared: Path, scratch: Path | None, copies: int, tasks: int, at_once:
         workspace = folder / "workspace"
         arguments += ["--workspace", str(workspace)]
         process = subprocess.Popen(
-            _command(corpus, folder / "killed", *arguments), stderr=subprocess.DEVNULL
+            _command(corpus, folder / "killed", *arguments),
+            stderr=subprocess.DEVNULL,
+            # A shell starts background jobs with this signal ignored, and a child inherits that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         victims = [_wait(partial(_pid, workspace / f"encode-{rank:05d}.lock")) for rank in (1, 2)]
         runs = sorted(workspace.glob("encode-0000[12]*/*.run"))
