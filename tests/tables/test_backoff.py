@@ -159,6 +159,13 @@ def test_predictions_are_numbered_without_loss_of_ids(entries: list[tuple[int, f
     assert np.abs(odds - kept).max(initial=0) <= 1 + 0.15  # a bin's width, and 1/255 at p = 0.05
 
 
+def test_probabilities_that_rounding_took_beyond_one_are_one() -> None:
+    likely = np.array([0, 1, np.nextafter(np.float32(1), np.float32(2))], dtype=np.float32)
+    numbers, predicted, quantized = number_predictions(np.array([3, 5, 5]), likely)
+    assert predicted[numbers].tolist() == [3, 5, 5]
+    assert quantized[numbers].tolist() == [0, 255, 255]
+
+
 def test_more_predictions_than_numbers_keep_the_frequent_ones() -> None:
     ids = np.concatenate([np.arange(70_000), np.arange(60_000)])
     numbers, predicted, quantized = number_predictions(ids, np.full(len(ids), 0.5, np.float32))

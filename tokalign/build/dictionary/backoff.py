@@ -37,8 +37,8 @@ MAX_PREDICTIONS = 1 << 16
 
 _BYTES_PER_SLOT = 3
 
-_MARGIN = 1.05
-"""How many more different predictions a few more entries may have."""
+_MARGINS = 1.05, 1.2, 1.4
+"""How many times as many different predictions some more entries may have; the first that holds."""
 
 _MOST_BINS = 8
 """Into how many bins the probabilities of one id are put at most."""
@@ -116,10 +116,13 @@ def make_table(
     width = _width(vocabulary_size)
     entries = candidates.best(entries_within(max_bytes, id_width=width))
     # There are far fewer different predictions than there may be: room for more entries.
-    different = round(_MARGIN * len(number_predictions(*_answers(entries)).ids))
-    more = candidates.best(entries_within(max_bytes, id_width=width, predictions=different))
-    if len(number_predictions(*_answers(more)).ids) <= different:
-        entries = more
+    used = len(number_predictions(*_answers(entries)).ids)
+    for margin in _MARGINS:
+        different = round(margin * used)
+        more = candidates.best(entries_within(max_bytes, id_width=width, predictions=different))
+        if len(number_predictions(*_answers(more)).ids) <= different:
+            entries = more
+            break
     return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
 
 
@@ -199,7 +202,8 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
     is too many, the rarest ids share one prediction, which is never proposed.
     """
     with np.errstate(divide="ignore"):
-        odds = np.log(probabilities) - np.log1p(-probabilities)
+        likely = np.clip(probabilities, 0, 1)  # rounding may have taken them beyond
+        odds = np.log(likely) - np.log1p(-likely)
     place = (np.clip(odds, _LEAST_ODDS, _MOST_ODDS) - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
     for bins in range(_MOST_BINS, 0, -1):
         level = np.minimum((place * bins).astype(np.int64), bins - 1)
