@@ -319,7 +319,9 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
 @click.argument("what", type=click.Choice(["accepted", "trees", "merged", "grid"]))
 @click.option("--target", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--drafter", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--prompts", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option(
+    "--prompts", type=click.Path(path_type=Path, exists=True), required=True, multiple=True
+)
 @click.option("--draft")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--rows", default="7,15", show_default=True)
@@ -335,7 +337,7 @@ def main(
     what: str,
     target: Path,
     drafter: Path,
-    prompts: Path,
+    prompts: tuple[Path, ...],
     draft: str | None,
     dictionary: Path | None,
     rows: str,
@@ -353,7 +355,8 @@ def main(
     if texts is None:
         bos = model.tokenizer.vocabulary.roles.bos
         assert bos is not None
-        given = [model.tokenizer.encode(one) for one in read_texts(prompts, limit=limit)]
+        lines = [one for file in prompts for one in read_texts(file)]
+        given = [model.tokenizer.encode(one) for one in lines[:limit]]
         texts = [
             sampled_text(model, [bos, *ids], tokens, Sampling(temperature=temp, seed=number))
             for number, ids in enumerate(given)

@@ -17,6 +17,7 @@ from tokalign.runtime.interfaces import DraftSampler, DrawnDraft, Pending
 from tokalign.runtime.mlx.beam_search import Step, search
 from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
+from tokalign.runtime.mlx.session import timed
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
@@ -39,6 +40,7 @@ class DrafterSession:
         """See `interfaces.BeamSession`."""
         return self.busy.seconds
 
+    @timed
     def search(
         self,
         ids: Sequence[TargetId],
@@ -69,6 +71,7 @@ class DrafterSession:
 
         return UnderWay(self.busy, read)
 
+    @timed
     def draw(
         self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
     ) -> Pending[DrawnDraft | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import mlx.core as mx
 
@@ -24,7 +24,13 @@ from tokalign.tokenizer.vocabulary import Id
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SomeSession = TypeVar("SomeSession", bound="ModelSession[Any]")
+SomeSession = TypeVar("SomeSession", bound="Busy")
+
+
+class Busy(Protocol):
+    """A session that counts the time of its passes."""
+
+    busy: BusyTime
 
 
 def timed(
