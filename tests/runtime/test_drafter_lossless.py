@@ -35,8 +35,10 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Draws
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
@@ -215,8 +217,9 @@ def test_drawn_chains_leave_the_targets_distribution(monkeypatch: pytest.MonkeyP
     assert expected.sum() == pytest.approx(1, abs=1e-5)
     assert p_value(frequencies(options), expected) > 1e-3
 
-    def accept_all(_p: Any, proposed: Any, *_: Any, **__: Any) -> Any:
-        return mx.array(proposed, dtype=mx.uint32)
+    def accept_all(p: Any, drawn: Draws, **how: Any) -> Any:
+        kept = zip(judge(p, drawn, **how).tolist(), drawn.candidates, strict=True)
+        return mx.array([ids[0] if ids else token for token, ids in kept], dtype=mx.uint32)
 
     monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", accept_all)
     assert p_value(frequencies(options), expected) < 1e-3
