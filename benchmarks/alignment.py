@@ -4,8 +4,9 @@
 
 Reference texts play the target's output and a draft model drafts, so the figures do not depend on
 the hardware. The published translations come first, then `exact` without some of its parts, then
-`exact` itself. The interval is a 95 % bootstrap over 1,000 resamples of the texts. "rows" counts
-the rows that the target would verify in a round.
+`exact` itself. `--only "intersection, tree"` grows a tree; `--only none` and `--only "none, tree"`
+are for a draft model with the target's vocabulary. The interval is a 95 % bootstrap over 1,000
+resamples of the texts. "rows" counts the rows that the target would verify in a round.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ PARTS = {
 }
 """The cover search of each row, and how many alternatives a tree has; 0 for a chain."""
 
+TREE = ", tree"
+"""Ends the name of a published translation with a tree."""
+
 HEADER = """\
 | translation | accepted/round | 95 % | acceptance | rows | empty | passes | host p50 ms | p99 |
 |---|---|---|---|---|---|---|---|---|"""
@@ -44,9 +48,11 @@ HEADER = """\
 def row(given: ReferenceTexts, session: DraftModelSession, name: str) -> str:
     """Replay every text with one translation."""
     statistics, per_text = Statistics(), []
-    search, alternatives = PARTS.get(name, (None, 0))
+    published = name.removesuffix(TREE)
+    default = None, 0 if name == published else DEFAULT_ALTERNATIVES
+    search, alternatives = PARTS.get(name, default)
     for ids in track(given.texts, name, console=Console(stderr=True), transient=True):
-        translation = given.translation(name, ids) if search is None else exact(given, ids, search)
+        translation = exact(given, ids, search) if search else given.translation(published, ids)
         rounds = accepted = 0
         for event in given.play(ids, session, translation, alternatives=alternatives):
             statistics.observe(event)

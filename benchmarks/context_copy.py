@@ -1,6 +1,7 @@
 """Context copy against prompt lookup on generations that repeat their prompt.
 
     python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
+    python benchmarks/context_copy.py --text FILE passes [--rows 15]
     python benchmarks/context_copy.py --text FILE calibration
 
 The prompt is one line of instruction and a text. The outputs are known, because a script makes
@@ -10,7 +11,8 @@ sentences by length (list).
 
 Both copy at most 10 tokens. `prompt lookup` works as published: it takes the longest n-gram of the
 last 3 ids that occurred before, at its first occurrence. A row is a verified position after the
-first of a round.
+first of a round. `passes` gives tokens per pass of the hybrid's trees, whose store of logits is
+empty because no target computes any; the prediction is the text of the prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import log
 from pathlib import Path
@@ -29,10 +31,12 @@ import click
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
+from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
 from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -80,10 +84,11 @@ def sentences(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Generation:
-    """Prompt and output as ids; the first `given` are the prompt."""
+    """Prompt and output as ids; the first `given` are the prompt. passage: the text in it."""
 
     ids: Sequence[TargetId]
     given: int
+    passage: Sequence[TargetId] = ()
 
 
 def generations(
@@ -98,15 +103,24 @@ def generations(
         alone, ids = target.encode(prompt), target.encode(prompt + answer(passage, random))
         same = takewhile(lambda pair: pair[0] == pair[1], zip(alone, ids, strict=False))
         given = sum(1 for _ in same)
-        made.append(Generation(ids, given))
+        made.append(Generation(ids, given, target.encode(passage)))
     return made
 
 
-def measure(made: Iterable[Generation], drafting: Drafting) -> Statistics:
-    """Replay generations with a method; the statistics of all together."""
+def measure(
+    made: Iterable[Generation], drafting: Drafting, *, predicts: bool = False
+) -> Statistics:
+    """Replay generations with a method; the statistics of all together.
+
+    predicts: whether the text of the prompt is given as the predicted output.
+    """
     statistics = Statistics()
     for one in made:
-        drafter = make_drafter(drafting, None)
+        own = drafting
+        if predicts:
+            expected = expected_text(one.ids[: one.given], one.passage)
+            own = replace(drafting, outputs=[expected])
+        drafter = make_drafter(own, None)
         for event in replay(one.ids, drafter, prompt_tokens=one.given):
             statistics.observe(event)
     return statistics
@@ -158,6 +172,26 @@ def long_texts(file: Path, text_field: str, limit: int) -> list[str]:
     """The first `limit` texts of a file that are long enough."""
     found = read_texts(file, field=text_field)
     return [text for text in found if len(text) >= CHARACTERS // 2][:limit]
+
+
+@main.command()
+@click.option("--rows", default=15, show_default=True, help="Ids proposed in a round.")
+@click.pass_obj
+def passes(made: dict[str, list[Generation]], *, rows: int) -> None:
+    """Tokens per pass and ids proposed: copies, and the hybrid without and with a prediction."""
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
+    dictionary = open_dictionary(tokenizer, files=[])
+    free = Drafting(dictionary=dictionary, costs=lambda: Costs(rows=(1.0,)), num_draft_tokens=rows)
+    print("| task | prompt lookup | copy | hybrid | hybrid, prediction |\n" + "|---" * 5 + "|")
+    for task, of_task in made.items():
+        found = [
+            measure(of_task, replace(free, method="prompt-lookup")),
+            measure(of_task, replace(free, method="copy")),
+            measure(of_task, replace(free, method="hybrid", draft_rows=rows)),
+            measure(of_task, replace(free, method="hybrid", draft_rows=rows), predicts=True),
+        ]
+        cells = [f"{one.tokens_per_round:.2f}, {one.proposed_per_round:.1f}" for one in found]
+        print(f"| {task} | {' | '.join(cells)} |", flush=True)
 
 
 # -- shift in log-odds against a table of frequencies ----------------------------------------------

@@ -1,58 +1,69 @@
-"""The published draft-free trees, and their papers' ablations, in real decoding.
+"""Drafting without a draft model, in real decoding: tokalign's trees and the published ones.
 
-    python benchmarks/draft_free.py --target MODEL --prompts FILE [--limit 10] [--tokens 100]
+    python benchmarks/draft_free.py rows --target MODEL --prompts FILE [--rows 4,7,15,31] [--empty]
+    python benchmarks/draft_free.py rows --target MODEL --text FILE [...]
+    python benchmarks/draft_free.py machines --target MODEL --prompts FILE [--curve m1-max ...]
+    python benchmarks/draft_free.py ablations --target MODEL --prompts FILE [--limit 10]
 
-Token Recycling, SAM-Decoding and UniSpec decode with the target itself; every output is compared
-with plain decoding's, and any difference ends the run. Stop ids are ignored, so that every text has
-the same length. The store of each condition is kept from request to request, as the papers do, or
-emptied with --empty.
+`rows` gives tokens per pass for every method at fixed numbers of drafted ids; `machines` what fixed
+numbers and the draft length controller make of the hybrid under cost curves, on a clock that
+nothing but passes moves; `ablations` UniSpec's ablations and projected speed-ups. The target
+decodes its own output; every output is compared with plain decoding's, and any difference ends the
+run. With --text, a text plays the target's output. Each prompt has a seed of its own. Stop ids are
+ignored, so that all texts have the same length. Stores are kept from request to request, or emptied
+with --empty. Rows that one condition has computed are remembered for the others
+(`remembered_target.py`), and in --cache for further runs.
 
 UniSpec's draft size is calibrated as its appendix F says: a few draft sizes decode the calibration
 prompts (the last ones of the file), a cubic is fitted to their tokens per pass and B-splines to the
 time of a pass, and the best ratio is taken. Nothing is timed: passes cost what the first of the
 curves given by --curve says, and each column shows the speed-up against plain decoding under one
 curve. Beyond a curve's end its last step goes on.
-
-What the target says after an id does not depend on who drafted it, so a row that one condition has
-computed is remembered for the others.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-import numpy as np
 from draft_length import unispec_length
-from numpy.typing import NDArray
+from remembered_target import (
+    RememberingVerifier,
+    Text,
+    given_text,
+    load_texts,
+    sampled_text,
+    save_texts,
+)
 
+from tokalign.assemble import keep_loaded
 from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.adjacency import Adjacency
-from tokalign.runtime.draft.lookup import PromptLookupDrafter
-from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.recycling import RECYCLED_WIDTH, SamDrafter, TokenRecyclingDrafter
+from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, Expansion, UniSpecDrafter
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.events import Finished, Started
-from tokalign.runtime.interfaces import Drafter, RowStore
+from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.verify import TargetVerifier
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 CALIBRATION_SIZES = (8, 24, 48, 80, 110)
@@ -64,7 +75,24 @@ NO_EXPANSION = Expansion(threshold=0.0, next_next=False)
 UNSCORED = Expansion(scored=False)
 THRESHOLDS = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2)
 
-Maker = Callable[[Adjacency], Drafter]
+MACHINES = ("m1-max", "m2-pro", "m3-max", "m4-pro", "m5-max")
+
+TRAINING = 10
+"""The first prompts, which weights may have been fitted to."""
+
+Maker = Callable[[RowStore | None], Drafter]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A way to draft: what makes its store, and the drafter of a request from a store.
+
+    decide: makes a controller from drafter and verifier, where one decides how much to draft.
+    """
+
+    store: Callable[[], RowStore | None]
+    make: Maker
+    decide: Callable[[Drafter, Verifier], DraftLengthController] | None = None
 
 
 @dataclass
@@ -73,11 +101,17 @@ class Found:
 
     statistics: Statistics = field(default_factory=Statistics)
     rows: list[int] = field(default_factory=list)
+    of_text: list[tuple[int, int]] = field(default_factory=list)  # tokens and passes
 
     def speedup(self, costs: Costs) -> float:
         """Against one pass per token, if passes are all that takes time."""
         time = sum(costs.verify(rows) for rows in self.rows)
         return self.statistics.generation_tokens * costs.verify(1) / time
+
+    def tokens_per_pass(self, first: int = 0) -> float:
+        """Over the texts from the index `first` on."""
+        tokens, passes = map(sum, zip(*self.of_text[first:], strict=True))
+        return tokens / passes
 
     @property
     def drafted(self) -> float:
@@ -85,227 +119,352 @@ class Found:
         return sum(self.rows) / len(self.rows) - 1
 
 
-class Row(NamedTuple):
-    """What the target says after some ids: its choice, and its likeliest ids with logarithms."""
+def outputs(
+    target: LanguageModel[TargetId],
+    condition: Condition,
+    texts: Sequence[Text],
+    tokens: int,
+    found: Found,
+    *,
+    empty: bool,
+) -> Iterator[list[TargetId]]:
+    """Decode every text, and add what it took to `found`."""
+    session = TargetModelSession(target.model)
+    store = condition.store()
+    for text in texts:
+        store = condition.store() if empty else store
+        context = Context(text.ids[: text.given])
+        drafter: Drafter = condition.make(store)
+        verifier: Verifier = RememberingVerifier(session, text, store)
+        if condition.decide is not None:
+            drafter = verifier = condition.decide(drafter, verifier)
+        limits = Limits(max_tokens=min(tokens, len(text.output)))
+        passes = len(found.rows)
+        for event in decode(context, drafter, verifier, limits=limits):
+            found.statistics.observe(event)
+            if not isinstance(event, Started | Finished):
+                found.rows.append(event.rows)
+        found.of_text.append((len(context.emitted), len(found.rows) - passes))
+        yield list(context.emitted)
 
-    choice: TargetId
-    likely: Sequence[TargetId]
-    logprobs: Sequence[float]
+
+def measured(
+    target: LanguageModel[TargetId],
+    condition: Condition,
+    texts: Sequence[Text],
+    tokens: int,
+    *,
+    empty: bool,
+) -> Found:
+    """What a condition takes. Ends the run if it changes an output."""
+    found = Found()
+    for text, output in zip(
+        texts, outputs(target, condition, texts, tokens, found, empty=empty), strict=True
+    ):
+        if output != text.output[:tokens]:
+            sys.exit("an output has changed")
+    return found
 
 
-class LastPass:
-    """A store of rows that keeps one pass only."""
+def drafting_as(drafting: Drafting) -> Condition:
+    """A way to draft that tokalign has."""
 
-    width = UNISPEC_WIDTH
+    def make(store: RowStore | None) -> Drafter:
+        name = "adjacency" if drafting.is_recycling else "logits"
+        return make_drafter(replace(drafting, **{name: store}), None)  # type: ignore[arg-type]
 
-    def learn(
-        self,
-        ids: Sequence[TargetId],
-        tree: TokenTree,
-        likely: NDArray[Any],
-        logprobs: NDArray[Any],
-    ) -> None:
-        """See `interfaces.RowStore`."""
-        order = np.argsort(-logprobs, axis=-1, kind="stable")
-        self.likely = np.take_along_axis(likely, order, axis=-1).tolist()
-        self.logprobs = np.take_along_axis(logprobs, order, axis=-1).tolist()
+    return Condition(lambda: drafting.with_stores().row_store, make)
 
 
-class Remembering:
-    """A verifier that computes only the rows of a proposal that were not computed before.
+def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
+    """By name: the condition for a number of drafted ids."""
 
-    rows: those that were, by the length of the text and by the ids after it, where ids that go on
-    as the text does count as text. text: the prompt with its plain output, empty while unknown.
-    """
-
-    def __init__(
-        self,
-        session: TargetModelSession,
-        sampling: Sampling,
-        store: RowStore,
-        text: Sequence[TargetId],
-        rows: dict[tuple[int, tuple[TargetId, ...]], Row],
-    ) -> None:
-        self._pass = LastPass()
-        self._verifier = ChoosingVerifier(session, sampling, self._pass)
-        self._store, self._text, self._rows = store, text, rows
-
-    def verify(self, context: Context, proposal: Proposal) -> Verdict:
-        """See `interfaces.Verifier`."""
-        began = perf_counter()
-        tree = proposal.tree
-        paths = [[tree.ids[i] for i in tree.path_to(index)] for index in range(-1, len(tree))]
-        keys = [self._key(len(context.ids), path) for path in paths]
-        missing = {index - 1 for index, key in enumerate(keys) if key not in self._rows}
-        if missing:
-            needed = sorted({i for index in missing for i in tree.path_to(index)})
-            choices = self._verifier.choices(context, replace(proposal, tree=tree.select(needed)))
-            rows = map(Row, choices, self._pass.likely, self._pass.logprobs)
-            for index, row in zip([-1, *needed], rows, strict=True):
-                self._rows[keys[index + 1]] = row
-        found = [self._rows[key] for key in keys]
-        width = self._store.width
-        self._store.learn(
-            context.ids,
-            tree,
-            np.array([row.likely[:width] for row in found]),
-            np.array([row.logprobs[:width] for row in found]),
+    def of(method: str, **options: Any) -> Callable[[int], Condition]:
+        return lambda most: drafting_as(
+            replace(base, method=method, num_draft_tokens=most, **options)
         )
-        path = tree.agreed_path([row.choice for row in found])
-        ids = tuple(found[index].choice for index in (0, *[i + 1 for i in path]))
-        seconds = perf_counter() - began
-        return Verdict(ids=ids, path=tuple(path), rows=1 + len(tree), model_seconds=seconds)
 
-    def _key(self, length: int, path: Sequence[TargetId]) -> tuple[int, tuple[TargetId, ...]]:
-        right = 0
-        while right < len(path) and path[right : right + 1] == list(
-            self._text[length + right : length + right + 1]
-        ):
-            right += 1
-        return length + right, tuple(path[right:])
+    def storeless(most: int) -> Condition:
+        drafting = replace(base, method="hybrid", draft_rows=most)
+        return Condition(lambda: None, lambda _: make_drafter(drafting, None))
 
-
-class ChoosingVerifier(TargetVerifier):
-    """A verifier that tells the target's choice after every row, accepted or not."""
-
-    def choices(self, context: Context, proposal: Proposal) -> list[TargetId]:
-        """The choices of one pass, in the order of its rows."""
-        computed = self._choose(context, proposal)
-        if self._store is not None:
-            self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
-        return [token for some in computed.chosen for token in self._session.read(some)]
+    return {
+        "prompt lookup": of("prompt-lookup"),
+        "Token Recycling": of("recycling"),
+        "SAM-Decoding": of("sam"),
+        "UniSpec": of("unispec"),
+        "context copy": of("copy"),
+        "dictionary": of("dictionary"),
+        "hybrid, no store": storeless,
+        "hybrid, no dictionary": lambda most: drafting_as(
+            replace(base, method="hybrid", draft_rows=most, dictionary=None)
+        ),
+        "hybrid": lambda most: drafting_as(replace(base, method="hybrid", draft_rows=most)),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """A target with the prompts that it continues."""
+def ablations(size: int) -> dict[str, Condition]:
+    """UniSpec's, by name, and what it is compared with. size: its g*."""
 
-    target: LanguageModel[TargetId]
-    sampling: Sampling
-    tokens: int
-    empty: bool
-    texts: dict[tuple[TargetId, ...], list[TargetId]] = field(default_factory=dict)
-    rows: defaultdict[tuple[TargetId, ...], dict[Any, Row]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    def adjacency() -> Adjacency:
+        return Adjacency(UNISPEC_WIDTH)
 
-    def plain(self, prompt: Sequence[TargetId]) -> list[TargetId]:
-        """The prompt and the target's own output, and some ids more."""
-        key = tuple(prompt)
-        if key not in self.texts:
-            context = Context(prompt)
-            verifier = TargetVerifier(TargetModelSession(self.target.model), self.sampling)
-            limits = Limits(max_tokens=self.tokens + 16)
-            for _ in decode(context, NoDrafter(), verifier, limits=limits):
-                pass
-            self.texts[key] = list(context.ids)
-        return self.texts[key]
-
-    def outputs(
-        self, make: Maker, width: int, prompts: Sequence[Sequence[TargetId]], found: Found
-    ) -> Iterator[list[TargetId]]:
-        """Decode after every prompt, and add what it took to `found`."""
-        store = Adjacency(width)
-        session = TargetModelSession(self.target.model)
-        for prompt in prompts:
-            store = Adjacency(width) if self.empty else store
-            context = Context(prompt)
-            known = self.rows[tuple(prompt)]
-            verifier = Remembering(session, self.sampling, store, self.plain(prompt), known)
-            limits = Limits(max_tokens=self.tokens)
-            for event in decode(context, make(store), verifier, limits=limits):
-                found.statistics.observe(event)
-                if not isinstance(event, Started | Finished):
-                    found.rows.append(event.rows)
-            yield list(context.emitted)
-
-
-def conditions(size: int) -> dict[str, tuple[Maker, int]]:
-    """By name: how to make the drafter, and the width of its store. size: UniSpec's g*."""
-
-    def unispec(expansion: Expansion, draft_size: int = size) -> tuple[Maker, int]:
-        return (
-            lambda rows: UniSpecDrafter(rows, size=draft_size, expansion=expansion),
-            UNISPEC_WIDTH,
-        )
+    def unispec(expansion: Expansion, draft_size: int = size) -> Condition:
+        make = partial(UniSpecDrafter, size=draft_size, expansion=expansion)
+        return Condition(adjacency, lambda store: make(store))  # type: ignore[arg-type]
 
     published = Expansion()
-    found: dict[str, tuple[Maker, int]] = {
-        "prompt lookup": (lambda _: PromptLookupDrafter(), 1),
+    return {
+        "prompt lookup": drafting_as(Drafting(method="prompt-lookup")),
         f"UniSpec, g = {size}": unispec(published),
         "without score estimation": unispec(UNSCORED),
         "without tree expansion": unispec(NO_EXPANSION),
         "without next-next candidates": unispec(replace(published, next_next=False)),
+        **{f"r = {r:g}": unispec(replace(published, threshold=r)) for r in THRESHOLDS},
+        "Token Recycling": drafting_as(Drafting(method="recycling")),
+        "SAM-Decoding": drafting_as(Drafting(method="sam")),
+        f"without calibration, g = {UNCALIBRATED}": unispec(published, UNCALIBRATED),
     }
-    for threshold in THRESHOLDS:
-        found[f"r = {threshold:g}"] = unispec(replace(published, threshold=threshold))
-    found["Token Recycling"] = TokenRecyclingDrafter, RECYCLED_WIDTH
-    found["SAM-Decoding"] = lambda rows: SamDrafter(TokenRecyclingDrafter(rows)), RECYCLED_WIDTH
-    found[f"without calibration, g = {UNCALIBRATED}"] = unispec(published, UNCALIBRATED)
-    return found
 
 
-@click.command()
-@click.option("--target", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--prompts", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--limit", default=10, show_default=True, help="Prompts, the first of the file.")
-@click.option("--tokens", default=100, show_default=True, help="Tokens of each output.")
-@click.option("--temp", default=0.7, show_default=True)
-@click.option("--empty", is_flag=True, help="Begin every request with an empty store.")
-@click.option("--size", type=int, help="UniSpec's draft size. Default: calibrated.")
-@click.option("--only", help="Only conditions whose names contain this.")
-@click.option("--curve", "curves", multiple=True, default=("m2", "m1-max", "m3-max", "m5-max"))
-def benchmark(
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of both commands."""
+    file = click.Path(path_type=Path, exists=True)
+    for option in (
+        click.option("--target", type=file, required=True),
+        click.option("--prompts", type=file),
+        click.option("--text", "reference", type=file, help="Texts that play the output."),
+        click.option("--field", default="text", show_default=True),
+        click.option(
+            "--given", default=12, show_default=True, help="Ids of a text that are given."
+        ),
+        click.option("--limit", default=30, show_default=True, help="Texts, the first ones."),
+        click.option("--tokens", default=250, show_default=True, help="Tokens of each output."),
+        click.option("--temp", default=0.7, show_default=True),
+        click.option("--empty", is_flag=True, help="Begin every request with an empty store."),
+        click.option("--only", help="Only conditions whose names contain this."),
+        click.option("--cache", type=click.Path(path_type=Path), help="Remembered rows."),
+    ):
+        command = option(command)
+    return command
+
+
+def texts_of(
+    target: LanguageModel[TargetId],
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
+    tokens: int,
+    temp: float,
+) -> list[Text]:
+    """All texts of a file, or of the target's own after all prompts of a file."""
+    if reference is not None:
+        encoded = [target.tokenizer.encode(one) for one in read_texts(reference, field=field)]
+        return [given_text(ids[: given + tokens], given) for ids in encoded if len(ids) > 2 * given]
+    if prompts is None:
+        raise click.UsageError("give --prompts or --text")
+    return [
+        sampled_text(
+            target,
+            target.tokenizer.encode(one),
+            tokens,
+            Sampling(temperature=temp, seed=seed),
+        )
+        for seed, one in enumerate(read_texts(prompts, field=field))
+    ]
+
+
+@click.group()
+def benchmark() -> None:
+    """Measure drafting without a draft model."""
+
+
+@benchmark.command("rows")
+@shared_options
+@click.option("--rows", default="4,7,15,31", show_default=True, help="Drafted ids.")
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+def rows_command(
     *,
     target: Path,
-    prompts: Path,
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
     limit: int,
     tokens: int,
     temp: float,
     empty: bool,
-    size: int | None,
     only: str | None,
+    cache: Path | None,
+    rows: str,
+    dictionary: Path | None,
+) -> None:
+    """Print tokens per pass of every method at each number of drafted ids.
+
+    After a slash: without the first ten texts, which weights may have been fitted to.
+    """
+    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
+    tokenizer: Tokenizer[TargetId] = model.tokenizer
+    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
+    save_texts(texts, cache)
+    some = texts[:limit]
+    counts = [int(count) for count in rows.split(",")]
+    base = Drafting(
+        dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
+        costs=lambda: FREE_ROWS,
+    )
+    keep_loaded()
+    click.echo(f"| | {' | '.join(rows.split(','))} | drafted | host ms p50, p99 |")
+    click.echo("|---" * (3 + len(counts)) + "|")
+    for name, condition in methods(base).items():
+        if only is not None and not any(part in name for part in only.split(",")):
+            continue
+        of_rows = [measured(model, condition(count), some, tokens, empty=empty) for count in counts]
+        cells = [f"{found.tokens_per_pass():.3f}" for found in of_rows]
+        if len(some) > TRAINING:
+            cells = [
+                f"{cell} / {found.tokens_per_pass(TRAINING):.3f}"
+                for cell, found in zip(cells, of_rows, strict=True)
+            ]
+        drafted = ", ".join(f"{found.drafted:.1f}" for found in of_rows)
+        host = "; ".join(
+            "{p50:.2f}, {p99:.2f}".format(**found.statistics.host_ms_per_round) for found in of_rows
+        )
+        click.echo(f"| {name} | {' | '.join(cells)} | {drafted} | {host} |")
+        save_texts(texts, cache)
+
+
+@benchmark.command("machines")
+@shared_options
+@click.option("--rows", default="1,2,3,4,7,15,31", show_default=True, help="Drafted ids.")
+@click.option("--curve", "curves", multiple=True, default=MACHINES)
+def machines_command(
+    *,
+    target: Path,
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
+    limit: int,
+    tokens: int,
+    temp: float,
+    empty: bool,
+    only: str | None,
+    cache: Path | None,
+    rows: str,
     curves: tuple[str, ...],
 ) -> None:
-    """Print one row per condition."""
+    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the controller's choice."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    bench = Bench(target=model, sampling=Sampling(temperature=temp), tokens=tokens, empty=empty)
-    texts = [model.tokenizer.encode(text) for text in read_texts(prompts, field="text")]
+    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
+    save_texts(texts, cache)
+    some = texts[:limit]
+    base = Drafting(
+        method="hybrid",
+        dictionary=open_dictionary(model.tokenizer, files=[]),
+        costs=lambda: FREE_ROWS,
+    )
+    fixed = {
+        count: measured(
+            model, drafting_as(replace(base, draft_rows=count)), some, tokens, empty=empty
+        )
+        for count in map(int, rows.split(","))
+    }
+    click.echo(f"| | {' | '.join(map(str, fixed))} | auto | drafted | / best fixed |")
+    click.echo("|---" * (4 + len(fixed)) + "|")
+    for name in curves:
+        known = read_curve(name).rows_at(128)
+        costs = Costs(rows=tuple(time / known[0] for time in known))
+        speedups = [found.speedup(costs) for found in fixed.values()]
+        auto, time = controlled(model, base, some, tokens, costs, empty=empty)
+        speedup = auto.statistics.generation_tokens * costs.verify(1) / time
+        cells = " | ".join(f"{each:.3f}" for each in (*speedups, speedup))
+        ratio = speedup / max(1.0, *speedups)
+        click.echo(f"| {name} | {cells} | {auto.drafted:.1f} | {ratio:.3f} |")
+        save_texts(texts, cache)
+
+
+def controlled(
+    target: LanguageModel[TargetId],
+    drafting: Drafting,
+    texts: Sequence[Text],
+    tokens: int,
+    costs: Costs,
+    *,
+    empty: bool,
+) -> tuple[Found, float]:
+    """What the hybrid takes, and its time, if the draft length controller decides.
+
+    The controller knows the costs.
+    """
+    clock = SimulatedClock()
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
+    drafting = replace(drafting, costs=knowledge.costs.for_ranking)
+
+    def decide(drafter: Drafter, verifier: Verifier) -> DraftLengthController:
+        timed = TimedVerifier(verifier, costs, clock)
+        return DraftLengthController(knowledge, timed, free=drafter, clock=clock)
+
+    condition = replace(drafting_as(drafting), decide=decide)
+    return measured(target, condition, texts, tokens, empty=empty), clock.now
+
+
+@benchmark.command("ablations")
+@shared_options
+@click.option("--size", type=int, help="UniSpec's draft size. Default: calibrated.")
+@click.option("--curve", "curves", multiple=True, default=("m2", "m1-max", "m3-max", "m5-max"))
+def ablations_command(
+    *,
+    target: Path,
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
+    limit: int,
+    tokens: int,
+    temp: float,
+    empty: bool,
+    only: str | None,
+    cache: Path | None,
+    size: int | None,
+    curves: tuple[str, ...],
+) -> None:
+    """Print UniSpec's ablations and speed-ups projected under cost curves."""
+    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
+    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
+    save_texts(texts, cache)
     costs = {name: Costs(rows=read_curve(name).rows_at(128)) for name in curves}
     if size is None:
-        few = replace(bench, tokens=CALIBRATION_TOKENS)
-        size = calibrated(few, texts[-CALIBRATION_PROMPTS:], costs[curves[0]])
-    texts = texts[:limit]
-    plain = [bench.plain(text)[len(text) :][:tokens] for text in texts]
+        size = calibrated(model, texts[-CALIBRATION_PROMPTS:], costs[curves[0]], empty=empty)
     click.echo(f"| | tokens per pass | drafted | host ms p50 | {' | '.join(curves)} |")
     click.echo("|---" * (4 + len(curves)) + "|")
-    for name, (make, width) in conditions(size).items():
+    for name, condition in ablations(size).items():
         if only is not None and only not in name:
             continue
-        found = Found()
-        if list(bench.outputs(make, width, texts, found)) != plain:
-            sys.exit(f"{name} changed the output")
-        statistics = found.statistics
+        found = measured(model, condition, texts[:limit], tokens, empty=empty)
         speedups = " | ".join(f"{found.speedup(c):.3f}" for c in costs.values())
         click.echo(
-            f"| {name} | {statistics.tokens_per_round:.3f} | {found.drafted:.1f} "
-            f"| {statistics.host_ms_per_round['p50']:.2f} | {speedups} |"
+            f"| {name} | {found.tokens_per_pass():.3f} | {found.drafted:.1f} "
+            f"| {found.statistics.host_ms_per_round['p50']:.2f} | {speedups} |"
         )
+        save_texts(texts, cache)
 
 
-def calibrated(bench: Bench, prompts: Sequence[Sequence[TargetId]], costs: Costs) -> int:
+def calibrated(
+    target: LanguageModel[TargetId], texts: Sequence[Text], costs: Costs, *, empty: bool
+) -> int:
     """UniSpec's g* for passes of these costs."""
     tokens = []
     for size in CALIBRATION_SIZES:
-        found = Found()
-        make = partial(UniSpecDrafter, size=size)
-        for _ in bench.outputs(make, UNISPEC_WIDTH, prompts, found):
-            pass
-        tokens.append(found.statistics.tokens_per_round)
+        condition = drafting_as(Drafting(method="unispec", num_draft_tokens=size))
+        found = measured(target, condition, texts, CALIBRATION_TOKENS, empty=empty)
+        tokens.append(found.tokens_per_pass())
     times = [costs.verify(1 + size) for size in CALIBRATION_SIZES]
     best = unispec_length(CALIBRATION_SIZES, tokens, times)
-    measured = ", ".join(f"{g}: {t:.3f}" for g, t in zip(CALIBRATION_SIZES, tokens, strict=True))
-    click.echo(f"calibration: tokens per pass by draft size {measured}; g* = {best}", err=True)
+    measured_tokens = zip(CALIBRATION_SIZES, tokens, strict=True)
+    shown = ", ".join(f"{size}: {value:.3f}" for size, value in measured_tokens)
+    click.echo(f"calibration: tokens per pass by draft size {shown}; g* = {best}", err=True)
     return best
 
 

@@ -1,7 +1,7 @@
 """Tokenizer fertility on parallel text, and its correlation with what dictionaries save.
 
     python benchmarks/fertility.py parallel --data FOLDER
-    python benchmarks/fertility.py saving --data FOLDER [--characters N]
+    python benchmarks/fertility.py saving --data FOLDER [--packages TEXTS] [--characters N]
 
 Fertility is tokens per word, where white space separates words. Languages that cut text into words
 differently are compared by parity, the tokens of a text over those of its translation (Petrov et
@@ -10,7 +10,8 @@ al., "Language model tokenizers introduce unfairness between languages", 2023).
 FOLDER has `parallel/` (PUD English-Polish, UDHR) and the corpora `crh/`, `train/` and `dev/`. For
 `saving`, the tables of all languages are built from the same number of characters, so that only
 fertility differs and not the size of the corpus. The languages are Crimean Tatar in two scripts,
-with every tenth line held out, and Polish, with texts from `dev/wiki.jsonl`.
+with every tenth line held out, and Polish, with texts from `dev/wiki.jsonl`; with TEXTS, the output
+of `package_texts.py`, also Ukrainian and Czech, with runs of 100 lines held out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import correlation
 
 import click
+from crimean_tatar import SPLITS
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
@@ -108,16 +110,27 @@ def parallel(data: Path, names: tuple[str, ...]) -> None:
 @main.command()
 @data_option
 @names_option
+@click.option("--packages", type=click.Path(path_type=Path, exists=True))
+@click.option("--only", multiple=True, help="Only this language; repeatable.")
 @click.option("--characters", default=1_500_000, show_default=True, help="Of each corpus.")
 @click.option("--texts", default=400, show_default=True, help="Held-out lines of each language.")
-def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> None:
+def saving(
+    data: Path,
+    names: tuple[str, ...],
+    packages: Path | None,
+    only: tuple[str, ...],
+    characters: int,
+    texts: int,
+) -> None:
     """Print a row per language and tokenizer, then Pearson's r over all rows and by language."""
     kinds = [variant.kind for variant in VARIANTS]
     points: list[tuple[str, float, list[float]]] = []
     print(
         f"| language | tokenizer | tokens per word | {' | '.join(kinds)} |\n|---|---|---|---|---|"
     )
-    for language, (corpus, held) in languages(data, characters, texts).items():
+    for language, (corpus, held) in languages(data, packages, characters, texts).items():
+        if only and language not in only:
+            continue
         for name in names:
             target: Tokenizer[TargetId] = resolve_tokenizer(name).tokenizer
             fertility = Fertility.of(target, held).tokens_per_word
@@ -129,13 +142,23 @@ def saving(data: Path, names: tuple[str, ...], characters: int, texts: int) -> N
     for chosen in (None, *dict.fromkeys(language for language, _, _ in points)):
         of_it = [(x, ys) for language, x, ys in points if chosen in (None, language)]
         for place, kind in enumerate(kinds):
+            if len(of_it) < 2:
+                continue
             r = correlation([x for x, _ in of_it], [ys[place] for _, ys in of_it])
             print(f"Pearson r, {chosen or 'all'}, {kind}: {r:.2f} ({len(of_it)} points)")
 
 
-def languages(data: Path, characters: int, texts: int) -> dict[str, tuple[list[str], list[str]]]:
+def languages(
+    data: Path, packages: Path | None, characters: int, texts: int
+) -> dict[str, tuple[list[str], list[str]]]:
     """The corpus and the held-out lines of each language."""
     found = {}
+    for folder in sorted(packages.iterdir()) if packages is not None else ():
+        lines = list(Corpus(sorted(folder.glob("*.txt"))).lines())
+        held = [line for number, line in enumerate(lines) if SPLITS["blocks"](number)]
+        rest = [line for number, line in enumerate(lines) if not SPLITS["blocks"](number)]
+        every = max(1, sum(map(len, rest)) // characters)  # some of every package
+        found[folder.name] = up_to(rest[::every], characters), held[:: max(1, len(held) // texts)]
     for script in ("crh_cyr", "crh_lat"):
         lines = list(Corpus([data / "crh" / f"{script}.txt.zst"]).lines())
         held = [line for number, line in enumerate(lines) if number % 10 == 0]

@@ -7,6 +7,7 @@ Every "yes" is a comparison with mlx-lm's own `generate_step`, id for id, in flo
 
 chain    drafts that are right or wrong at random, over 90 tokens from a prompt of 12 ids
 tree     the same with trees; otherwise the reason why not
+lookup   a dictionary and context copy, each alone and both in one tree
 draft    the model drafts for itself, and at least 9 of 10 of its ids are accepted
 cache    two turns over one prompt cache
 kv       drafts with a quantized cache: 8 bits in groups of 32; "without effect" where mlx-lm
@@ -51,7 +52,8 @@ PROMPT = [(i * 7 + 3) % zoo.VOCABULARY for i in range(120)]
 TOKENS = 90
 QUANTIZED: dict[str, Any] = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
 TOKENIZER = small_tokenizers.of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
-HEAD = ["architecture", "caches", "chain", "tree", "draft", "cache", "kv"]
+LOOKUPS = ("dictionary", "copy", "hybrid")
+HEAD = ["architecture", "caches", "chain", "tree", "lookup", "draft", "cache", "kv"]
 
 
 @click.command()
@@ -80,7 +82,7 @@ def _cells(name: str) -> list[str]:
     kinds = sorted({type(leaf).__name__ for leaf in leaves_of(make_prompt_cache(model))})
     cells = [", ".join(kinds)]
     if kinds_without_rewinding(model):
-        return [*cells, "plain only", "", "", "", ""]
+        return [*cells, "plain only", *[""] * (len(HEAD) - 3)]
     expected = _plain(model)
     can_branch = TargetModelSession(model).can_branch
     return [
@@ -89,6 +91,7 @@ def _cells(name: str) -> list[str]:
         _verdict(lambda: _drafted(model, expected, trees=True)[0] == expected)
         if can_branch
         else "no",
+        _verdict(lambda: all(_looks_up(model, expected, how) for how in LOOKUPS)),
         _verdict(lambda: _drafts(model, expected)),
         _verdict(lambda: _keeps_cache(model)),
         _quantized(model),
@@ -118,10 +121,16 @@ def _drafted(
         max_tokens=len(expected),
         context_length=session.context_length,
         quantized_from=session.quantized_from,
+        read_again=session.read_again,
     )
     events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds
+
+
+def _looks_up(model: Any, expected: list[int], method: str) -> bool:
+    emitted, proposed = zoo.with_lookups(model, TOKENIZER, PROMPT[:12], expected, method)
+    return bool(emitted == expected and proposed > 0)
 
 
 def _drafts(model: Any, expected: list[int]) -> bool:

@@ -2,12 +2,13 @@
 
     python benchmarks/sampling.py [--data FOLDER] [--draft MODEL] [--temp 0.8] [--seeds 3]
 
-Four conditions for each translation, interleaved prompt by prompt and seed by seed:
+Five conditions for each translation, interleaved prompt by prompt and seed by seed:
 
 * `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
 * `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
 * `match, tree`: so it does, but it grows a tree of what the target may choose with that noise;
-* `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection.
+* `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection;
+* `residual, tree`: so it does, and draws several ids in a place, without replacement.
 
 It prints for each condition the rounds, accepted tokens per round, acceptance per proposed token,
 and the differences of accepted tokens per round to `greedy` and to `match`, with 95 % bootstrap
@@ -63,6 +64,7 @@ CHOICES: dict[str, tuple[type[Sampling], Any, bool]] = {
     "match": (Sampling, "match", False),
     "match, tree": (Sampling, "match", True),
     "residual": (Sampling, "residual", False),
+    "residual, tree": (Sampling, "residual", True),
 }
 """For each condition how ids are chosen and accepted, and whether trees are drafted."""
 

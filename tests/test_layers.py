@@ -45,7 +45,7 @@ LAYERS = (
     {"evaluate", "train"},
     {"report"},
     {"assemble"},
-    {"api", "cli", "serve", "__init__", "__main__"},
+    {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )
 """From the lowest to the highest; a layer imports itself and the ones below it, no sibling."""
 
@@ -105,6 +105,10 @@ RUNS_MODELS = {
     "api/step.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",
+    "evaluate/study/attribution.py",
+    "evaluate/study/oracle.py",
+    "evaluate/study/run.py",
+    "evaluate/study/watch.py",
     "runtime/decoder.py",
     "runtime/draft_length/opening_knowledge.py",
     "runtime/conversation.py",
@@ -122,7 +126,8 @@ RUNS_MODELS = {
     "train/fit.py",
     "train/future_ids.py",
     "train/held_out.py",
-    "train/pipeline.py",
+    "train/labelled_corpus.py",
+    "train/training.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""
 

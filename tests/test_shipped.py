@@ -39,3 +39,15 @@ def test_an_installation_is_read_where_there_is_one(
     assert "\n" not in str(caught.value)
     (tmp_path / TABLES).mkdir()
     assert shipped(TABLES) == tmp_path / TABLES
+
+
+def test_every_public_corpus_says_where_it_is_and_what_it_costs() -> None:
+    manifest = tomllib.loads((ROOT / "corpora" / "manifest.toml").read_text("utf-8"))["corpus"]
+    fields = {"name", "language", "kind", "page", "licence", "size", "fetch", "format", "steps"}
+    for entry in manifest:
+        assert fields <= set(entry), entry["name"]
+        assert all(entry.values()), entry["name"]
+        assert entry["format"] == "txt" or "field" in entry, entry["name"]
+    languages = {entry["language"].partition("-")[0] for entry in manifest}
+    assert languages >= {"pl", "uk", "cs", "sk", "lt", "hu", "crh"}
+    assert len({entry["name"] for entry in manifest}) == len(manifest)

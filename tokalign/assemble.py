@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.arguments import require_integer, require_text, require_texts, shown
 from tokalign.errors import UsageError
-from tokalign.runtime.drafting import Drafting, no_alignment
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
+from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,
+    DRAFTER_METHODS,
     HYBRID_ORDER,
     MODEL_METHODS,
     TABLE_METHODS,
@@ -46,11 +49,13 @@ if TYPE_CHECKING:
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
     from tokalign.runtime.interfaces import Sampler
     from tokalign.runtime.mlx.cache import CacheOptions
+    from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 
 T = TypeVar("T")
 
 _MOST_ALTERNATIVES = 1024
 _MOST_ROWS = 256
+_WIDEST_BEAM, _LONGEST_BEAM = 64, 32
 
 
 def no_note(_line: str) -> None:
@@ -65,6 +70,9 @@ class DraftingOptions:
     translation: one of TRANSLATIONS; None to choose it by the tokenizers.
     num_draft_tokens: None to have every round choose its own by expected gain, zero included.
     alternatives, order, draft_rows: as in `Drafting`.
+    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
+    beam_width, beam_length: of the drafter's beam, which is then proposed whole; with neither, the
+        rows are chosen by their gain.
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
         dictionaries of these languages are looked for besides. With neither, one of every language.
     alignment: a file; None to look for it.
@@ -76,6 +84,9 @@ class DraftingOptions:
     num_draft_tokens: int | None = None
     alternatives: int = DEFAULT_ALTERNATIVES
     draft_rows: int | None = None
+    drafter: FilePath | None = None
+    beam_width: int | None = None
+    beam_length: int | None = None
     order: Sequence[str] = HYBRID_ORDER
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
@@ -88,6 +99,9 @@ class DraftingOptions:
         require_integer("alternatives", self.alternatives, least=0, most=_MOST_ALTERNATIVES)
         if self.draft_rows is not None:
             require_integer("draft_rows", self.draft_rows, least=1, most=_MOST_ROWS)
+        for name, most in (("beam_width", _WIDEST_BEAM), ("beam_length", _LONGEST_BEAM)):
+            if getattr(self, name) is not None:
+                require_integer(name, getattr(self, name), least=1, most=most)
         require_texts("order", self.order)
         if self.translation is not None:
             require_text("translation", self.translation)
@@ -97,11 +111,15 @@ class DraftingOptions:
                 f"language {shown(self.language)} has an empty name; give names such as pl or "
                 "pl,en, or leave it out for every language"
             )
-        for name, files in (("dictionary", self.dictionaries), ("alignment", (self.alignment,))):
+        for name, files in (
+            ("dictionary", self.dictionaries),
+            ("alignment", (self.alignment,)),
+            ("drafter", (self.drafter,)),
+        ):
             for file in files:
                 if not isinstance(file, str | PathLike | None):
                     raise UsageError(f"{name} has to be a path, not {shown(file)}")
-        choose_method(self.method, draft=True, dictionary=True)
+        choose_method(self.method, draft=True, dictionary=True, drafter=True)
         check_translation(self.translation)
         check_draft_tokens(self.num_draft_tokens)
         check_order(self.order)
@@ -121,6 +139,25 @@ class DraftingOptions:
     def uses_model(self) -> bool:
         """Whether a draft model is used if there is one."""
         return self.method in (AUTO, *MODEL_METHODS)
+
+    @property
+    def uses_drafter(self) -> bool:
+        """Whether a recurrent drafter is used if there is one."""
+        return self.method in (AUTO, *DRAFTER_METHODS)
+
+    @property
+    def beam(self) -> BeamShape | None:
+        """The beam that is asked for; None if neither its width nor its length is given."""
+        if self.beam_width is None and self.beam_length is None:
+            return None
+        width, length = DEFAULT_SHAPE
+        return BeamShape(self.beam_width or width, self.beam_length or length)
+
+    @property
+    def fixes_lengths(self) -> bool:
+        """Whether what a round drafts is given, so that nothing is left to choose by gain."""
+        given = self.num_draft_tokens, self.draft_rows, self.beam
+        return any(value is not None for value in given)
 
     @property
     def uses_dictionary(self) -> bool:
@@ -206,7 +243,9 @@ def load_decoder(
     anything is decided by what is known of this machine.
     Raises: as `load_models` and `assemble`.
     """
-    choose_method(options.method, draft=draft is not None, dictionary=True)  # fail before loading
+    choose_method(
+        options.method, draft=draft is not None, dictionary=True, drafter=True
+    )  # fail before loading
     draft = _used_draft(draft, options, note)
     ours, *theirs = load_models(
         [target, *([] if draft is None else [draft])],
@@ -245,20 +284,23 @@ def assemble(
 
     options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
+    drafter = _open_drafter(target, draft is not None, options, note)
     drafting = choose_drafting(
         target.tokenizer,
         None if draft is None else draft.tokenizer,
         options,
+        with_drafter=drafter is not None,
         beside=target.folder,
         note=note,
     )
-    fixed = options.num_draft_tokens is not None or options.draft_rows is not None
-    if not fixed and options.method != "plain":
-        knowledge = shared_knowledge(target.model, draft and draft.model, note=note)
+    if not options.fixes_lengths and options.method != "plain":
+        model = drafter if draft is None else draft.model
+        knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
     return Decoder(
         target=target,
         draft=draft,
+        drafter=drafter,
         drafting=replace(drafting, outputs=outputs, logits=logits),
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
@@ -270,11 +312,13 @@ def choose_drafting(
     draft: Tokenizer[DraftId] | None,
     options: DraftingOptions,
     *,
+    with_drafter: bool = False,
     beside: Path | None = None,
     note: Note = no_note,
 ) -> Drafting:
     """The part of a decoder that two tokenizers decide: method, translation and tables.
 
+    with_drafter: whether there is a recurrent drafter, too.
     beside: the target's folder, in which tables are looked for first.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
@@ -289,7 +333,10 @@ def choose_drafting(
             note=note,
         )
     method = choose_method(
-        options.method, draft=draft is not None, dictionary=dictionary is not None
+        options.method,
+        draft=draft is not None,
+        dictionary=dictionary is not None,
+        drafter=with_drafter,
     )
     translation, alignment = "none", no_alignment
     if draft is not None:
@@ -301,12 +348,16 @@ def choose_drafting(
         num_draft_tokens=options.num_draft_tokens,
         alternatives=options.alternatives,
         draft_rows=options.draft_rows,
+        beam=options.beam,
         order=tuple(options.order),
         dictionary=dictionary,
         alignment=alignment,
     )
+    if with_drafter:
+        drafting = replace(drafting, costs=lambda: ASSUMED_DRAFTER_COSTS)
     if options.method == AUTO:
-        note(_explanation(drafting, with_model=draft is not None))
+        explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
+        note(explained)
     return drafting
 
 
@@ -386,7 +437,29 @@ def _what_caches_allow(
     return options, draft
 
 
-def _explanation(drafting: Drafting, *, with_model: bool) -> str:
+def _open_drafter(
+    target: LanguageModel[TargetId], with_model: bool, options: DraftingOptions, note: Note
+) -> RecurrentDrafter | None:
+    """The recurrent drafter that is named or, without a draft model, found.
+
+    Raises: UsageError if there is a draft model besides; as `named_drafter`.
+    """
+    from tokalign.runtime.mlx.drafter_finding import find_drafter, named_drafter
+
+    if options.drafter is not None and with_model:
+        raise UsageError(
+            "--drafter and --draft exclude each other: one of them drafts in a round; leave one out"
+        )
+    if options.drafter is not None and not options.uses_drafter:
+        note(f"method {options.method} drafts without it: the drafter is not used")
+    if not options.uses_drafter or with_model:
+        return None
+    if options.drafter is not None:
+        return named_drafter(Path(options.drafter), target, note=note)
+    return find_drafter(target, note=note)
+
+
+def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
     """What `auto` stands for here, and which sources are missing."""
     sources, missing = ["context copy"], []
     if isinstance(drafting.dictionary, Dictionaries):
@@ -400,6 +473,8 @@ def _explanation(drafting: Drafting, *, with_model: bool) -> str:
         )
     if with_model:
         sources.append(f"draft model, translation {drafting.translation}")
+    elif with_drafter:
+        sources.append("recurrent drafter")
     else:
         missing.append("no draft model is given (--draft)")
     return "; ".join([f"method auto -> hybrid of {', '.join(sources)}", *missing])

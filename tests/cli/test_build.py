@@ -60,7 +60,7 @@ def test_both_tables_are_written_where_documented(
 ) -> None:
     out = tmp_path / "out"
     result = tokalign(
-        *("build", "--draft", draft, "--target", target, "--corpus", corpus),
+        *("build", "--draft", draft, "--target", target, "--language", "pl", "--corpus", corpus),
         *("--output", out, "--language", "pl", "--json"),
     )
     assert result.returncode == 0, result.stderr
@@ -91,7 +91,17 @@ def test_tables_go_to_the_users_data_folder_by_default(
     tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--json")
+    build = (
+        "build",
+        "--target",
+        target,
+        "--dictionary-only",
+        "--language",
+        "pl",
+        "--corpus",
+        corpus,
+        "--json",
+    )
     for variable, folder in (
         ("", tmp_path / "data" / "tokalign" / "tables"),
         (str(tmp_path / "chosen"), tmp_path / "chosen"),
@@ -109,7 +119,18 @@ def test_one_of_the_two_can_be_left_out(
     names = {}
     for flag in ("--dictionary-only", "--alignment-only"):
         out = tmp_path / flag
-        common = ("build", "--draft", draft, "--target", target, "--corpus", corpus, "--quiet")
+        common = (
+            "build",
+            "--draft",
+            draft,
+            "--target",
+            target,
+            "--language",
+            "pl",
+            "--corpus",
+            corpus,
+            "--quiet",
+        )
         result = tokalign(*common, "--output", out, flag)
         assert (result.returncode, result.stderr) == (0, "")
         names[flag] = [path.name for path in (out / "small-target").iterdir()]
@@ -126,7 +147,7 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     other.write_text(json.dumps({"body": "Ala ma kota."}) + "\n")
     result = tokalign(
         *("build", "--target", target, "--dictionary-only", "--output", tmp_path / "o"),
-        *("--field", "body", "--corpus", corpus, other),
+        *("--field", "body", "--language", "pl", "--corpus", corpus, other),
     )
     assert result.returncode == 0, result.stderr
     bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
@@ -137,7 +158,17 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
 def test_weights_memory_and_workspace_are_honoured(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
+    build = (
+        "build",
+        "--target",
+        target,
+        "--dictionary-only",
+        "--language",
+        "pl",
+        "--corpus",
+        corpus,
+        "--output",
+    )
     counted = {}
     for weight in ("1", "3"):
         out = tmp_path / weight
@@ -155,7 +186,17 @@ def test_weights_memory_and_workspace_are_honoured(
 def test_both_kinds_of_dictionary_can_be_asked_for(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
+    build = (
+        "build",
+        "--target",
+        target,
+        "--dictionary-only",
+        "--language",
+        "pl",
+        "--corpus",
+        corpus,
+        "--output",
+    )
     for kind, option in (("backoff", "--dictionary-bytes"), ("dictspec", "--ngrams")):
         given = ("--dictionary-kind", kind, option, "9000", "--p-min", "0.15")
         assert tokalign(*build, tmp_path / kind, *given).returncode == 0
@@ -168,7 +209,16 @@ def test_both_kinds_of_dictionary_can_be_asked_for(
 def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "bad.txt"
     corpus.write_bytes(TEXT.encode() + b"za\xc5 dobrze\n" * 12)
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    build = (
+        "build",
+        "--target",
+        target,
+        "--dictionary-only",
+        "--language",
+        "pl",
+        "--corpus",
+        corpus,
+    )
     out = tmp_path / "out"
 
     skipped = tokalign(*build, "--output", out, "--json")
@@ -195,21 +245,23 @@ def test_the_bundled_corpus_builds_no_table_of_another_language(
     assert aligned.returncode == 0, aligned.stderr
 
 
-def test_a_corpus_without_a_language_is_taken_for_polish_and_a_note_says_so(
+def test_the_language_of_a_corpus_is_never_assumed(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus, "--output")
-    for given, name, noted in (((), "pl", True), (("--language", "uk"), "uk", False)):
-        result = tokalign(*build, tmp_path / name, *given)
-        assert result.returncode == 0, result.stderr
-        assert (tmp_path / name / "small-target" / f"{name}.dictionary.tok").is_file()
-        assert result.stderr.count("--language CODE") == noted
+    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    out = ("--output", tmp_path / "out")
+    assert_one_line_error(tokalign(*build, *out), 2, "language", "--language CODE")
+    assert not (tmp_path / "out").exists()
+    assert tokalign(*build, *out, "--language", "uk").returncode == 0
+    assert (tmp_path / "out" / "small-target" / "uk.dictionary.tok").is_file()
 
 
 def test_a_wrong_field_is_one_line_that_names_the_fields(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "a.jsonl"
     corpus.write_text(json.dumps({"id": 1, "body": "Ala ma kota."}) + "\n")
-    wrong = tokalign("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    wrong = tokalign(
+        "build", "--target", target, "--dictionary-only", "--language", "pl", "--corpus", corpus
+    )
     assert_one_line_error(wrong, 1, "a.jsonl", 'no field "text"', "id, body", "--field")
     assert "skipped" not in wrong.stderr
 
@@ -220,7 +272,7 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
 ) -> None:
     empty = tmp_path / "empty.txt"
     empty.touch()
-    build = ("build", "--target", target, "--output", tmp_path / "out")
+    build = ("build", "--target", target, "--output", tmp_path / "out", "--language", "pl")
     only = "--dictionary-only"
     assert_one_line_error(tokalign(*build, only, "--corpus", empty), 1, "empty.txt", "is empty")
     assert_one_line_error(tokalign(*build, only, "--corpus", tmp_path / "x.txt"), 1, "no such file")
@@ -232,7 +284,7 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     assert_one_line_error(foreign, 2, "--ngrams", "--dictionary-bytes")
     foreign = tokalign(*build, only, "--dictionary-kind", "dictspec", "--dictionary-bytes", "5")
     assert_one_line_error(foreign, 2, "--dictionary-bytes", "--ngrams")
-    unknown = tokalign("build", "--target", "beilik", only, "--corpus", corpus)
+    unknown = tokalign("build", "--target", "beilik", only, "--language", "pl", "--corpus", corpus)
     assert_one_line_error(unknown, 2, "did you mean bielik")
     assert not (tmp_path / "out").exists()
 
@@ -257,7 +309,16 @@ main()
 
 def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
     out = tmp_path / "out"
-    arguments = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    arguments = (
+        "build",
+        "--target",
+        target,
+        "--dictionary-only",
+        "--language",
+        "pl",
+        "--corpus",
+        corpus,
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments), "--output", str(out)],
         stderr=subprocess.PIPE,

@@ -32,6 +32,9 @@ KEYS = {
     "healed_boundaries",
     "tokens_taken_back",
     "verdict",
+    "found_dictionaries",
+    "own_dictionary",
+    "dictionaries",
 }
 
 
@@ -96,6 +99,23 @@ def test_shares_by_hand(tmp_path: Path) -> None:
     assert found["text_bytes"] == len("Polska")
     assert found["draft_fertility"] == found["draft_tokens"]
     assert found["target_fertility"] == found["target_tokens"]
+
+
+@pytest.mark.slow
+def test_a_text_of_any_language_says_what_a_dictionary_of_it_would_save(tmp_path: Path) -> None:
+    words = ["ранок", "вечір", "ліс", "море", "дорога", "місто", "вода", "хліб", "книга", "вікно"]
+    text = tmp_path / "uk.txt"
+    lines = [f"Сьогодні {a} тихий, а {b} далеко за горою." for a in words for b in words] * 3
+    text.write_text("\n".join(lines))
+    found = check("--draft", "llama3.2", "--target", "bielik", "--text", str(text))
+    assert float(str(found["target_fertility"])) > 2.5
+    own, polish = float(str(found["own_dictionary"])), float(str(found["found_dictionaries"]))
+    assert polish < 1.2 < 2 < own
+    assert "--language CODE" in str(found["dictionaries"])
+    text.write_text("\n".join(lines[:100]))
+    short = check("--draft", "llama3.2", "--target", "bielik", "--text", str(text))
+    assert short["own_dictionary"] is None
+    assert "at least 200 lines" in str(short["dictionaries"])
 
 
 @pytest.mark.slow

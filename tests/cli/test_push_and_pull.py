@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fake_hub import Hub, serve_hub, write_snapshot
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
+from tokalign.errors import BundleError
+from tokalign.tables.drafter_files import FORMAT, VERSION, WEIGHTS
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.aliases import find_alias
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -257,3 +260,48 @@ def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictiona
     assert world.run("pull", "someone/model").returncode == 0
     assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
     assert resolved_folder(world, HF_HUB_OFFLINE="1") == str(snapshot)
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    """A drafter's folder, of which only what `push` and `pull` check is real."""
+    folder, weights = tmp_path / "made" / "small.drafter", b"weights" * 9
+    folder.mkdir(parents=True)
+    digest = sha256(weights).hexdigest()
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "drafter": {},
+        "target": {"tokenizer": TARGET.fingerprint, "weights": "0"},
+        "weights": WEIGHTS.format(digest=digest[:12]),
+        "sha256": digest,
+        "training": {},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / str(config["weights"])).write_bytes(weights)
+    return folder
+
+
+def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
+    """Pulled by itself, and with a model that is downloaded."""
+    pushed = world.run("push", drafter, "someone/model")
+    assert pushed.returncode == 0, pushed.stderr
+    assert "| drafter |" in pushed.stdout
+    pulled = world.run("pull", "someone/model", "--quiet")
+    kept = world.tables / "pulled" / "someone--model" / "small.drafter"
+    assert pulled.stdout.split() == [str(kept)], pulled.stderr
+    files = {file.name: file.read_bytes() for file in drafter.iterdir()}
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == files
+    world.repositories["someone/model"] |= WHOLE
+    found = Path(resolved_folder(world)) / "tokalign" / "small.drafter"
+    assert {file.name for file in found.iterdir()} == set(files)
+
+
+def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> None:
+    assert world.run("push", drafter, "someone/tables").returncode == 0
+    weights = next(name for name in world.repositories["someone/tables"] if "safetensors" in name)
+    world.repositories["someone/tables"][weights] += b"!"
+    pulled = world.run("pull", "someone/tables")
+    assert pulled.returncode == BundleError.exit_code
+    assert "does not hold what was written" in pulled.stderr
+    assert world.left() == set()

@@ -17,7 +17,8 @@ from random_models import write_model
 from tokalign.cli.train_drafter import command
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter, read_drafter_config
+from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.tables.drafter_files import read_drafter_config
 
 SMALL = ["--positions=600", "--held-out=64", "--window=32", "--width=32", "--candidates=0"]
 QUICK = ["--batch=64", "--epochs=40", "--learning-rate=0.01", "--evaluations=20"]
@@ -89,7 +90,7 @@ def test_a_killed_process_is_resumed_by_the_same_command(
                 process.kill()
                 break
     assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "drafter").exists()
+    assert list((tmp_path / "drafter").iterdir()) == []
     run(target, corpus, tmp_path / "drafter")
     assert contents(tmp_path / "drafter") == contents(trained[0])
 
@@ -123,9 +124,13 @@ def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Pat
 
 
 def test_what_cannot_be_trained_on_is_refused(target: Path, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--window 33"):
+        run(target, corpus, tmp_path / "drafter", "--future", "32")
     with pytest.raises(UsageError, match="--candidates"):
         run(target, corpus, tmp_path / "drafter", "--candidates", "64")
     with pytest.raises(CorpusError):
         run(target, tmp_path / "none.txt", tmp_path / "drafter")
+    with pytest.raises(UsageError, match="cannot be written"):
+        run(target, corpus, corpus / "drafter")
     with pytest.raises(CorpusError, match="held out"):
         run(target, corpus, tmp_path / "drafter", "--held-out", "1000000")

@@ -36,7 +36,8 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["decode", "chat", "cache-prompt", "calibrate", "replay", "bench"]
+    "command",
+    ["decode", "chat", "cache-prompt", "calibrate", "replay", "bench", "study", "train-drafter"],
 )
 def test_a_command_that_runs_models_says_what_to_install(command: str, text: Path) -> None:
     """And says it before it looks for a model, which might be a long download."""
@@ -50,6 +51,8 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
         "calibrate": ("--target", "./no-such-model"),
         "replay": ("--draft", "./no-such-model", "--target", "bielik", "--text", text),
         "bench": ("--target", "./no-such-model"),
+        "study": ("--target", "./no-such-model", "--output", text.parent / "study"),
+        "train-drafter": ("--target", "./no-such-model", "--corpus", text, "--output", "drafter"),
     }
     result = run(command, *arguments[command])
     assert (result.returncode, result.stdout) == (4, "")

@@ -33,7 +33,7 @@ def bench() -> Bench:
     return Bench(
         decoder=decoder,
         prompts={
-            block(number): decoder.prompt(text, use_template=False)
+            block(number): lambda given, text=text: given.prompt(text, use_template=False)
             for number, text in enumerate(texts, start=1)
         },
         conditions=conditions_of(drafting, lengths=[3], pair=(target.tokenizer, draft.tokenizer)),
@@ -44,7 +44,7 @@ def bench() -> Bench:
 def test_every_condition_takes_every_place(bench: Bench) -> None:
     """Over as many prompts as there are conditions, each stands at each place once."""
     conditions = [Condition(name) for name in "abcde"]
-    prompts = {block(number): Prompt(target=[]) for number in range(1, 6)}
+    prompts = {block(number): lambda _: Prompt(target=[]) for number in range(1, 6)}
     fair = Bench(
         decoder=bench.decoder, prompts=prompts, conditions=conditions, max_tokens=1, seed=3
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from places import DEMO
 from polish import SENTENCES
+from studied import a_result
 
 from tokalign.build.counting.run_files import is_whole
 from tokalign.cli import _COMMANDS
@@ -58,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved = run(folder, [*COMMANDS["decode"], "--json"])
     assert saved.code == 0, saved.err
     (folder / "run.json").write_text(saved.out)
+    (folder / "study.json").write_text(json.dumps(a_result().to_json()))
     return folder
 
 
@@ -102,6 +104,9 @@ def words(line: str) -> list[str]:
 
 
 DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
+TINY = (
+    "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16 --evaluations 1"
+)
 ONE_TABLE = "--kind backoff --order 1 --dictionary-bytes 1000 --p-min 0.1"
 COMMANDS = {
     line.split()[0]: words(line)
@@ -121,7 +126,9 @@ COMMANDS = {
         "push TABLE model",
         "replay --target TARGET --draft DRAFT --text a.txt --limit 1 --prompt-tokens 2",
         "report page.html --run run.json --json",
+        "study --check study.json",
         f"sweep --target TARGET --corpus a.txt --text a.txt {ONE_TABLE} --results sweep.csv",
+        f"train-drafter --target TARGET --corpus a.txt --output drafter --labels text {TINY}",
         "verify TABLE",
     )
 }

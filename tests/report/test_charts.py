@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 
 from tokalign.errors import MissingAssetError
-from tokalign.report.charts import Axis, Bar, Series, bars, columns, lines, scatter, staircase
+from tokalign.report.charts import (
+    Axis,
+    Bar,
+    Series,
+    bars,
+    columns,
+    lines,
+    scatter,
+    staircase,
+    waterfall,
+)
 from tokalign.report.page import Html, details, figures, grid, page, section, table, tag
 
 values = st.floats(-1e6, 1e6)
@@ -112,3 +122,12 @@ def test_a_page_is_valid_and_needs_nothing(text: str) -> None:
     )
     assert_self_contained(made)
     assert made.startswith("<!DOCTYPE html>")
+
+
+def test_a_waterfall_says_every_step_with_its_sign() -> None:
+    drawn = waterfall(
+        {"saved": -0.5, "spent": 0.25}, total="measured", x=Axis(label="t", form=".2f"), title="w"
+    )
+    shown = [piece.strip() for piece in Document(drawn).pieces]
+    for said in ("1.00", "-0.50", "+0.25", "0.75", "saved", "measured"):
+        assert said in shown, said

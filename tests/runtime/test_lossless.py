@@ -71,6 +71,7 @@ def emit(
         ("recycling", "none"),
         ("sam", "none"),
         ("unispec", "none"),
+        ("draft", "raw"),
         ("draft", "naive"),
         ("draft", "context:5"),
         ("draft", "intersection"),

@@ -9,6 +9,9 @@ import pytest
 from places import DEMO
 from served import chat, complete, demo_settings, metric, request, serving
 
+from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.serve.own_decoder import decoder_of
 from tokalign.serve.server import Server
 
 PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
@@ -70,6 +73,26 @@ def test_nothing_crosses_api_keys(locked: Server) -> None:
     assert figures(usage_of_again)[0] > 5
     assert figures(usage_of_other)[0] == 0
     assert _labelled(locked, session) == proposed
+
+
+def test_what_the_target_found_likely_is_kept_for_its_api_key(
+    locked: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[LogitStore | None] = []
+
+    def spy(*given: Any, **named: Any) -> Decoder:
+        decoder = decoder_of(*given, **named)
+        used.append(decoder.drafting.logits)
+        return decoder
+
+    monkeypatch.setattr("tokalign.serve.scheduler.decoder_of", spy)
+    for key in ("klucz-a", "klucz-a", "klucz-b"):
+        assert request(locked, "POST", PATH, BODY, bearer(key)).status == 200
+    first, again, other = used
+    assert first is not None
+    assert other is not None
+    assert first is again is not other
+    assert len(first) > 0
 
 
 def _labelled(server: Server, name: str) -> float:

@@ -29,6 +29,7 @@ def backoff_bundle(
     known = sorted(answers)
     levels = grow_tree([TokenNgrams(np.array(known, f"u{width}")[:, None], np.ones(len(known)))])
     entries = Entries(
+        length=1,
         nodes=np.arange(len(known)),
         ids=np.array([answers[i][0] for i in known]),
         probabilities=np.array([answers[i][1] for i in known], dtype=np.float32),

@@ -18,8 +18,16 @@ import mlx_lm.models
 from mlx.utils import tree_map_with_path
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.session_store import OutputStore
+from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 VOCABULARY = 64
@@ -456,13 +464,13 @@ def make_model(architecture: str) -> Any:
     mx.random.seed(0)
     model = module.Model(module.ModelArgs.from_dict(arguments(architecture)))
     model.set_dtype(mx.float32)
-    model.update(tree_map_with_path(_random, model.parameters()))
+    model.update(tree_map_with_path(random_weight, model.parameters()))
     mx.eval(model.parameters())
     model.eval()
     return model
 
 
-def _random(name: str, weight: mx.array) -> mx.array:
+def random_weight(name: str, weight: mx.array) -> mx.array:
     """Matrices large enough, and embeddings small enough, that greedy output does not repeat."""
     if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
         return weight
@@ -499,3 +507,29 @@ class WildDrafter:
         if place < len(self._right) and self._random.random() < 0.7:
             return TargetId(self._right[place])
         return TargetId(self._random.randrange(VOCABULARY))
+
+
+def with_lookups(
+    model: Any, tokenizer: Tokenizer[Any], prompt: Sequence[int], right: Sequence[int], method: str
+) -> tuple[list[int], int]:
+    """As many ids as `right` has, drafted by looking up: those emitted, and how many were proposed.
+
+    The dictionary and an earlier output to copy from hold some of the right ids, and wrong ones.
+    """
+    ids = [*right[: len(right) // 2], *right[5:]]
+    entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
+    store = OutputStore()
+    store.add([TargetId(token) for token in ids])
+    drafting = Drafting(
+        method=method,
+        dictionary=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)),
+        outputs=(store.text,),
+        draft_rows=6 if method == "hybrid" else None,
+    )
+    target = LanguageModel(model=model, tokenizer=tokenizer)
+    decoder = Decoder(target=target, draft=None, drafting=drafting, sampler=Sampling())
+    context, events = decoder.run(
+        Prompt(target=[TargetId(token) for token in prompt]), Limits(max_tokens=len(right))
+    )
+    proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
+    return list(context.emitted), proposed

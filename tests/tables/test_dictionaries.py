@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tables import counted
 
-from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import make_table
-from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.dictspec import DictSpecTable
 
 
 def published(entries: Any) -> DictSpecTable:
     return DictSpecTable.from_entries(entries, 100)
-
-
-def counted(text: list[int]) -> Dictionary:
-    orders = []
-    for n in range(1, 6):
-        windows = np.lib.stride_tricks.sliding_window_view(np.array(text, dtype=np.uint16), n)
-        ids, counts = np.unique(windows, axis=0, return_counts=True)
-        orders.append(TokenNgrams(ids, counts))
-    return make_table(grow_tree(orders), vocabulary_size=100, max_bytes=10_000)
 
 
 def test_the_longest_match_answers_under_its_own_name() -> None:

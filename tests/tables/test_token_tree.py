@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,34 +139,6 @@ def test_a_target_that_says_a_text_agrees_with_the_path_of_it(
     says = [*ids, *[TargetId(99)] * (len(tree) + 1)]
     chosen = [says[len(tree.path_to(index))] for index in range(-1, len(tree))]
     assert tree.agreed_path(chosen) == tree.path_of(ids)
-
-
-@given(trees(probabilities=True), trees(probabilities=True))
-def test_other_first_ids_are_added_once(tree: TokenTree, other: TokenTree) -> None:
-    joined = tree.with_roots_of(other)
-    if not tree or not other:
-        assert joined == tree
-        return
-    assert joined.head(len(tree)) == tree
-    added = joined.ids[len(tree) :]
-    assert set(joined.parents[len(tree) :]) <= {-1}
-
-    def roots(one: TokenTree) -> list[TargetId]:
-        return [one.ids[i] for i, parent in enumerate(one.parents) if parent == -1]
-
-    assert sorted(roots(tree) + list(added)) == sorted({*roots(tree), *roots(other)})
-    likely = dict(zip(roots(other), _root_probabilities(other), strict=True))
-    assert list(joined.probabilities[len(tree) :]) == [likely[token] for token in added]
-
-
-def _root_probabilities(tree: TokenTree) -> Sequence[float]:
-    return [p for p, parent in zip(tree.probabilities, tree.parents, strict=True) if parent == -1]
-
-
-@given(trees(probabilities=False), trees(probabilities=True))
-def test_ids_without_probabilities_are_not_mixed(tree: TokenTree, other: TokenTree) -> None:
-    assert tree.with_roots_of(other) == tree
-    assert other.with_roots_of(tree) == other
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,13 @@ from tokalign.train.batches import Batches
 from tokalign.train.estimate import TargetShape, Work, estimate
 from tokalign.train.fit import Recipe, begin, make_step
 from tokalign.train.future_ids import Labeller
-from tokalign.train.options import Labelling
+from tokalign.train.options import Kind, Labelling
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)
 WORK: dict[str, Any] = {
     "positions": 128,
-    "future": 5,
     "window": 128,
-    "own_labels": True,
+    "labelling": Labelling(),
     "epochs": 1,
     "batch": 128,
     "candidates": 2048,
@@ -57,8 +56,10 @@ def test_it_bounds_what_mlx_really_holds() -> None:
 def test_work_is_rows_times_weights() -> None:
     shape = TargetShape.from_folder(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
-    own, text = (estimate(shape, Work(**WORK | {"own_labels": own})) for own in (True, False))
-    assert (own.rows, text.rows) == (640, 128)
+    kinds: tuple[Kind, ...] = ("greedy", "generated", "text")
+    found = [estimate(shape, Work(**WORK | {"labelling": Labelling(kind=kind)})) for kind in kinds]
+    own = found[0]
+    assert [one.rows for one in found] == [640, 128, 128]
     labelling, training = own.seconds(64)
     assert labelling == 10
     assert training == pytest.approx(10 * own.training_work / own.labelling_work)

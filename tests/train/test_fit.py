@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
-from labelled import random_labels, small_drafter
+from labelled import random_labels, small_config, small_drafter
 from mlx.utils import tree_flatten
+from random_models import random_model
 
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
 from tokalign.train.batches import Batches
 from tokalign.train.fit import Progress, Recipe, begin, loss_of, make_step
 
@@ -51,6 +54,24 @@ def test_candidates_learn_as_the_whole_vocabulary_does() -> None:
     _, losses = steps(60, recipe, batches(candidates=80))
     _, expected = steps(60, recipe, batches())
     assert losses[-1] == pytest.approx(expected[-1], rel=0.1)
+
+
+@pytest.mark.parametrize("candidates", [None, 80])
+def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int | None) -> None:
+    model = random_model.__wrapped__()  # the cached one is shared
+    ends = {id(layer) for layer in (model.model.embed_tokens, model.lm_head)}
+    nn.quantize(model, group_size=32, bits=4, class_predicate=lambda _, layer: id(layer) in ends)
+    before = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
+    drafter = RecurrentDrafter(small_config(model), TargetEnds.of(model))
+    recipe = Recipe(steps=60, learning_rate=1e-2)
+    step, state = make_step(drafter, batches(candidates=candidates), recipe), begin(drafter, recipe)
+    losses = []
+    for _ in range(recipe.steps):
+        state, loss = step(state)
+        losses.append(float(loss))
+    assert losses[-1] < 0.7 * losses[0]
+    after = [np.array(w, np.float32) for _, w in tree_flatten(model.parameters())]
+    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
 
 def test_accumulated_batches_are_one_large_batch() -> None:

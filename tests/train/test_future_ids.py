@@ -14,7 +14,7 @@ from zoo import zoo_model
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.future_ids import Labeller
-from tokalign.train.options import Labelling
+from tokalign.train.options import OPENING, Labelling
 
 WINDOW = cast("list[TargetId]", [5, 90, 17, 17, 3, 44, 61, 8, 2, 33, 71, 12])
 
@@ -57,14 +57,47 @@ def test_sampled_ids_follow_their_seed_and_become_greedy_as_it_gets_cold() -> No
     assert first != second
 
 
-def test_a_model_that_takes_no_trees_labels_only_by_the_text() -> None:
-    model = zoo_model("gpt2")  # its positions are learned
-    with pytest.raises(IncompatibleError, match="--labels text"):
+def test_a_generated_text_is_followed_by_what_the_target_wrote() -> None:
+    """As it gets cold, the target writes what it would write greedily after each opening."""
+    model = random_model()
+    window = cast("list[TargetId]", [(7 * i) % 96 for i in range(2 * OPENING + 3)])
+    labels = Labeller(model, Labelling(kind="generated", temperature=1e-4, future=3)).label(window)
+    written = len(window) - 3 + 1
+    assert len(labels.ids) == 2 * written == Labelling(kind="generated", future=3).positions_of(35)
+    for opening in (0, 1):
+        ids = list(window[opening * OPENING : (opening + 1) * OPENING])
+        for position in range(opening * written, opening * written + 4):
+            expected = np.array(model.model(mx.array([ids]))[0, -1])
+            assert np.allclose(labels.hidden[position], expected, rtol=5e-3, atol=5e-3)
+            ids.append(TargetId(int(mx.argmax(model(mx.array([ids]))[0, -1]))))
+            assert labels.ids[position, 0] == ids[-1]
+            assert labels.ids[position + 1, :2].tolist() == labels.ids[position, 1:].tolist()
+
+
+def test_a_generated_text_ends_at_a_stop_id_and_begins_with_bos() -> None:
+    window, options = cast("list[TargetId]", [9] * (3 * OPENING)), Labelling(kind="generated")
+    whole = Labeller(random_model(), options).label(window)
+    stop = TargetId(int(whole.ids[60, 0]))
+    ended = Labeller(random_model(), options, stop_ids={stop}).label(window)
+    assert stop not in ended.ids
+    assert 0 < len(ended.ids) < len(whole.ids)
+    other = Labeller(random_model(), options, bos=TargetId(1)).label(window)
+    assert other.ids.tolist() != whole.ids.tolist()
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "mamba2"])  # learned positions; no attention
+def test_a_model_that_takes_no_trees_writes_texts_of_its_own(architecture: str) -> None:
+    model = zoo_model(architecture)
+    with pytest.raises(IncompatibleError, match="--labels generated"):
         Labeller(model, Labelling())
-    short = WINDOW[:6]
-    short = [TargetId(i % 64) for i in short]
-    labels = Labeller(model, Labelling(kind="text", future=2)).label(short)
-    assert labels.ids.tolist() == [short[i + 1 : i + 3] for i in range(4)]
+    window = cast("list[TargetId]", [(7 * i) % 64 for i in range(2 * OPENING)])
+    generated = Labeller(model, Labelling(kind="generated", temperature=1e-4)).label(window)
+    ids = window[:OPENING]
+    for position in range(4):
+        ids.append(TargetId(int(mx.argmax(model(mx.array([ids]))[0, -1]))))
+        assert generated.ids[position, 0] == ids[-1]
+    text = Labeller(model, Labelling(kind="text", future=2)).label(window)
+    assert text.ids.tolist() == [window[i + 1 : i + 3] for i in range(len(window) - 2)]
 
 
 def test_a_window_that_a_layer_would_forget_is_refused() -> None:

@@ -109,6 +109,7 @@ def speculative_generate_step(
         context_length=target_session.context_length,
         drafted_length=target_session.rewindable,
         quantized_from=target_session.quantized_from,
+        read_again=target_session.read_again,
         drafts_last_id=True,
     )
     events = decode(context, drafter, TargetVerifier(target_session, chooser), limits=limits)

@@ -78,10 +78,13 @@ def stream_generate(
     *,
     draft_tokenizer: AnyTokenizer = None,
     draft_prompt: str | Sequence[int] | None = None,
+    drafter: FilePath | None = None,
     method: str = AUTO,
     translation: str | None = None,
     num_draft_tokens: int | None = None,
     alternatives: int = DEFAULT_ALTERNATIVES,
+    beam_width: int | None = None,
+    beam_length: int | None = None,
     order: Sequence[str] = HYBRID_ORDER,
     dictionary: FilePath | Sequence[FilePath] | None = None,
     language: str | Sequence[str] | None = None,
@@ -108,13 +111,16 @@ def stream_generate(
         tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
     max_tokens: tokens to generate at most; -1 for as many as the context holds.
+    drafter: the folder of a recurrent drafter that was trained on the model; without a draft model,
+        one in the model's folder or beside its tables is found.
+    beam_width, beam_length: propose the drafter's beam of this shape whole, for experiments.
     draft_model: a smaller mlx-lm model to draft with. Without one, text is drafted from a
         dictionary, if one fits the tokenizer, and from the context.
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
     method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
-        "draft", "hybrid", "hybrid-fixed", "recycling", "sam", "unispec".
+        "draft", "drafter", "hybrid", "hybrid-fixed", "recycling", "sam", "unispec".
     translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
         "exact". By default "none" if the tokenizers are equal, else "exact".
     num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
@@ -163,6 +169,9 @@ def stream_generate(
             translation=translation,
             num_draft_tokens=num_draft_tokens,
             alternatives=alternatives,
+            drafter=drafter,
+            beam_width=beam_width,
+            beam_length=beam_length,
             order=order,
             dictionary=dictionary,
             language=language,

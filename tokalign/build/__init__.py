@@ -4,10 +4,13 @@ The builders are pure functions over iterables. Paths, clocks and writing are in
 stages report progress through `stages.py`. mlx is never imported. A bundle is what decoding gets
 from here: `build/` and `runtime/` do not import each other.
 
-    corpus.py, text_files.py    text in
+    corpus.py                   text in: sources.py finds files and URLs, source_bytes.py reads
+                                them, text_files.py with packings.py and parquet_rows.py takes
+                                the texts out
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
     alignment/                  two tokenizers -> the alignment of a pair
 
-Read `pipeline.py` next, for the order of the steps.
+Read `pipeline.py` next, for the order of the steps; `engines.py` and `executors.py` have a
+dictionary counted by datatrove on many machines.
 """

@@ -6,35 +6,33 @@ table can say exactly which text it was built from. How one file is read: `text_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tokalign.build.text_files import (
-    KINDS,
-    FileStamp,
-    Report,
-    TextFile,
-    refuse,
-    require_regular,
-)
+from tokalign.build.sources import Source
+from tokalign.build.text_files import FileStamp, Report, TextFile, refuse
 from tokalign.errors import CorpusError
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read from disk since the last call."""
 
+_SHOWN = 10
+
 
 class Corpus:
     """Text files read as one stream of paragraphs, in the order of their names.
 
-    `lines` may be read several times; `stamp` tells what the last complete reading saw.
+    `lines` may be read several times; `stamp` tells what the last complete reading saw. A part of
+    the files is read by `readings`; whoever reads all parts gives their stamps to `finish`.
     """
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        files: Sequence[Path | Source],
         *,
         field: str = "text",
         report: Report = refuse,
@@ -48,16 +46,18 @@ class Corpus:
         Raises: CorpusError for a file that is missing, not a regular file, of an unknown kind or
             named twice, and for a weight that is wrong or of no file.
         """
-        self._paths = sorted(paths, key=lambda path: path.name)
+        sources = [file if isinstance(file, Source) else Source.of_path(file) for file in files]
+        self._sources = sorted(sources, key=lambda source: source.name)
         self._field, self._report = field, report
         self._stamps: list[FileStamp] = []
-        for path in self._paths:
-            _check_file(path)
-        names = [path.name for path in self._paths]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        for source in self._sources:
+            source.require()
+        names = [source.name for source in self._sources]
+        twice = next((name for name, next_ in pairwise(names) if name == next_), None)
         if twice is not None:
             raise CorpusError(
-                "two corpus files have this name, so a stamp cannot tell them apart; rename one",
+                "two corpus files have this name, so a stamp cannot tell them apart; rename one, "
+                "or give the folder that both are in",
                 path=twice,
             )
         for name, weight in weights.items():
@@ -67,12 +67,22 @@ class Corpus:
     @property
     def size(self) -> int:
         """Bytes on disk, of all files together. Raises: CorpusError for one that is gone."""
-        return sum(require_regular(path).st_size for path in self._paths)
+        return sum(source.require() for source in self._sources)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """File name -> how many times each occurrence in the file counts, for every file."""
+        return self._weights
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides what is read: the names and weights of the files, and the field."""
+        return {"files": dict(self._weights), "field": self._field}
 
     @property
     def listing(self) -> list[list[Any]]:
         """Name and bytes on disk of each file, known without reading it."""
-        return [[path.name, require_regular(path).st_size] for path in self._paths]
+        return [[source.name, source.require()] for source in self._sources]
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -94,33 +104,50 @@ class Corpus:
 
         Raises: CorpusError as `TextFile.texts` does, and at the end if there was no text at all.
         """
-        for _, lines in self.files(progress):
-            yield from lines
+        stamps = []
+        for reading in self.readings(progress):
+            yield from reading.paragraphs()
+            stamps.append(reading.stamp())
+        self.finish(stamps)
 
-    def files(self, progress: Progress = lambda _: None) -> Iterator[tuple[float, Iterator[str]]]:
-        """For each file its weight and its paragraphs, to be read in this order. See `lines`."""
-        stamps: list[FileStamp] = []
-        for path in self._paths:
-            file = TextFile(path, field=self._field, report=self._report, progress=progress)
-            weight = self._weights[path.name]
-            yield weight, file.paragraphs()
-            stamps.append(file.stamp(weight))
-        if not sum(stamp.lines for stamp in stamps):
-            skipped = sum(stamp.skipped for stamp in stamps)
+    def readings(
+        self, progress: Progress = lambda _: None, *, start: int = 0, step: int = 1
+    ) -> Iterator[Reading]:
+        """One reading of each file, or of every `step`th from number `start` on."""
+        for source in self._sources[start::step]:
+            file = TextFile(source, field=self._field, report=self._report, progress=progress)
+            yield Reading(file, self._weights[source.name])
+
+    def finish(self, stamps: Iterable[FileStamp]) -> None:
+        """Take the stamps of a complete reading.
+
+        Raises: CorpusError if there was no text at all.
+        """
+        read = sorted(stamps, key=lambda stamp: stamp.name)
+        if not sum(stamp.lines for stamp in read):
+            skipped = sum(stamp.skipped for stamp in read)
             but = f" but {skipped:,} lines that cannot be read" if skipped else ""
             raise CorpusError(
                 f"the corpus is empty{but}; give at least one file with text",
-                path=", ".join(path.name for path in self._paths) or None,
+                path=", ".join(source.location for source in self._sources[:_SHOWN]) or None,
             )
-        self._stamps = stamps
+        self._stamps = read
 
 
-def _check_file(path: Path) -> None:
-    if not any(path.name.endswith(kind) for kind in KINDS):
-        raise CorpusError(
-            f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}", path=str(path)
-        )
-    require_regular(path)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One file of a corpus while it is read, and its weight."""
+
+    file: TextFile
+    weight: float
+
+    def paragraphs(self) -> Iterator[str]:
+        """See `TextFile.paragraphs`."""
+        return self.file.paragraphs()
+
+    def stamp(self) -> FileStamp:
+        """What has been read so far."""
+        return self.file.stamp(self.weight)
 
 
 def _check_weight(name: str, weight: float, names: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def build_tables(
     started = time.monotonic()
     bundles = {path: build(corpus, stage) for path, build in builders.items()}
     return BuildReport(
-        tables=tuple(_write(path, bundle) for path, bundle in bundles.items()),
+        tables=tuple(write_table(path, bundle) for path, bundle in bundles.items()),
         text_bytes=corpus.text_bytes,
         lines_skipped=corpus.skipped,
         seconds=time.monotonic() - started,
@@ -113,7 +113,7 @@ def _sample(lines: Iterable[str], every: int) -> Iterator[str]:
             yield line
 
 
-def _write(path: Path, bundle: Bundle) -> WrittenTable:
+def write_table(path: Path, bundle: Bundle) -> WrittenTable:
     """Write a table. A table of other content at that path is kept as `*.previous`."""
     previous = _set_aside(path, encode_bundle(bundle)) if path.is_file() else None
     write_bundle(path, bundle)

@@ -1,43 +1,39 @@
-"""Reading one file of texts: `.txt` (one text per line) or `.jsonl` (one object per line, its text
-in one field), plain or compressed (`.gz`, `.zst`).
+"""Reading one file of texts: `.txt` (one text per line), `.jsonl` (one object per line, its text in
+one field) or `.parquet` (one text per row of one column). The first two may be packed as `.gz`,
+`.zst` or `.xz`.
 
-The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a line
-longer than `LONGEST_LINE` is reported like any other line that cannot be read, and an archive is
+The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
+longer than `LONGEST_LINE` is reported like any other that cannot be read, and an archive is
 decompressed in small steps. `Corpus` joins several files into one stream; `cli/texts.py` takes
-whole texts out of one.
+whole texts out of one. Where the bytes come from: `sources.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import stat
-import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from tempfile import NamedTemporaryFile
+from typing import Any
 
-import zstandard
-
+from tokalign.atomic_file import unwritable
+from tokalign.build.packings import BROKEN, PACKINGS, unpack, why_not_unpacked
+from tokalign.build.parquet_rows import read_column
+from tokalign.build.source_bytes import SourceBytes, is_url
+from tokalign.build.sources import Source
 from tokalign.errors import CorpusError
 
 Report = Callable[[CorpusError], None]
-"""Takes a line that cannot be read. If it returns, the line is skipped."""
+"""Takes a line or a row that cannot be read. If it returns, that one is skipped."""
 
 LONGEST_LINE = 4 << 20
-"""Bytes of a line, or of an object in a `.jsonl` file. A novel has about one million. An object of
-JSON takes up to 25 times its bytes in memory while it is read, so this bounds it to 100 MB."""
+"""Bytes of a line, of an object in a `.jsonl` file or of a text in a row. A novel has about one
+million. An object of JSON takes up to 25 times its bytes in memory while it is read, so this bounds
+it to 100 MB."""
 
-LARGEST_WINDOW = 1 << 27
-"""Bytes of text that a `.zst` archive may refer back to, all of which are kept in memory. More than
-that the command `zstd` does not unpack either unless it is told to."""
-
-_CHUNK = 1 << 16
-_PIECE = 1 << 18
-_GZIP = 16 + zlib.MAX_WBITS
+_ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
 _SHOWN_FIELDS, _SHOWN_CHARACTERS = 10, 40
@@ -46,6 +42,10 @@ _SHOWN_FIELDS, _SHOWN_CHARACTERS = 10, 40
 def refuse(error: CorpusError) -> None:
     """The strictest `Report`: raise the error."""
     raise error
+
+
+def skip(_: CorpusError) -> None:
+    """The most lenient `Report`: the stamp alone says how many lines were left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class TextFile:
 
     def __init__(
         self,
-        path: Path,
+        file: Path | Source,
         *,
         field: str = "text",
         report: Report = refuse,
@@ -80,22 +80,23 @@ class TextFile:
     ) -> None:
         """Name the file; nothing is read yet.
 
-        field: where a `.jsonl` object has its text. report: called with each line that cannot be
-        read. progress: called with the number of bytes read from disk since the last call.
+        field: where a `.jsonl` object has its text, or the column of a Parquet file. report: called
+        with each line or row that cannot be read. progress: called with the number of bytes read
+        from disk since the last call.
         """
-        self._path, self._field = path, field
-        self._report, self._progress = report, progress
-        self._digest = hashlib.sha256()
-        self._bytes = self._text_bytes = self._lines = self._skipped = 0
+        self._source = file if isinstance(file, Source) else Source.of_path(file)
+        self._bytes = SourceBytes(self._source.location, progress)
+        self._field, self._report = field, report
+        self._text_bytes = self._lines = self._skipped = 0
         self._seen_object = False
 
     def stamp(self, weight: float = 1.0) -> FileStamp:
         """What has been read so far."""
         return FileStamp(
-            name=self._path.name,
+            name=self._source.name,
             weight=weight,
-            bytes=self._bytes,
-            sha256=self._digest.hexdigest(),
+            bytes=self._bytes.read,
+            sha256=self._bytes.sha256,
             text_bytes=self._text_bytes,
             lines=self._lines,
             skipped=self._skipped,
@@ -110,22 +111,65 @@ class TextFile:
                     yield paragraph.removesuffix("\r")
 
     def texts(self) -> Iterator[str]:
-        """One text per line or object; some may be empty.
+        """One text per line, object or row; some may be empty.
 
         Raises: CorpusError for a file that cannot be opened or that changes while it is read, for
-            a damaged archive, and for a first object without the field.
+            a damaged archive or Parquet file, and for a field that the first object or the whole
+            Parquet file lacks.
         """
-        plain = self._path.with_suffix("") if self._path.suffix in _PACKINGS else self._path
-        parse = self._parse_object if plain.suffix == ".jsonl" else bytes.decode
+        return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
+
+    def _texts_of_lines(self) -> Iterator[str]:
+        parse = self._parse_object if self._source.kind == ".jsonl" else bytes.decode
         for number, line in enumerate(self._raw_lines(), 1):
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:
-                self._skipped += 1
-                why = _WHY_TOO_LONG if line is _TOO_LONG else _reason(error)
-                self._report(CorpusError(why, path=str(self._path), line=number))
+                self._skip(_WHY_TOO_LONG if line is _TOO_LONG else _reason(error), number)
                 continue
             yield text
+
+    def _texts_of_rows(self) -> Iterator[str]:
+        with self._whole() as path:
+            rows = read_column(path, self._field, location=self._source.location)
+            for number, row in enumerate(rows, 1):
+                try:
+                    text = self._parse_row(row)
+                except ValueError as error:
+                    self._skip(_reason(error), number)
+                    continue
+                yield text
+
+    def _parse_row(self, row: Any) -> str:
+        text: str | None = row.as_py()
+        if text is None:
+            raise ValueError(f'no text in column "{self._field}" (choose another with --field)')
+        size = len(text.encode())
+        if size > LONGEST_LINE:
+            raise ValueError(_WHY_TOO_LONG)
+        self._text_bytes += size
+        return text
+
+    @contextmanager
+    def _whole(self) -> Iterator[Path]:
+        """The file on a local disk, hashed: Parquet is read from its end."""
+        if not is_url(self._source.location):
+            for _ in self._bytes.chunks():
+                pass
+            yield Path(self._source.location)
+            return
+        with NamedTemporaryFile(prefix="tokalign-", suffix=".parquet") as file:
+            for chunk in self._bytes.chunks():
+                try:
+                    file.write(chunk)
+                    file.flush()
+                except OSError as error:
+                    raise unwritable(Path(file.name), error, _ROOM) from error
+            yield Path(file.name)
+
+    def _skip(self, why: str, number: int) -> None:
+        self._skipped += 1
+        self._report(CorpusError(why, path=self._source.location, line=number))
 
     def _parse_object(self, line: bytes) -> str:
         if not line.strip():
@@ -148,7 +192,7 @@ class TextFile:
         return CorpusError(
             f'no field "{self._field}"; the fields of the first object are: {fields}; '
             "choose one with --field",
-            path=str(self._path),
+            path=self._source.location,
         )
 
     def _raw_lines(self) -> Iterator[bytes]:
@@ -166,148 +210,15 @@ class TextFile:
             yield _whole(begun)
 
     def _decompressed(self) -> Iterator[bytes]:
-        """The text in pieces of at most `_PIECE` bytes."""
-        packing = _PACKINGS.get(self._path.suffix)
+        """The text in small pieces."""
+        packing = PACKINGS.get(Path(self._source.name).suffix)
         if packing is None:
-            yield from self._chunks()
+            yield from self._bytes.chunks()
             return
         try:
-            yield from _decompress(self._chunks(), packing)
-        except (zlib.error, zstandard.ZstdError, EOFError) as error:
-            raise CorpusError(_why_not_unpacked(error), path=str(self._path)) from error
-
-    def _chunks(self) -> Iterator[bytes]:
-        with _open(self._path) as file:
-            size = os.fstat(file.fileno()).st_size
-            while self._bytes <= size and (chunk := _read(file, self._path)):
-                self._digest.update(chunk)
-                self._bytes += len(chunk)
-                self._progress(len(chunk))
-                yield chunk
-        if self._bytes != size:
-            raise CorpusError(
-                f"it had {size:,} bytes and changed while it was read; "
-                "run this again when nothing writes to it",
-                path=str(self._path),
-            )
-
-
-def require_regular(path: Path) -> os.stat_result:
-    """What the system knows of a corpus file.
-
-    Raises: CorpusError for a file that is missing, and for a folder, a pipe or a device.
-    """
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    _require_regular(path, state)
-    return state
-
-
-def _require_regular(path: Path, state: os.stat_result) -> None:
-    if stat.S_ISDIR(state.st_mode):
-        raise CorpusError("it is a folder; give the files in it", path=str(path))
-    if not stat.S_ISREG(state.st_mode):
-        raise CorpusError(
-            "it is a pipe or a device, and a corpus is read more than once; save it to a file",
-            path=str(path),
-        )
-
-
-def _open(path: Path) -> FileIO:
-    """Open a corpus file. One that has become a pipe is refused, not waited for."""
-    try:
-        file = FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    _require_regular(path, os.fstat(file.fileno()))
-    return file
-
-
-def _read(file: FileIO, path: Path) -> bytes:
-    try:
-        return file.read(_CHUNK)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> CorpusError:
-    if isinstance(error, FileNotFoundError):
-        return CorpusError("no such file; give an existing corpus file", path=str(path))
-    reason = error.strerror or str(error)
-    return CorpusError(
-        f"it cannot be read ({reason}); give a file that you may read", path=str(path)
-    )
-
-
-class _Decompressor(Protocol):
-    """What the decompressors of zlib and zstandard share. One is good for one stream or frame."""
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Packing:
-    """How archives of one kind are unpacked.
-
-    new: makes a decompressor. step: how many bytes of the archive it is given at once. That bounds
-    what comes out at once, since neither format can say more than so much in so few bytes.
-    """
-
-    new: Callable[[], _Decompressor]
-    step: int
-
-
-_PACKINGS = {
-    # A byte of deflate is at most 1,032 bytes of text: 16 MB at once.
-    ".gz": _Packing(lambda: zlib.decompressobj(_GZIP), 1 << 14),
-    # The shortest block of zstandard has 4 bytes and is at most 128 KiB of text: 16 MB at once.
-    ".zst": _Packing(
-        lambda: zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj(), 1 << 9
-    ),
-}
-KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *_PACKINGS)}
-"""How the names of corpus files may end."""
-
-
-def _decompress(chunks: Iterator[bytes], packing: _Packing) -> Iterator[bytes]:
-    """Decompress streams or frames that follow each other, in pieces of at most `_PIECE` bytes.
-
-    `zstandard.open` is not used: it reads the first frame only, and like every stream reader of
-    zstandard it takes a frame that is cut off for a whole one.
-    Raises: EOFError for a frame that is cut off.
-    """
-    decompressor: _Decompressor | None = None
-    for chunk in chunks:
-        for start in range(0, len(chunk), packing.step):
-            rest = chunk[start : start + packing.step]
-            while rest:
-                decompressor = decompressor or packing.new()
-                text = decompressor.decompress(rest)
-                for begin in range(0, len(text), _PIECE):
-                    yield text[begin : begin + _PIECE]
-                rest = decompressor.unused_data if decompressor.eof else b""
-                if decompressor.eof:
-                    decompressor = None
-    if decompressor is not None:
-        raise EOFError("it ends too early")
-
-
-def _why_not_unpacked(error: Exception) -> str:
-    """What is wrong with an archive, and what to do, in words."""
-    if "too much memory" in str(error):  # what zstandard says of a window over its limit
-        return (
-            f"unpacking it takes a window of more than {LARGEST_WINDOW >> 20} MiB; "
-            "pack it again without --long and --ultra"
-        )
-    return f"the archive is damaged ({error}); fetch it again"
+            yield from unpack(self._bytes.chunks(), packing)
+        except BROKEN as error:
+            raise CorpusError(why_not_unpacked(error), path=self._source.location) from error
 
 
 _TOO_LONG = b"\xff too long"  # stands for such a line: it is not UTF-8, so no parser takes it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import (
     alignment_option,
     dictionary_option,
+    drafter_option,
     dtype_option,
     language_option,
 )
@@ -67,6 +68,7 @@ class Options:
     seed: int
     repeats: int
     dtype: str | None
+    drafter: Path | None
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
@@ -99,6 +101,7 @@ class Options:
 @click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0)
 @click.option("--repeats", type=click.IntRange(min=1), default=1)
 @dtype_option
+@drafter_option
 @dictionary_option
 @language_option
 @alignment_option
@@ -192,6 +195,7 @@ def _measured(
         DraftingOptions(
             method="hybrid",  # which uses every source; each condition has a method of its own
             num_draft_tokens=DEFAULT_DRAFT_TOKENS,
+            drafter=options.drafter,
             dictionary=options.dictionary,
             language=options.language,
             alignment=options.alignment,
@@ -239,7 +243,9 @@ def _bench(
     target, draft = decoder.target, decoder.draft
     say_once = cache(options.note)
     pair = None if draft is None else (target.tokenizer, draft.tokenizer)
-    conditions = conditions_of(decoder.drafting, lengths=lengths, pair=pair)
+    conditions = conditions_of(
+        decoder.drafting, lengths=lengths, pair=pair, with_drafter=decoder.drafter is not None
+    )
     if options.conditions:
         names = [name for name in options.conditions if name != PLAIN]
         for name in names:
@@ -247,19 +253,22 @@ def _bench(
                 name if name in METHODS else "draft",
                 draft=draft is not None,
                 dictionary=decoder.drafting.dictionary is not None,
+                drafter=decoder.drafter is not None,
             )
         conditions = [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
     return Bench(
         decoder=decoder,
-        prompts={one.block: _prompt(options, decoder, one) for one in texts},
+        prompts={one.block: partial(_prompt, options, one) for one in texts},
         conditions=conditions,
         max_tokens=options.max_tokens,
         seed=options.seed,
-        knowledge=lambda: opening_knowledge(target.model, draft and draft.model, note=say_once),
+        knowledge=lambda _: opening_knowledge(
+            target.model, decoder.drafter if draft is None else draft.model, note=say_once
+        ),
     )
 
 
-def _prompt(options: Options, decoder: Decoder, one: PromptText) -> Prompt:
+def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
     use_template = not (one.window or options.ignore_chat_template)
     prompt = decoder.prompt(one.text, use_template=use_template)
     if one.window and options.window_tokens:
@@ -271,11 +280,15 @@ def _about(
     options: Options, decoder: Decoder, machine: Machine, dtype: str | None
 ) -> dict[str, Any]:
     """Everything that has to be equal if measurements are to be compared."""
+    from tokalign.runtime.mlx.weights import content_fingerprint
+
+    drafter = decoder.drafter
     loaded = ((options.target, decoder.target), (options.draft, decoder.draft))
     models = [f"{name} ({model_fingerprint(m.folder)})" for name, m in loaded if m and m.folder]
     return {
         "target": models[0],
         "draft": models[1] if len(models) > 1 else None,
+        **({} if drafter is None else {"drafter": content_fingerprint(drafter)[:16]}),
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "seed": options.seed,

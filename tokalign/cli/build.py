@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import given, read_dictionary_options, read_size, read_weights
+from tokalign.cli.build_options import given, read_dictionary_options, read_size
+from tokalign.cli.corpus_options import find_corpus, read_weights
+from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
@@ -38,9 +40,9 @@ _SHOWN_PROBLEMS = 10
     "corpus_files",
     metavar="FILE",
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="Text to count: .txt or .jsonl, also .gz or .zst; may be repeated. Default: the bundled "
-    "corpora/pl-mini.txt, which is small and Polish.",
+    help="Text to count: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted "
+    "glob, a URL such as hf://datasets/..., or - for lines on standard input; may be repeated. "
+    "Default: the bundled corpora/pl-mini.txt, which is small and Polish.",
 )
 @field_option
 @click.option(
@@ -53,7 +55,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--language",
     metavar="CODE",
-    help="The language of the corpus. It names the dictionary. Default: pl.",
+    help="The language of the corpus, which names the dictionary; needed with --corpus.",
 )
 @click.option(
     "--output",
@@ -104,15 +106,16 @@ _SHOWN_PROBLEMS = 10
 )
 @click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
 @click.option("--alignment-only", is_flag=True, help="Only the alignment of the pair.")
-@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@engine_options
+@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1)
 @json_option
 @quiet_option
 def command(
     *,
     draft: str | None,
     target: str,
-    corpus_files: tuple[Path, ...],
-    more_corpus_files: tuple[Path, ...],
+    corpus_files: tuple[str, ...],
+    more_corpus_files: tuple[str, ...],
     field: str,
     weights: tuple[str, ...],
     language: str | None,
@@ -126,6 +129,7 @@ def command(
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
+    engine: EngineOptions,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -139,26 +143,34 @@ def command(
         raise UsageError("--dictionary-only and --alignment-only exclude each other; give one")
     if draft is None and not dictionary_only:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
+    on_engine = engine.engine != "local"
+    if on_engine and not dictionary_only:
+        raise UsageError(
+            f"--engine {engine.engine} counts a dictionary; give --dictionary-only, and build the "
+            "alignment with a command of its own"
+        )
     from tokalign.build.corpus import Corpus
+    from tokalign.build.engines import log_problem
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
     tell = partial(note, quiet=quiet)
     report = _Problems(tell)
-    files = (*corpus_files, *more_corpus_files)
+    names = (*corpus_files, *more_corpus_files)
     if not alignment_only:
-        language = _check_language(language, bundled=not files, tell=tell)
-    if not files:
-        files = (shipped(CORPUS),)
+        language = _check_language(language, bundled=not names)
+    if not names:
+        names = (str(shipped(CORPUS)),)
         tell(
-            f"corpus -> the bundled {files[0].name}, for a first try; "
+            f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
         )
+    files = find_corpus(names, stdin=not on_engine)
     corpus = Corpus(
         files,
         field=field,
         weights=read_weights(weights, files),
-        report=refuse if on_invalid == "refuse" else report,
+        report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
     options = read_dictionary_options(
         kind,
@@ -166,22 +178,33 @@ def command(
         given(ngrams=ngrams),
         p_min,
     )
-    builders = _plan(
-        None if dictionary_only else draft,
-        target,
-        output=output,
-        language=language or _BUNDLED_LANGUAGE,
-        dictionary=None if alignment_only else options,
-        tell=tell,
-    )
-    built = build_tables(
-        corpus,
-        builders,
-        # A stage with at least as many units as the corpus has bytes counts bytes.
-        stage=lambda total, label: progress(
-            total, label, quiet=quiet, in_bytes=total >= corpus.size
-        ),
-    )
+    if on_engine:
+        built = build_on_engine(
+            engine,
+            target,
+            corpus,
+            options,
+            language=language or _BUNDLED_LANGUAGE,
+            output=output,
+            tell=tell,
+        )
+    else:
+        builders = _plan(
+            None if dictionary_only else draft,
+            target,
+            output=output,
+            language=language or _BUNDLED_LANGUAGE,
+            dictionary=None if alignment_only else options,
+            tell=tell,
+        )
+        built = build_tables(
+            corpus,
+            builders,
+            # A stage with at least as many units as the corpus has bytes counts bytes.
+            stage=lambda total, label: progress(
+                total, label, quiet=quiet, in_bytes=total >= corpus.size
+            ),
+        )
     report.summarize()
     for written in built.tables:
         if written.previous is not None:
@@ -240,20 +263,21 @@ def _with_workspace(
     return options
 
 
-def _check_language(language: str | None, *, bundled: bool, tell: Callable[[str], None]) -> str:
-    """The language that names the dictionary, pl by default.
+def _check_language(language: str | None, *, bundled: bool) -> str:
+    """The language that names the dictionary; that of the bundled corpus is known.
 
     bundled: whether the corpus is the bundled one.
-    Raises: UsageError for a name that no file can have, and for a language that the bundled corpus
-        is not in: its table would replace a good one of that language.
+    Raises: UsageError if the language of a corpus is not given, for a name that no file can have,
+        and for a language that the bundled corpus is not in: its table would replace a good one of
+        that language.
     """
     if language is None:
-        if not bundled:
-            tell(
-                f"the dictionary is named {_BUNDLED_LANGUAGE}; for a corpus in another language "
-                "give --language CODE"
-            )
-        return _BUNDLED_LANGUAGE
+        if bundled:
+            return _BUNDLED_LANGUAGE
+        raise UsageError(
+            "a dictionary is named after the language of its corpus, and none was given; "
+            "say which it is with --language CODE, such as uk"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
         raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
     if bundled and language != _BUNDLED_LANGUAGE:

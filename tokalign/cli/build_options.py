@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import UsageError
@@ -35,23 +33,6 @@ def read_dictionary_options(
 def given(**options: Any) -> dict[str, Any]:
     """Those of the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def read_weights(texts: Sequence[str], files: Sequence[Path]) -> dict[str, float]:
-    """Read `NAME=W` options as file name -> weight.
-
-    Raises: UsageError for a text that is not NAME=W with the name of one of the files.
-    """
-    weights = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        matching = [file.name for file in files if name in (file.name, file.name.split(".")[0])]
-        if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
-            raise UsageError(
-                f"--weight {text} is not NAME=W with the name of one corpus file and a number"
-            )
-        weights[matching[0]] = float(value)
-    return weights
 
 
 def read_size(text: str, option: str = "--memory") -> int:

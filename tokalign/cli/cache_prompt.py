@@ -39,12 +39,16 @@ def command(
 ) -> None:
     """Write the key-value cache of a prompt, for `decode` and `chat`, and for mlx-lm.
 
+    The file also has what the target found likely after each token of the prompt, to draft from.
+
     `decode --prompt-cache-file FILE -p TEXT` goes on where the prompt ends, in the same message of
     the user. `chat --prompt-cache-file FILE` computes nothing that begins as the file does.
     """
     from tokalign.assemble import load_models
     from tokalign.runtime.chat import as_messages
+    from tokalign.runtime.draft.logit_store import LogitStore
     from tokalign.runtime.mlx.prompt_cache import write_prompt_cache
+    from tokalign.runtime.mlx.rows_of_text import learn_text
     from tokalign.runtime.mlx.target_session import TargetModelSession
 
     options = LoadingOptions.take(given)
@@ -67,9 +71,9 @@ def command(
     session = TargetModelSession(model.model, cache, rewinds=False)
     session.require_room(len(ids))
     with progress(len(ids), "reading the prompt", quiet=quiet) as advance:
-        session.watch_prefill(advance)
-        session.settle(ids)
-    write_prompt_cache(file, session.layers, ids, model, is_open=prompt is not None)
+        learn_text(session, ids, store := LogitStore(), advance)
+    session.settle(ids)
+    write_prompt_cache(file, session.layers, ids, model, is_open=prompt is not None, logits=store)
     written = {"file": str(file), "prompt_tokens": len(ids), "bytes": file.stat().st_size}
     if as_json:
         print_json(written)

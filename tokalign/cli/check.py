@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tokalign.shipped import CORPUS, shipped
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
+    from tokalign.evaluate.dictionary_saving import DictionarySaving
 
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 
@@ -33,12 +35,14 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 def command(
     draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
 ) -> None:
-    """Compare two tokenizers on a text, and say what to expect of the pair."""
+    """Compare two tokenizers on a text, and say what to expect of the pair and of dictionaries."""
     from tokalign.build.alignment.alignment_bundle import align
     from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
     from tokalign.cost.curve import ASSUMED_DRAFT, MACHINES, read_curve
     from tokalign.cost.store import find_curve_of_tokenizers
+    from tokalign.evaluate.dictionary_saving import measure_dictionaries
+    from tokalign.tables.opening import open_dictionary
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -52,6 +56,8 @@ def command(
     lines = list(_lines(Corpus([path], field=field).lines()))
     coverage = measure_coverage(ours.tokenizer, theirs.tokenizer, alignment.intersection, lines)
     rates = measure_boundaries(ours.tokenizer, theirs.tokenizer, lines)
+    tables = open_dictionary(theirs.tokenizer, note=partial(note, quiet=quiet))
+    saving = measure_dictionaries(theirs.tokenizer, lines, tables)
     curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, ours.tokenizer.fingerprint)
     result = {
         "intersection_pairs": alignment.intersection.pairs,
@@ -61,6 +67,9 @@ def command(
         **asdict(rates),
         "same_tokenizer": same,
         "verdict": _verdict(coverage, rates, same),
+        "found_dictionaries": saving.found,
+        "own_dictionary": saving.own,
+        "dictionaries": _expectation(saving, own_text=text is not None),
         "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
     machines = {
@@ -98,3 +107,24 @@ def _verdict(coverage: Coverage, rates: BoundaryRates, same: bool) -> str:
         f"{rates.healed_boundaries:.1%} of the boundaries need healing "
         f"({rates.tokens_taken_back:.2f} tokens taken back)."
     )
+
+
+def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
+    """What dictionaries save on this text, in words."""
+    if saving.found is None:
+        found = "No dictionary of this target was found."
+    else:
+        found = f"Those found give {saving.found:.2f} tokens per pass of the target on this text."
+    if saving.own is None:
+        own = (
+            "Give --text with at least 200 lines to see what a dictionary of such text would give."
+        )
+    else:
+        own = (
+            f"One of nine tenths of this text gives {saving.own:.2f} on the rest; "
+            "one of more text of this kind gives more."
+        )
+    build = "tokalign build --target TARGET --dictionary-only --language CODE --corpus FILE"
+    if own_text and saving.own is not None and saving.own > (saving.found or 1.0):
+        own += f" Build it with: {build}"
+    return f"{found} {own}"

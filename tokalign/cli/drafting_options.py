@@ -26,7 +26,7 @@ language_option = click.option(
 translation_option = click.option(
     "--translation",
     metavar="NAME",
-    help="How draft ids become target ids: none, naive, context:P, intersection or exact. "
+    help="How draft ids become target ids: none, raw, naive, context:P, intersection or exact. "
     "Default: none for one tokenizer, exact for two.",
 )
 alternatives_option = click.option(
@@ -40,6 +40,25 @@ draft_rows_option = click.option(
     type=click.IntRange(1, 256),
     metavar="N",
     help="Have the hybrid propose N tokens in every round, whatever they cost; for experiments.",
+)
+drafter_option = click.option(
+    "--drafter",
+    type=_PATH,
+    metavar="FOLDER",
+    help="A recurrent drafter of TARGET that tokalign train-drafter trained; else one is found "
+    "beside TARGET.",
+)
+beam_width_option = click.option(
+    "--beam-width",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Propose the drafter's N best beams whole, however unlikely; for experiments.",
+)
+beam_length_option = click.option(
+    "--beam-length",
+    type=click.IntRange(1, 32),
+    metavar="N",
+    help="Tokens of each of the drafter's beams; for experiments.",
 )
 dictionary_option = click.option(
     "--dictionary",

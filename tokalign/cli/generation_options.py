@@ -18,8 +18,11 @@ import click
 from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
+    beam_length_option,
+    beam_width_option,
     dictionary_option,
     draft_rows_option,
+    drafter_option,
     dtype_option,
     language_option,
     order_option,
@@ -77,6 +80,7 @@ MODEL = (
 
 DRAFTING = (
     click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model."),
+    drafter_option,
     click.option(
         "--method",
         type=click.Choice((AUTO, *METHODS)),
@@ -88,6 +92,8 @@ DRAFTING = (
     translation_option,
     alternatives_option,
     draft_rows_option,
+    beam_width_option,
+    beam_length_option,
     click.option(
         "--num-draft-tokens",
         metavar="N",
@@ -273,6 +279,9 @@ class GenerationOptions(LoadingOptions):
     num_draft_tokens: int | None
     alternatives: int
     draft_rows: int | None
+    drafter: Path | None
+    beam_width: int | None
+    beam_length: int | None
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
@@ -328,6 +337,9 @@ class GenerationOptions(LoadingOptions):
             num_draft_tokens=self.num_draft_tokens,
             alternatives=self.alternatives,
             draft_rows=self.draft_rows,
+            drafter=self.drafter,
+            beam_width=self.beam_width,
+            beam_length=self.beam_length,
             order=read_order(self.order),
             dictionary=self.dictionary,
             language=self.language,

@@ -73,11 +73,12 @@ def note(message: str, *, quiet: bool = False) -> None:
 
 @contextmanager
 def progress(
-    total: int, label: str, *, quiet: bool = False, in_bytes: bool = False
+    total: int, label: str, *, quiet: bool = False, in_bytes: bool = False, unit: str = ""
 ) -> Iterator[Any]:
     """Show a progress bar with the time left, for work that may take over two seconds.
 
-    in_bytes: `total` counts bytes, and the rate is shown too.
+    in_bytes: `total` counts bytes, and the rate is shown too. unit: what else it counts, such as
+    "steps", if the rate is to be shown.
     Yields a callable that takes the amount done since the last call. Nothing is drawn in the first
     two seconds, if stderr is not a terminal, or if `quiet`.
     """
@@ -85,19 +86,25 @@ def progress(
         yield lambda _done: None
         return
     from rich.console import Console
-    from rich.progress import Progress, TransferSpeedColumn
+    from rich.progress import Progress, TextColumn, TransferSpeedColumn
 
-    started, done = time.monotonic(), 0
-    columns = (*Progress.get_default_columns(), *([TransferSpeedColumn()] if in_bytes else []))
+    started, done, before = time.monotonic(), 0, 0
+    rates = [TransferSpeedColumn()] if in_bytes else [TextColumn("{task.fields[rate]}")]
+    columns = (*Progress.get_default_columns(), *(rates if in_bytes or unit else []))
     bar = Progress(*columns, transient=True, console=Console(stderr=True))
-    task = bar.add_task(label, total=total)
+    task = bar.add_task(label, total=total, rate="")
 
     def advance(amount: int) -> None:
-        nonlocal done
+        nonlocal done, before
         done += amount
+        seconds = time.monotonic() - started
+        if seconds < 0.1:  # what an earlier run has done is there at once
+            before = done
         if not bar.live.is_started and time.monotonic() - started > 2:
             bar.start()
-        bar.update(task, completed=done)
+        bar.update(
+            task, completed=done, rate=f"{(done - before) / max(seconds, 0.1):,.1f} {unit}/s"
+        )
 
     try:
         yield advance

@@ -193,8 +193,9 @@ def _settings(given: dict[str, Any]) -> Any:
             "there is no model to serve: give --target NAME, or let requests name one with "
             "--allow-model-switching"
         )
-    if given["model"] is None and given["draft"] is not None:
-        raise UsageError("--draft needs a model to draft for: give --target NAME")
+    for name in ("draft", "drafter"):
+        if given["model"] is None and given[name] is not None:
+            raise UsageError(f"--{name} needs a model to draft for: give --target NAME")
     adapter = given.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
         raise UsageError(f"--adapter-path {adapter} is not a folder")
@@ -205,6 +206,9 @@ def _settings(given: dict[str, Any]) -> Any:
         alternatives=given.pop("alternatives"),
         order=read_order(given.pop("order")),
         draft_rows=given.pop("draft_rows"),
+        drafter=given.pop("drafter"),
+        beam_width=given.pop("beam_width"),
+        beam_length=given.pop("beam_length"),
         dictionary=given.pop("dictionary"),
         language=given.pop("language"),
         alignment=given.pop("alignment"),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from tokalign.build.text_files import TextFile, require_regular
+from tokalign.build.source_bytes import require_regular
+from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import PROMPTS, shipped
@@ -21,10 +22,13 @@ text_option = click.option(
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path),
-    help="Reference texts: one per line of .txt, one per object of .jsonl; also .gz or .zst.",
+    help="Reference texts: one per line of .txt, per object of .jsonl (also .gz, .zst, .xz) or per "
+    "row of .parquet.",
 )
 field_option = click.option(
-    "--field", default="text", help="The field of a .jsonl object with its text."
+    "--field",
+    default="text",
+    help="The field of a .jsonl object, or the column of a Parquet file, with the text.",
 )
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
 

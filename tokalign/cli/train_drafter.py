@@ -1,6 +1,7 @@
 """`tokalign train-drafter`: a recurrent drafter for a target, from a corpus.
 
-The steps are in `tokalign/train/pipeline.py`, what a run will take in `tokalign/train/estimate.py`.
+Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
+what they will take.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import unwritable
 from tokalign.cli.build_options import read_size
 from tokalign.cli.generation_options import MODEL, with_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.estimate import Estimate
     from tokalign.train.options import FitOptions, LabelOptions
-    from tokalign.train.pipeline import Evaluation, Trained
+    from tokalign.train.training import Evaluation, Trained
 
 _PATH = click.Path(path_type=Path)
 _WIDEST = 2_048
@@ -44,15 +46,17 @@ CORPUS = (
     click.option(
         "--labels",
         "kind",
-        type=click.Choice(["greedy", "sampled", "text"]),
+        type=click.Choice(["greedy", "sampled", "generated", "text"]),
         default="greedy",
-        help="What follows a position: the target's own ids, greedy or sampled, or the text's.",
+        help="What follows a position of the corpus: the target's own ids, greedy or sampled, or "
+        "the text's. generated: positions of texts that the target writes itself, sampled, after "
+        "openings of the corpus.",
     ),
     click.option(
         "--label-temp",
         type=click.FloatRange(0, min_open=True),
         default=0.7,
-        help="The temperature of sampled labels.",
+        help="The temperature of sampled and generated labels.",
     ),
     click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
     click.option(
@@ -134,7 +138,9 @@ FIT = (
         default=4,
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
-    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Of everything that is drawn."
+    ),
 )
 
 DRY_RUN = (
@@ -202,8 +208,10 @@ def command(
         raise UsageError("there is nothing to train on; give text with --corpus FILE")
     from tokalign.assemble import load_models
     from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
-    from tokalign.train.pipeline import fit_drafter, label_corpus
+    from tokalign.train.labelled_corpus import label_corpus
+    from tokalign.train.training import fit_drafter
 
+    _make_folder(output)
     tell = partial(note, quiet=quiet)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
@@ -212,8 +220,17 @@ def command(
     config = _shape(given, ends.hidden_size, ends.vocabulary_size)
     workspace = workspace or output.with_name(f"{output.name}.training")
     tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
-    stage = partial(progress, quiet=quiet)
-    labelled = label_corpus(model, corpus, workspace, labels, stage=stage)
+    show = partial(progress, quiet=quiet)
+    labelled = label_corpus(
+        model,
+        corpus,
+        workspace,
+        labels,
+        # The corpus is read twice, and that stage counts bytes.
+        stage=lambda total, label: show(
+            total, label, in_bytes=total == 2 * corpus.size, unit="positions"
+        ),
+    )
     tell(f"{len(labelled.training.ids):,} positions are labelled")
     trained = fit_drafter(
         model,
@@ -222,7 +239,7 @@ def command(
         output,
         workspace,
         fit,
-        stage=stage,
+        stage=partial(show, unit="steps"),
         report=_Reporter(tell, fit.batch * fit.accumulate),
     )
     tell(f"drafter -> {output}; the labels stay in {workspace} for other runs")
@@ -232,18 +249,26 @@ def command(
         echo(table(_as_json(trained, output).items()))
 
 
+def _make_folder(path: Path) -> None:
+    """Make the folder of the output, hours before it is needed. Raises: UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 class _Reporter:
     """Tells of every evaluation, with the rate and the time left."""
 
     def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
         self._tell, self._per_step = tell, per_step
-        self._began, self._first = time.monotonic(), 0
+        self._began = time.monotonic()
 
     def __call__(self, evaluation: Evaluation) -> None:
         now = time.monotonic()
-        done = evaluation.step - self._first
-        rate, left = done / (now - self._began), evaluation.steps - evaluation.step
-        self._began, self._first = now, evaluation.step
+        rate = evaluation.steps_since / (now - self._began)
+        left = evaluation.steps - evaluation.step
+        self._began = now
         shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
         self._tell(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
@@ -254,8 +279,14 @@ class _Reporter:
 
 
 def _label_options(given: dict[str, Any]) -> LabelOptions:
+    """Raises: UsageError for a window that has not as many ids as follow a position."""
     from tokalign.train.options import Labelling, LabelOptions
 
+    if given["window"] <= given["future"]:
+        raise UsageError(
+            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
+            f"give --window {given['future'] + 1} or more"
+        )
     labelling = Labelling(
         kind=given["kind"],
         future=given["future"],
@@ -329,9 +360,8 @@ def _print_estimate(
     config = _shape(given, shape.hidden_size, shape.vocabulary_size)
     work = Work(
         positions=labels.positions + labels.held_out,
-        future=labels.labelling.future,
         window=labels.window,
-        own_labels=labels.labelling.kind != "text",
+        labelling=labels.labelling,
         epochs=fit.epochs,
         batch=fit.batch,
         candidates=fit.candidates,

@@ -1,41 +1,84 @@
-"""Decode every prompt under every condition with one loaded pair, in a fair order."""
+"""Decode every prompt under every condition with loaded models, in a fair order."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-from tokalign.evaluate.measurements import BASELINES, PLAIN, Block, Condition, Measurement
+from tokalign.evaluate.measurements import (
+    BASELINES,
+    PLAIN,
+    Block,
+    Condition,
+    Measurement,
+    Surroundings,
+    Work,
+)
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import METHODS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Round
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 12
 
+MakePrompt: TypeAlias = Callable[[Decoder], Prompt]
+"""Gives a prompt as the models of a decoder read it."""
+
+
+class Watch(Protocol):
+    """Looks at the machine while something is generated."""
+
+    def begin(self) -> None:
+        """A generation is about to begin."""
+        ...
+
+    def end(self) -> Surroundings:
+        """The generation has ended: what the machine was like."""
+        ...
+
+
+class NoWatch:
+    """Looks at nothing."""
+
+    def begin(self) -> None:
+        """See `Watch`."""
+
+    def end(self) -> Surroundings:
+        """See `Watch`."""
+        return Surroundings()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A loaded pair and the prompts to decode with it.
+    """Loaded models and the prompts to decode with them.
 
     decoder: models, tables and sampling; each condition sets its own method and draft length.
+    others: decoders of the same target with other draft models or with a recurrent drafter, by the
+        name in `Condition.draft`.
     prompts: by the blocks in which conditions are compared.
+    conditions: of every block; or, with `chosen`, those of each block.
     knowledge: gives what the draft length controller starts with where k is `auto`; each such
         condition learns for itself, from prompt to prompt.
     """
 
     decoder: Decoder
-    prompts: Mapping[Block, Prompt]
+    others: Mapping[str, Decoder] = field(default_factory=dict)
+    prompts: Mapping[Block, MakePrompt]
     conditions: Sequence[Condition]
+    chosen: Callable[[Block, Condition], bool] = lambda _block, _condition: True
     max_tokens: int
     seed: int = 0
-    knowledge: Callable[[], Knowledge] | None = None
+    knowledge: Callable[[Decoder], Knowledge] | None = None
+    watch: Watch = field(default_factory=NoWatch)
 
     def schedule(self) -> Iterator[tuple[Block, Condition]]:
         """Every condition once per block, in an order that is rotated by one from block to block.
@@ -47,57 +90,136 @@ class Bench:
         for turn, block in enumerate(self.prompts):
             first = turn % len(order)
             for condition in order[first:] + order[:first]:
-                yield block, condition
+                if self.chosen(block, condition):
+                    yield block, condition
 
-    def run(self, done: Iterable[Measurement] = ()) -> Iterator[Measurement]:
+    def run(
+        self,
+        done: Iterable[Measurement] = (),
+        *,
+        warmed: Callable[[Sequence[Measurement]], object] = lambda _: None,
+    ) -> Iterator[Measurement]:
         """Measure what is not `done` yet, after a warm-up of a few tokens for every condition.
 
+        warmed: is given the measurements of the warm-up before the first one that counts.
         Raises: IncompatibleError if the pair rules out a translation; as `Decoder.run`.
         """
         finished = {(m.block, m.condition) for m in done}
         pending = [pair for pair in self.schedule() if pair not in finished]
-        with_both = replace(self.decoder, drafting=replace(self.decoder.drafting, method="hybrid"))
-        sessions = with_both.open_target(), with_both.open_draft()
-        for condition, block in {condition: block for block, condition in pending}.items():
-            self._generate(block, self._drafting(condition), sessions, _WARM_UP_TOKENS)
+        sessions = _Sessions(self)
+        warmed(self.warm_up(pending, sessions))
         drafting = {condition: self._drafting(condition) for _, condition in pending}
         for block, condition in pending:
-            found = self._generate(block, drafting[condition], sessions, self.max_tokens)
-            yield _measurement(found, block, condition)
+            drafts = drafting[condition]
+            yield self._measure(block, condition, drafts, sessions, self.max_tokens)
+
+    def warm_up(
+        self, pending: Iterable[tuple[Block, Condition]], sessions: _Sessions | None = None
+    ) -> list[Measurement]:
+        """Measure a few tokens of every condition that is pending, so that kernels are compiled."""
+        sessions = sessions or _Sessions(self)
+        return [
+            self._measure(block, condition, self._drafting(condition), sessions, _WARM_UP_TOKENS)
+            for condition, block in {c: b for b, c in pending}.items()
+        ]
+
+    def decoder_of(self, condition: Condition) -> Decoder:
+        """The decoder whose draft model a condition names."""
+        return self.others[condition.draft] if condition.draft else self.decoder
 
     def _drafting(self, condition: Condition) -> Drafting:
         """How a condition drafts: its name is a method, else a translation of the draft model."""
-        drafting = self.decoder.drafting
+        decoder = self.decoder_of(condition)
+        drafting = decoder.drafting
         name = condition.name if condition.drafts else PLAIN
         if name in METHODS:
             drafting = replace(drafting, method=name)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
+        if condition.chain:
+            drafting = replace(drafting, alternatives=0)
         if isinstance(condition.k, str):
             assert self.knowledge is not None, "auto needs opening knowledge"
-            return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge())
+            return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge(decoder))
         return replace(drafting, num_draft_tokens=condition.k, knowledge=None)
 
-    def _generate(
+    def generation(
         self,
         block: Block,
-        drafting: Drafting,
-        sessions: tuple[TargetModelSession, DraftModelSession | None],
-        max_tokens: int,
+        condition: Condition,
+        *,
+        drafting: Drafting | None = None,
+        sessions: _Sessions | None = None,
+        max_tokens: int | None = None,
     ) -> Generation:
-        generation = Generation(
-            replace(self.decoder, drafting=drafting),
-            self.prompts[block],
-            max_tokens=max_tokens,
-            target_session=sessions[0],
-            draft_session=sessions[1],
+        """A generation of one prompt under one condition, to be iterated over.
+
+        drafting: with what a condition has learned; sessions: to reuse; new ones by default.
+        """
+        decoder, sampler = self.decoder_of(condition), self.decoder.sampler
+        if block.temperature is not None:
+            sampler = Sampling(temperature=block.temperature, seed=self.seed)
+        drafting = drafting or self._drafting(condition)
+        return Generation(
+            replace(decoder, drafting=drafting, sampler=sampler),
+            self.prompts[block](decoder),
+            max_tokens=max_tokens or self.max_tokens,
+            target_session=None if sessions is None else sessions.target(condition),
+            draft_session=None if sessions is None else sessions.draft(condition),
         )
+
+    def _measure(
+        self,
+        block: Block,
+        condition: Condition,
+        drafting: Drafting,
+        sessions: _Sessions,
+        max_tokens: int,
+    ) -> Measurement:
+        generation = self.generation(
+            block, condition, drafting=drafting, sessions=sessions, max_tokens=max_tokens
+        )
+        self.watch.begin()
         for _ in generation:
             pass
-        return generation
+        return _measurement(generation, block, condition, self.watch.end())
 
 
-def _measurement(generation: Generation, block: Block, condition: Condition) -> Measurement:
+class _Sessions:
+    """Sessions of the target and of each draft model, opened when they are first needed.
+
+    One session of the target is for all, but for a recurrent drafter, which reads hidden states
+    that a session has to keep.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._targets: dict[str, TargetModelSession] = {}
+        self._drafts: dict[str, DraftModelSession | None] = {}
+
+    def target(self, condition: Condition) -> TargetModelSession:
+        """The session of the target for a condition."""
+        decoder = self._bench.decoder_of(condition)
+        name = condition.draft if decoder.drafter is not None else ""
+        if name not in self._targets:
+            self._targets[name] = _with_all_sources(decoder).open_target()
+        return self._targets[name]
+
+    def draft(self, condition: Condition) -> DraftModelSession | None:
+        """The session of a condition's draft model; None if its decoder has no draft model."""
+        name = condition.draft
+        if name not in self._drafts:
+            self._drafts[name] = _with_all_sources(self._bench.decoder_of(condition)).open_draft()
+        return self._drafts[name]
+
+
+def _with_all_sources(decoder: Decoder) -> Decoder:
+    return replace(decoder, drafting=replace(decoder.drafting, method="hybrid"))
+
+
+def _measurement(
+    generation: Generation, block: Block, condition: Condition, surroundings: Surroundings
+) -> Measurement:
     found = generation.statistics
     return Measurement(
         block=block,
@@ -112,6 +234,26 @@ def _measurement(generation: Generation, block: Block, condition: Condition) -> 
         host_ms=found.host_ms_per_round["p50"],
         finish_reason=found.finish_reason or "",
         sources={name: counts["accepted"] for name, counts in found.per_source.items()},
+        work=work_of(generation.rounds),
+        surroundings=surroundings,
+    )
+
+
+def work_of(rounds: Sequence[Round]) -> Work:
+    """What the models computed in the rounds of one generation."""
+    chains = [one.tree.chain_length for one in rounds]
+    along = [
+        sum(index == depth for depth, index in enumerate(one.path[:length]))
+        for one, length in zip(rounds, chains, strict=True)
+    ]
+    first, later = rounds[:1], rounds[1:]
+    return Work(
+        rows=dict(sorted(Counter(one.rows for one in later).items())),
+        first_tokens=sum(len(one.emitted) for one in first),
+        first_seconds=sum(one.seconds for one in first),
+        later_passes=sum(one.draft_passes for one in later),
+        chain_proposed=sum(chains),
+        chain_accepted=sum(along),
     )
 
 
@@ -120,17 +262,19 @@ def conditions_of(
     *,
     lengths: Sequence[int | str],
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
+    with_drafter: bool = False,
 ) -> list[Condition]:
     """All conditions that can be measured: plain decoding and its control, the others by length.
 
     pair: the tokenizers of target and draft, None without a draft model. If both are the same,
     `none` is the only translation; else the others are measured. A dictionary is measured if there
-    is one.
+    is one. with_drafter: whether there is a recurrent drafter, which is measured alone, too.
     """
     translations: Sequence[str] = ()
     if pair is not None:
         same = pair[0].fingerprint == pair[1].fingerprint
         translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
-    names = (*translations, *dictionary, "copy", "prompt-lookup", "hybrid")
+    drafter = ("drafter",) if with_drafter else ()
+    names = (*translations, *drafter, *dictionary, "copy", "prompt-lookup", "hybrid")
     return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

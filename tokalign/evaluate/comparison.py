@@ -91,7 +91,7 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
     found = list(measurements)
     plain = {m.block: m for m in found if m.condition.name == PLAIN}
     found = [m for m in found if m.block in plain]
-    conditions = sorted({m.condition for m in found}, key=_order)
+    conditions = sorted({m.condition for m in found}, key=order_of)
     sets = dict.fromkeys(m.block.prompt_set for m in found)
 
     def rows(of: str | None) -> list[Row]:
@@ -104,16 +104,17 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
 
 _ORDER = (
-    PLAIN, CONTROL, "none", "naive", "context", "intersection", "exact",
+    PLAIN, CONTROL, "none", "raw", "naive", "context", "intersection", "exact",
     "dictionary", "copy", "prompt-lookup", "recycling", "sam", "unispec", "hybrid-fixed", "hybrid",
 )  # fmt: skip
 
 
-def _order(condition: Condition) -> tuple[int, str, int]:
-    """Sort key: published baselines first; k as a number, `auto` last."""
+def order_of(condition: Condition) -> tuple[int, str, str, bool, int]:
+    """Sort key: published baselines first; chains before trees; k as a number, `auto` last."""
     kind = condition.name.partition(":")[0]
     place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
-    return place, condition.name, condition.k if isinstance(condition.k, int) else 1 << 30
+    length = condition.k if isinstance(condition.k, int) else 1 << 30
+    return place, condition.name, condition.draft, not condition.chain, length
 
 
 def _row(

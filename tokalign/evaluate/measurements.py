@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ PLAIN, CONTROL = "plain", "plain again"
 """Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
 
 _MIB = 1 << 20
+_REMEDY = "give another file with --results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,15 @@ class Condition:
     """One way to decode.
 
     name: `PLAIN`, `CONTROL`, a translation of the draft model, or another method. k: ids or passes
-    drafted in a round, or "auto"; None for plain decoding and its control.
+    drafted in a round, or "auto"; None for plain decoding and its control. draft: which of several
+    draft models, by its name; empty for the only one, and without one. chain: the draft model
+    proposes no tree, even where its translation could.
     """
 
     name: str
     k: int | str | None = None
+    draft: str = ""
+    chain: bool = False
 
     @property
     def drafts(self) -> bool:
@@ -41,7 +46,13 @@ class Condition:
         return self.k is not None
 
     def __str__(self) -> str:
-        return self.name if self.k is None else f"{self.name}, k = {self.k}"
+        return self.label if self.k is None else f"{self.label}, k = {self.k}"
+
+    @property
+    def label(self) -> str:
+        """The condition without its draft length."""
+        name = f"{self.name}, a chain" if self.chain else self.name
+        return f"{name} · {self.draft}" if self.draft else name
 
 
 BASELINES = (Condition(PLAIN), Condition(CONTROL))
@@ -53,13 +64,48 @@ class Block:
     """What conditions are compared on: one prompt in one repeat.
 
     number, repeat: counted from 1. digest: of the prompt's text, so that another prompt at the same
-    place is another block.
+    place is another block. temperature: None for that of the whole run.
     """
 
     prompt_set: str
     number: int
     digest: str
     repeat: int = 1
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the models computed in one generation.
+
+    rows: how many of the rounds after the first, which reads the prompt, had so many rows.
+    first_tokens, first_seconds: of the first round. later_passes: of the draft model, after it.
+    chain_proposed, chain_accepted: ids of the first chain of each proposal, and those of them that
+    were accepted; without trees these are `proposed` and `accepted` of the measurement.
+    """
+
+    rows: Mapping[int, int] = field(default_factory=dict)
+    first_tokens: int = 0
+    first_seconds: float = 0.0
+    later_passes: int = 0
+    chain_proposed: int = 0
+    chain_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the machine was like during one generation; None or empty where it cannot be told.
+
+    load: processes that wanted to run, averaged over the last minute. thermal: the pressure that
+    the system reports, such as "nominal". power: "AC" or "battery". joules: of the whole chip.
+    peak_gb: the most memory that mlx held, in 10⁹ bytes.
+    """
+
+    load: float | None = None
+    thermal: str = ""
+    power: str = ""
+    joules: float | None = None
+    peak_gb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +114,7 @@ class Measurement:
 
     tokens_per_second: after the first round, which reads the prompt; 0 if there was no other.
     host_ms: median time of a round outside model passes. sources: accepted tokens by source.
+    work, surroundings: empty in files that were written before they were kept.
     """
 
     block: Block
@@ -82,23 +129,30 @@ class Measurement:
     host_ms: float
     finish_reason: str
     sources: Mapping[str, int]
+    work: Work = field(default_factory=Work)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields; times are rounded to what can be measured."""
-        return asdict(self) | {
-            "tokens_per_second": round(self.tokens_per_second, 3),
-            "host_ms": round(self.host_ms, 4),
-        }
+        saved = asdict(self)
+        saved["tokens_per_second"] = round(self.tokens_per_second, 3)
+        saved["host_ms"] = round(self.host_ms, 4)
+        saved["work"]["first_seconds"] = round(self.work.first_seconds, 6)
+        return saved
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Self:
         """Read what `to_json` wrote. Raises: KeyError or TypeError for anything else."""
+        work = dict(saved.get("work", {}))
+        rows = {int(m): count for m, count in work.pop("rows", {}).items()}
         return cls(
             **saved
             | {
                 "block": Block(**saved["block"]),
                 "condition": Condition(**saved["condition"]),
                 "token_ids": tuple(saved["token_ids"]),
+                "work": Work(rows=rows, **work),
+                "surroundings": Surroundings(**saved.get("surroundings", {})),
             }
         )
 
@@ -108,11 +162,12 @@ class MeasurementFile:
     """Measurements kept in a file, appended as they come.
 
     about: weights, settings and machine. Measurements may be compared where these are equal, and a
-    file with other ones is refused.
+    file with other ones is refused. remedy: what to do then.
     """
 
     path: Path
     about: Mapping[str, Any]
+    remedy: str = _REMEDY
 
     def open(self) -> list[Measurement]:
         """Return the measurements in the file, or create it.
@@ -125,7 +180,7 @@ class MeasurementFile:
             self._append(header)
             return []
         whole = self.path.read_bytes().rpartition(b"\n")[0]
-        found, measurements = read_measurements(self.path, whole)
+        found, measurements = read_measurements(self.path, whole, remedy=self.remedy)
         self._require_same(found)
         with self.path.open("r+b") as file:
             file.truncate(len(whole) + 1)
@@ -151,12 +206,12 @@ class MeasurementFile:
             if wanted.get(name) != found.get(name):
                 raise IncompatibleError(
                     f"{self.path} holds measurements with {name} {found.get(name)}, not "
-                    f"{wanted.get(name)}; give another file with --results"
+                    f"{wanted.get(name)}; {self.remedy}"
                 )
 
 
 def read_measurements(
-    path: Path, content: bytes | None = None
+    path: Path, content: bytes | None = None, *, remedy: str = _REMEDY
 ) -> tuple[Mapping[str, Any], list[Measurement]]:
     """Read what a file is about, and its measurements. Raises: UsageError for any other file."""
     lines = (path.read_bytes() if content is None else content).splitlines()
@@ -168,7 +223,7 @@ def read_measurements(
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} holds no measurements of version {VERSION} ({type(error).__name__}: {error}); "
-            "give another file with --results"
+            f"{remedy}"
         ) from error
 
 

@@ -100,7 +100,7 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
     order = sorted(trace.drafters, key=lambda name: _is_model(trace, name))
     for text in trace.texts:
         drafters = [RecordedDrafter(name, text, costs, clock, length) for name in order]
-        _run(text, FirstOf(drafters), TimedReplay(text.length, costs, clock))
+        _run(text, FirstOf(drafters), _replay(text, costs, clock))
     return clock.now
 
 
@@ -113,13 +113,18 @@ def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> floa
         free = [drafters[name] for name in trace.drafters if name not in models]
         controller = DraftLengthController(
             knowledge,
-            TimedReplay(text.length, costs, clock),
+            _replay(text, costs, clock),
             free=FirstOf(free) if free else None,
             model=drafters[models[0]] if models else None,
             clock=clock,
         )
         _run(text, controller, controller)
     return clock.now
+
+
+def _replay(text: TracedText, costs: Costs, clock: SimulatedClock) -> TimedVerifier:
+    """A target that goes on as the text did, and takes the time that the costs say."""
+    return TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
 
 
 def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
@@ -183,17 +188,17 @@ class RecordedDrafter:
         return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
 
 
-class TimedReplay:
-    """A target that goes on as the text did, and takes the time that the costs say."""
+class TimedVerifier:
+    """A verifier whose passes take the time that the costs say."""
 
-    def __init__(self, length: int, costs: Costs, clock: SimulatedClock) -> None:
-        self._replay = ReplayVerifier(ids_of(length))
+    def __init__(self, verifier: Verifier, costs: Costs, clock: SimulatedClock) -> None:
+        self._verifier = verifier
         self._costs, self._clock = costs, clock
         self._runs_ahead = False
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         """See `interfaces.Verifier`."""
-        verdict = self._replay.verify(context, proposal)
+        verdict = self._verifier.verify(context, proposal)
         costs, uses_pass = self._costs, self._runs_ahead and not proposal.tree
         if self._runs_ahead and not uses_pass:
             self._clock.now += costs.verify(1)  # for the pass that has begun for nothing

@@ -53,6 +53,9 @@ _CONFIG: Spec = {
     "point": {"filled": True, "opacity": 1, "size": 45},
     "rule": {"color": "var(--quiet)"},
 }
+_PADDING: Spec = {"left": 24, "top": 12, "right": 12, "bottom": 12}
+"""Wide on the left, where names stand: the font of a reader may be wider than the one here."""
+
 _ONCE: Spec = {"values": [{}]}
 """Data of a layer that is drawn once, whatever the chart shows."""
 
@@ -164,6 +167,45 @@ def bars(
     return join([key(names), _draw(title, layers, rows, height={"step": 17})])
 
 
+def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) -> Html:
+    """Lying bars that begin at 1, each where the one before it ended, and a last one of the total.
+
+    steps: what each adds, by name.
+    """
+    rows: list[Spec] = [{"name": "plain decoding", "from": 0.0, "to": 1.0, "what": "whole"}]
+    for name, added in steps.items():
+        end = rows[-1]["to"]
+        what = "more" if added > 0 else "less"
+        rows.append({"name": name, "from": end, "to": end + added, "what": what})
+    rows.append({"name": total, "from": 0.0, "to": rows[-1]["to"], "what": "whole"})
+    for row in rows:
+        sign = "" if row["what"] == "whole" else "+"
+        said = format(row["to"] - row["from"], sign + x.form)
+        row |= {"said": said, "end": max(row["from"], row["to"])}
+    across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
+    across["axis"] |= {"grid": True, "tickCount": 3}
+    axis = {"title": None, "ticks": False, "domain": False, "grid": False}
+    names = {"field": "name", "type": "nominal", "sort": None, "axis": axis}
+    colours = {
+        "field": "what",
+        "scale": {"domain": ["whole", "less", "more"], "range": [COLOURS[7], *COLOURS[2:0:-1]]},
+        "legend": None,
+    }
+    place = {"x": across, "x2": {"field": "to"}, "y": names}
+    layers = [
+        {"mark": {"type": "bar", "height": 14}, "encoding": place | {"color": colours}},
+        {
+            "mark": {"type": "text", "align": "left", "dx": 5},
+            "encoding": {
+                "x": across | {"field": "end"},
+                "y": names,
+                "text": {"field": "said", "type": "nominal"},
+            },
+        },
+    ]
+    return _draw(title, layers, rows, width=200, height={"step": 22})
+
+
 def scatter(
     series: Sequence[Series], *, x: Axis, y: Axis, title: str, level: Level | None = None
 ) -> Html:
@@ -260,7 +302,7 @@ def _draw(title: str, layers: list[Spec], rows: Sequence[Spec] = (), **size: Any
     from vl_convert import vegalite_to_svg
 
     whole = {"data": {"values": list(rows)}, "layer": layers, "config": _CONFIG}
-    spec = _printable(whole | {"width": 440, "height": 250, "padding": 12} | size)
+    spec = _printable(whole | {"width": 440, "height": 250, "padding": _PADDING} | size)
     svg = Html(vegalite_to_svg(spec, allowed_base_urls=[]))
     return tag("div", svg, class_="plot", role="img", aria_label=title)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -35,12 +35,12 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.tokens_per_second:.1f}" if timed else "–",
         f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if compared else "–",
         row.against_plain or "–",
-        _break_even(row.break_even),
+        break_even_text(row.break_even),
         str(row.ids_that_differ),
     )
 
 
-def _break_even(fit: BreakEven | None) -> str:
+def break_even_text(fit: BreakEven | None) -> str:
     """Show a dash where more acceptance did not mean more speed; above 1 drafting never pays."""
     if fit is None or fit.slope <= 0 or not isfinite(fit.acceptance):
         return "–"
@@ -72,8 +72,15 @@ def markdown(comparison: Comparison, about: Mapping[str, Any]) -> str:
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:
-    rule = ["---"] * TEXT_COLUMNS + ["--:"] * (len(HEAD) - TEXT_COLUMNS)
-    return "".join(f"| {' | '.join(row)} |\n" for row in [HEAD, rule, *map(cells, rows)])
+    return "".join(line + "\n" for line in markdown_rows(HEAD, map(cells, rows)))
+
+
+def markdown_rows(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = TEXT_COLUMNS
+) -> list[str]:
+    """The lines of a Markdown table; the first `text_columns` are text, the others numbers."""
+    rule = ["---"] * text_columns + ["--:"] * (len(head) - text_columns)
+    return [f"| {' | '.join(row)} |" for row in [head, rule, *rows]]
 
 
 def comma_separated(comparison: Comparison) -> str:

@@ -40,7 +40,8 @@ class Conversation:
         self.decoder = decoder
         self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
-        self._copy, self._logits = ContextCopy(), LogitStore()
+        self._copy, known = ContextCopy(), decoder.drafting.logits
+        self._logits = LogitStore() if known is None else known
 
     @property
     def held(self) -> Sequence[TargetId]:
@@ -49,9 +50,9 @@ class Conversation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the caches take."""
+        """Bytes that the caches and the logit store take."""
         layers = [*self.target.layers, *([] if self.draft is None else self.draft.layers)]
-        return sum(layer.nbytes for layer in layers)
+        return self._logits.nbytes + sum(int(layer.nbytes) for layer in layers)
 
     def generate(
         self,

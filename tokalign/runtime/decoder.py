@@ -24,6 +24,7 @@ from tokalign.runtime.chat import (
 )
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import (
@@ -38,7 +39,9 @@ from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.prompt_cache import PromptCache
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
@@ -48,7 +51,7 @@ from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.intersection import TokenIntersection
 from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
-from tokalign.runtime.translation.shared_ids import SameTokenizer
+from tokalign.runtime.translation.shared_ids import RawIds, SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -140,10 +143,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Models and options of a run. Requests share no drafter, so no state passes between them."""
+    """Models and options of a run. Requests share no drafter, so no state passes between them.
+
+    drafter: a recurrent one that was trained on the target; there is no draft model then.
+    """
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
+    drafter: RecurrentDrafter | None = None
     drafting: Drafting
     sampler: Sampler
     cache: CacheOptions = field(default_factory=CacheOptions)
@@ -208,11 +215,14 @@ class Decoder:
         return Prompt(target=[*(after or ()), *encode_rest(tokenizer, text)])
 
     def continuing(self, cache: PromptCache) -> Decoder:
-        """This decoder with the cache options that a prompt cache was written with.
+        """This decoder with the options of a prompt cache, and its logit store to draft from.
 
-        Raises: UsageError if other ones are asked for.
+        Raises: UsageError if other options of caches are asked for.
         """
-        return replace(self, cache=cache.fitting(self.cache))
+        drafting = self.drafting
+        if cache.logits is not None:
+            drafting = replace(drafting, logits=cache.logits)
+        return replace(self, cache=cache.fitting(self.cache), drafting=drafting)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
@@ -220,10 +230,16 @@ class Decoder:
         """A session of the target.
 
         layers: a cache to go on with. rewinds: whether even plain decoding has to rewind it.
-        Raises: CacheError if the cache cannot be rewound as needed.
+        Raises: CacheError if the cache cannot be rewound as needed; IncompatibleError for a drafter
+        with a model whose hidden states cannot be had.
         """
-        rewinds = rewinds or self.drafting.method != "plain"
-        return TargetModelSession(self.target.model, self.cache, cache=layers, rewinds=rewinds)
+        return TargetModelSession(
+            self.target.model,
+            self.cache,
+            cache=layers,
+            rewinds=rewinds or self.drafting.method != "plain",
+            keeps_states=self.drafter is not None and self.drafting.uses_drafter,
+        )
 
     def open_draft(self, layers: list[Any] | None = None) -> DraftModelSession | None:
         """A session of the draft model; None if none is used. Arguments, errors: `open_target`."""
@@ -264,6 +280,7 @@ class Decoder:
             context_length=context_length,
             drafted_length=target.rewindable,
             quantized_from=target.quantized_from,
+            read_again=target.read_again,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)
@@ -279,7 +296,8 @@ class Decoder:
         drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
         verifier = TargetVerifier(target, self.sampler, drafting.row_store)
         branches = verifier.can_branch
-        neural = self.translated(prompt, draft, trees=branches)
+        neural: BeamDrafter | NeuralDrafter | None = self._recurrent(target, branches=branches)
+        neural = neural or self.translated(prompt, draft, trees=branches)
         if knowledge is None or drafting.method == "plain":
             return make_drafter(drafting, neural, branches=branches), verifier
         if drafting.is_recycling:
@@ -287,6 +305,21 @@ class Decoder:
             return make_drafter(drafting, neural, branches=branches), verifier
         controller = make_controlled(drafting, knowledge, verifier, neural, branches=branches)
         return controller, controller
+
+    def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:
+        """The recurrent drafter as a drafter for one request; None if it is not used."""
+        drafting = self.drafting
+        if self.drafter is None or not drafting.uses_drafter:
+            return None
+        return BeamDrafter(
+            DrafterSession(self.drafter, target),
+            sampler=self.sampler.draft_sampler,
+            length=drafting.num_draft_tokens or DEFAULT_SHAPE.length,
+            beam=drafting.beam,
+            rows=drafting.draft_rows,
+            costs=drafting.costs,
+            branches=branches,
+        )
 
     def translated(
         self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
@@ -371,6 +404,8 @@ def make_translation(
     kind, _, window = name.partition(":")
     if kind == "none":
         return SameTokenizer(pair, sampler)
+    if kind == "raw":
+        return RawIds(pair)
     if kind == "naive":
         return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.adjacency import Adjacency
+from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
 from tokalign.runtime.draft.fixed_order import FirstOf
@@ -30,10 +31,12 @@ from tokalign.runtime.draft.recycling import (
 )
 from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
+from tokalign.runtime.draft_length.decision import MAX_IDS
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.methods import (
     DEFAULT_ALTERNATIVES,
+    DRAFTER_METHODS,
     HYBRID_ORDER,
     MODEL_METHODS,
     RECYCLING_METHODS,
@@ -47,7 +50,10 @@ if TYPE_CHECKING:
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
 """Assumed until costs are measured: 5 % of a pass for each further row, 10 % for a draft pass."""
 
-_MOST_PROPOSED = 16
+ASSUMED_DRAFTER_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.025)
+"""The same with a recurrent drafter, whose step reads its own weights and the target's head."""
+
+_MOST_PROPOSED = MAX_IDS
 """Proposal cap for drafters that weigh the cost of a row."""
 
 
@@ -73,6 +79,8 @@ class Drafting:
         for a request alone.
     draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
         costs decide.
+    beam: the shape of a recurrent drafter's beam, which is then proposed whole; None to have every
+        round choose the rows and the number of steps.
     outputs: other texts to copy from, such as earlier outputs of the same session.
     knowledge: what the draft length controller chooses every draft length by; None leaves the
         length to the drafters.
@@ -92,6 +100,7 @@ class Drafting:
     adjacency: Adjacency | None = None
     logits: LogitStore | None = None
     draft_rows: int | None = None
+    beam: BeamShape | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
@@ -106,6 +115,11 @@ class Drafting:
     def uses_model(self) -> bool:
         """Whether the method drafts with a model if there is one."""
         return self.method in MODEL_METHODS
+
+    @property
+    def uses_drafter(self) -> bool:
+        """Whether the method drafts with a recurrent drafter if there is one."""
+        return self.method in DRAFTER_METHODS
 
     @property
     def is_recycling(self) -> bool:
@@ -160,7 +174,7 @@ def make_controlled(
     With `hybrid-fixed` it chooses the length of the free sources' proposals, and decides in every
     round whether the model drafts, whatever the order says.
     """
-    if drafting.method == "draft":
+    if drafting.method in ("draft", "drafter"):
         return DraftLengthController(knowledge, verifier, model=neural)
     if drafting.method == "hybrid":
         costs = knowledge.costs.for_ranking
@@ -220,7 +234,7 @@ def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Draft
     """A drafter with one source; None if it lacks what it needs."""
     most = drafting.num_draft_tokens
     match name:
-        case "draft":
+        case "draft" | "drafter":
             return neural
         case "copy":
             most = most or _MOST_PROPOSED

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.runtime.draft.beams import Beams, BeamShape
+from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -248,6 +249,46 @@ class DraftSession(Session[DraftId], Protocol):
         ...
 
 
+class BeamSession(Protocol):
+    """A recurrent drafter beside the target's session, from whose latest pass it goes on.
+
+    It answers nothing (None) after ids whose last one no recent pass of the target has chosen, as
+    before the first pass of a generation.
+    """
+
+    @property
+    def passes(self) -> int:
+        """Steps of the drafter so far."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in them so far, each search counted from its start until it is read."""
+        ...
+
+    def search(
+        self,
+        ids: Sequence[TargetId],
+        shape: BeamShape,
+        *,
+        count: int,
+        sampler: DraftSampler | None = None,
+    ) -> Pending[Beams | None]:
+        """Search for what follows `ids`, with one step for each id of a beam.
+
+        count: ids listed after every beam, at least as many as there are beams.
+        sampler: foretells the choices of a target that samples (`DraftSampler.expect`); without
+        one, probabilities are the drafter's own.
+        """
+        ...
+
+    def draw(
+        self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
+    ) -> Pending[DrawnDraft | None]:
+        """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
+        ...
+
+
 # -- choosing --------------------------------------------------------------------------------------
 
 
@@ -275,15 +316,15 @@ class Sampler(Protocol):
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        distributions: Sequence[Array | None] = (),
+        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
-        be left out unless `needs_history`; its ids from `position` on are a proposal, and
-        `distributions` are as in `Proposal`. depths: of rows that are no chain, where nothing is
-        drawn and no history needed; row i then chooses the id at index `position + depths[i]`.
+        be left out unless `needs_history`. drawn: what was drawn to follow these rows. depths: of
+        rows that are no chain, where no history is needed; row i then chooses the id at index
+        `position + depths[i]`.
         """
         ...
 
@@ -317,6 +358,14 @@ class DraftSampler(Protocol):
         """As `expect`, among a few ids whose log-probabilities the host knows.
 
         logprobs, noise: as for `draw_among`. Ids that a filter rules out are missing.
+        """
+        ...
+
+    def draw_several(self, logits: Array, *, positions: Sequence[int]) -> tuple[Array, Array]:
+        """Scores f[rows, vocabulary] and the distributions f[rows, vocabulary] drawn from; lazy.
+
+        The ids with the largest scores of a row, the largest first, are drawn without replacement.
+        Those of an impossible id are -inf. Only where not `shares_noise`, without processors.
         """
         ...
 

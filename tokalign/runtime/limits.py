@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tokalign.runtime.context import Context
@@ -11,6 +12,15 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 UNBOUNDED = 1 << 30
 """A number of ids that no context holds."""
+
+MOST_READ_AGAIN = 8
+"""A round that reads more ids again proposes nothing. It emits one id, so that no more passes are
+needed than if these ids were read in a pass of their own. With 4 and 12 decoding took longer, if a
+row costs 5 to 24 % of a pass (`benchmarks/models.py --rows`)."""
+
+
+def _none(_: Sequence[TargetId]) -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +32,9 @@ class Limits:
     drafted_length: nothing is proposed beyond so many ids of the context.
     quantized_from: the position from which rows see a quantized cache. No pass begins before it and
     ends after it, because one token at a time none would.
+    read_again: how many ids that the target has read already its next pass reads once more, given
+    the context (recurrent states cannot be rewound to every position). If they are many, nothing
+    is proposed: then nothing is rejected either, and the round after begins with none.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
@@ -32,6 +45,7 @@ class Limits:
     stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
     drafted_length: int = UNBOUNDED
     quantized_from: int = -1
+    read_again: Callable[[Sequence[TargetId]], int] = _none
     drafts_last_id: bool = False
     text: TextStream | None = None
 
@@ -49,6 +63,8 @@ class Limits:
         most = min(most, self.drafted_length - len(context.ids))
         if len(context.ids) <= self.quantized_from:
             most = min(most, self.quantized_from - len(context.ids))
+        if most > 0 and self.read_again(context.ids) > MOST_READ_AGAIN:
+            return 0
         return max(0, most)
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:

@@ -29,6 +29,7 @@ METHODS = (
     "copy",
     "prompt-lookup",
     "draft",
+    "drafter",
     "hybrid",
     "hybrid-fixed",
     *RECYCLING_METHODS,
@@ -36,13 +37,16 @@ METHODS = (
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
 """Methods that draft with a model. The hybrids also work without one."""
 
+DRAFTER_METHODS = ("drafter", "hybrid")
+"""Methods that draft with a recurrent drafter. The hybrid also works without one."""
+
 LOOKUP_METHODS = ("dictionary", "copy", "prompt-lookup", "hybrid", "hybrid-fixed")
 """Methods that work without a draft model, so that they can be emulated on a text."""
 
 TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
 """Methods that use a dictionary. The hybrids also work without one."""
 
-TRANSLATIONS = ("none", "naive", "context:P", "intersection", "exact")
+TRANSLATIONS = ("none", "raw", "naive", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
 """How many ids a draft model proposes in a round, as in mlx-lm's speculative_generate_step."""
@@ -57,8 +61,10 @@ HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
 """Default order of `hybrid-fixed`: free sources before the model, as in DictSpec's hybrid."""
 
 
-def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
-    """The method that `asked` stands for, if there is a draft model or a dictionary or not.
+def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
+    """The method that `asked` stands for, by what there is.
+
+    draft, dictionary, drafter: whether there is a draft model, a dictionary, a recurrent drafter.
 
     `auto` stands for the hybrid of all sources that there are, ranked by expected gain.
     Raises: UsageError or MissingAssetError for a method that is unknown or lacks what it needs.
@@ -69,6 +75,11 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool) -> str:
         return "hybrid"
     if asked == "draft" and not draft:
         raise UsageError("--method draft needs a draft model; give --draft NAME")
+    if asked == "drafter" and not drafter:
+        raise MissingAssetError(
+            "--method drafter needs a recurrent drafter of this target, and none is named or found "
+            "beside it; give --drafter FOLDER, or train one with: tokalign train-drafter"
+        )
     if asked == "dictionary" and not dictionary:
         raise MissingAssetError(
             "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "

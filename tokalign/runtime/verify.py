@@ -87,7 +87,7 @@ class TargetVerifier:
             ids = [*context.ids, *tree.ids]
             logits = self._session.logits(ids, last=len(tree) + 1)
             rows, logprobs = self._sampler.choose(
-                logits, position=len(context.ids), ids=ids, distributions=proposal.distributions
+                logits, position=len(context.ids), ids=ids, drawn=proposal.drawn
             )
             chosen = [rows]
         likely = self._likely(logits, logprobs)
@@ -108,28 +108,21 @@ class TargetVerifier:
     def _choose_in_tree(
         self, context: Context, proposal: Proposal, logits: Array
     ) -> tuple[list[Array], Sequence[Array]]:
-        tree, size = proposal.tree, proposal.tree.chain_length
-        drawn = any(q is not None for q in proposal.distributions)
-        if not self._sampler.needs_history and not drawn:
+        tree, drawn, position = proposal.tree, proposal.drawn, len(context.ids)
+        if not self._sampler.needs_history:
             chosen, logprobs = self._sampler.choose(
-                logits, position=len(context.ids), depths=[0, *tree.depths]
+                logits, position=position, depths=[0, *tree.depths], drawn=drawn
             )
             return [chosen], logprobs
-        # The draft distributions belong to the first chain; other ids are only compared.
-        choices = [
-            self._sampler.choose(
-                logits[: size + 1],
-                position=len(context.ids),
-                ids=[*context.ids, *tree.ids[:size]],
-                distributions=proposal.distributions[:size],
-            )
-        ]
-        for row in range(size + 1, len(tree) + 1):
-            path = [tree.ids[i] for i in tree.path_to(row - 1)]
-            history = [*context.ids, *path] if self._sampler.needs_history else []
+        choices = []
+        for row in range(1 + len(tree)):
+            history = [*context.ids, *[tree.ids[i] for i in tree.path_to(row - 1)]]
             choices.append(
                 self._sampler.choose(
-                    logits[row : row + 1], position=len(context.ids) + len(path), ids=history
+                    logits[row : row + 1],
+                    position=len(history),
+                    ids=history,
+                    drawn=None if drawn is None else drawn.row(row),
                 )
             )
         arrays = [rows for rows, _ in choices]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from secrets import randbits
 from typing import Any
@@ -14,7 +13,9 @@ from tokalign.runtime.chat import encode_chat
 from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.mlx.cache import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.session_store import OutputStore
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair
 from tokalign.serve.job import Job
@@ -61,13 +62,19 @@ def decoder_of(
     settings: Settings,
     *,
     drafts: bool,
-    outputs: Sequence[SuffixAutomaton],
+    earlier: OutputStore | None,
 ) -> Decoder:
     """The server's decoder with the options of one request.
 
-    drafts: whether anything may be drafted. outputs: earlier answers to draft from.
+    drafts: whether anything may be drafted. earlier: what earlier answers to the same API key left
+    to draft from, if they may be used.
     """
     drafting, args = decoder.drafting, job.args
+    outputs: list[SuffixAutomaton] = []
+    if earlier is not None:
+        outputs.append(earlier.text)
+        width = vocabulary_size(decoder.target.model)
+        drafting = replace(drafting, logits=earlier.logits(width))
     if not drafts:
         drafting = replace(drafting, method="plain", knowledge=None)
     elif args.num_draft_tokens != settings.num_draft_tokens:
@@ -78,7 +85,7 @@ def decoder_of(
             ids = tokenizer.encode(job.asked.prediction)
         else:
             ids = tokenizer.bpe.encode(job.asked.prediction.encode())
-        outputs = [*outputs, expected_text(prompt, ids)]
+        outputs.append(expected_text(prompt, ids))
     return replace(decoder, drafting=replace(drafting, outputs=tuple(outputs)), sampler=job.sampler)
 
 

@@ -382,11 +382,11 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
 
     def _speculation(self, job: Job) -> Speculation:
         models = self.model_provider
-        outputs = []
+        earlier = None
         if self.settings.reuse_outputs:
-            outputs.append(self._contexts.outputs(models.model_key, job.asked.api_key).text)
+            earlier = self._contexts.outputs(models.model_key, job.asked.api_key)
         decoder = decoder_of(
-            models.decoder, job, self.settings, drafts=self._can_speculate(job), outputs=outputs
+            models.decoder, job, self.settings, drafts=self._can_speculate(job), earlier=earlier
         )
         prompt = prompt_of(decoder, job, self.settings)
         ids = draft_ids(decoder, prompt)

@@ -2,15 +2,15 @@
 
 A fine-tune under any name finds the tables of its tokenizer. Folders are searched in this order:
 the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
-folder, where `tokalign build` writes; and the tables that come with tokalign. After each of the
-two in the middle come the tables that `tokalign pull` put there. A folder is searched together with
-the folders in it.
+folder, where `tokalign build` writes; the user's own documents, as `tokalign learn` has them; and
+the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder come the
+tables that `tokalign pull` put there. A folder is searched together with the folders in it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +38,14 @@ def pulled_folder() -> Path:
     What the user has built thus comes before what others have made.
     """
     return table_folder() / _PULLED
+
+
+def learned_folder() -> Path:
+    """Where `tokalign learn` keeps what it made of the user's documents: the user's data folder.
+
+    $TOKALIGN_TABLES does not move it, because that folder may be shared with others.
+    """
+    return _user_data() / "learned"
 
 
 def table_files(folder: Path, kind: str) -> list[Path]:
@@ -73,13 +81,38 @@ def find_tables(
             yield path, bundle
 
 
+def drafter_folders(beside: Path | None) -> Iterator[Path]:
+    """Folders that hold recurrent drafters by their names, in the order of the folders.
+
+    beside: the model's own folder.
+    """
+    for folder in _folders(beside):
+        yield from drafters_in(folder)
+
+
+def drafters_in(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, and in the folders in it, called `drafter` or NAME.drafter."""
+    for pattern in ("drafter", "*.drafter", "*/drafter", "*/*.drafter"):
+        with suppress(OSError):  # no folder, such as a name that is too long
+            yield from sorted(found for found in folder.glob(pattern) if found.is_dir())
+
+
+DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
+"""The files of drafters in a repository."""
+
+
 def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
     """Table files by their names, folder by folder."""
+    for folder in _folders(beside):
+        yield from table_files(folder, kind)
+
+
+def _folders(beside: Path | None) -> Iterable[Path]:
+    """The folders that are searched, in their order."""
     own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
     theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
-    folders = [*([] if beside is None else [beside]), *theirs, shipped(TABLES)]
-    for folder in dict.fromkeys(folders):
-        yield from table_files(folder, kind)
+    before = [] if beside is None else [beside]
+    return dict.fromkeys([*before, *theirs, learned_folder(), shipped(TABLES)])
 
 
 _PULLED = "pulled"
@@ -92,4 +125,8 @@ def _named_folder() -> Path | None:
 
 
 def _user_folder() -> Path:
-    return user_data_path("tokalign", appauthor=False) / "tables"
+    return _user_data() / "tables"
+
+
+def _user_data() -> Path:
+    return user_data_path("tokalign", appauthor=False)

@@ -84,20 +84,22 @@ class TokenTree:
             tuple([self.probabilities[i] for i in kept]) if self.probabilities else (),
         )
 
-    def likeliest(self, count: int, *, least: float, depth: int) -> Self:
-        """The `count` ids that are likeliest to be reached.
+    def likeliest(self, count: int, *, least: float, depth: int, chain: int = 0) -> Self:
+        """The first `chain` ids of the leading chain, and those likeliest to be reached.
 
-        least, depth: less likely ones and deeper ones are left out in any case. The tree has
-        probabilities. An id is never likelier than its parent, so this is a tree too.
+        count: of ids at most. least, depth: other ids that are less likely, and all deeper ones,
+        are left out in any case. The tree has probabilities. An id is never likelier than its
+        parent, so this is a tree too.
         """
         reached: list[float] = []
         depths: list[int] = []
         for probability, parent in zip(self.probabilities, self.parents, strict=True):
             reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        order = sorted(range(len(reached)), key=lambda i: (-reached[i], i))
-        kept = [i for i in order if depths[i] <= depth and reached[i] >= least]
-        return self.select(sorted(kept[:count]))
+        leading = min(chain, count, depth, self.chain_length)
+        order = sorted(range(leading, len(reached)), key=lambda i: (-reached[i], i))
+        others = [i for i in order if depths[i] <= depth and reached[i] >= least]
+        return self.select([*range(leading), *sorted(others[: count - leading])])
 
     def with_probabilities(self, probabilities: Sequence[float]) -> Self:
         """The same ids with these probabilities."""
@@ -106,22 +108,6 @@ class TokenTree:
     def guessed_by(self, source: str) -> Self:
         """The same ids, all of them guessed by `source`."""
         return replace(self, sources=(source,) * len(self.ids))
-
-    def with_roots_of(self, other: TokenTree) -> TokenTree:
-        """This tree and, as further alternatives for its first id, the other roots of `other`.
-
-        Nothing is added to an empty tree, nor where either lacks probabilities.
-        """
-        if not self.probabilities or not other.probabilities:
-            return self
-        own = {self.ids[i] for i, parent in enumerate(self.parents) if parent == -1}
-        new = [i for i, p in enumerate(other.parents) if p == -1 and other.ids[i] not in own]
-        return TokenTree(
-            (*self.ids, *[other.ids[i] for i in new]),
-            (*self.parents, *[-1] * len(new)),
-            (*self.sources, *[other.sources[i] for i in new]),
-            (*self.probabilities, *[other.probabilities[i] for i in new]),
-        )
 
     @property
     def depths(self) -> list[int]:

@@ -76,7 +76,17 @@ def _indexed_weights(index: Path) -> list[str]:
 TOKENIZER = Wanted(("tokenizer.json", "tokenizer_config.json"), missing_from_tokenizer)
 
 MODEL = Wanted(
-    ("*.json", "model*.safetensors", "*.model", "*.tiktoken", "*.jinja", "*.txt", "*.py", "*.tok"),
+    (
+        "*.json",
+        "model*.safetensors",
+        "*drafter-*.safetensors",
+        "*.model",
+        "*.tiktoken",
+        "*.jinja",
+        "*.txt",
+        "*.py",
+        "*.tok",
+    ),
     missing_from_model,
 )
 
@@ -132,9 +142,14 @@ def _cached(repository: str, revision: str) -> Path | None:
 
 
 def download_files(
-    repositories: Sequence[str], revision: str, pattern: str, folder: Path, *, remedy: str
+    repositories: Sequence[str],
+    revision: str,
+    patterns: Sequence[str],
+    folder: Path,
+    *,
+    remedy: str,
 ) -> tuple[str, Path] | None:
-    """Download the files like `pattern` of the first repository that has some.
+    """Download the files like `patterns` of the first repository that has some.
 
     folder: an empty one outside the cache. remedy: the command that tries again.
     Returns: the repository and the folder in `folder` in which its files have their paths; None if
@@ -144,10 +159,10 @@ def download_files(
     failures = []
     for number, repository in enumerate(repositories):
         own = folder / str(number)
-        why = _download(repository, revision, (pattern,), remedy=remedy, folder=own)
+        why = _download(repository, revision, patterns, remedy=remedy, folder=own)
         if why is not None:
             failures.append(f"{repository} was not downloaded: {why}")
-        elif any(own.rglob(pattern)):
+        elif any(found for pattern in patterns for found in own.rglob(pattern)):
             return repository, own
     if failures:
         raise MissingAssetError(failures[0])

@@ -1,11 +1,13 @@
 """Training a recurrent drafter: a target and a corpus in, a drafter folder out.
 
-    options.py                     what a caller chooses
+options.py                     what a caller chooses
+labelled_corpus.py             target and corpus -> labels
     windows.py                     corpus -> windows of ids
-    future_ids.py, labels.py       windows -> hidden states and what follows, on disk
+    future_ids.py                  window -> hidden states, and the ids that follow
+    labels.py                      labels on disk
+training.py                    labels -> drafter folder
     batches.py, fit.py             labels -> steps of AdamW
-    held_out.py, checkpoint.py     how good it is by now; how a killed run goes on
-    estimate.py                    what all this will take, before it starts
-
-Read `pipeline.py` next, for the order of the steps.
+    held_out.py                    how many guesses would be accepted by now
+    checkpoint.py                  how a killed run goes on
+estimate.py                    what all this will take, before it starts
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +91,3 @@ class Batches:
         weights[: len(following)] = 0
         order = np.argsort(candidates)
         return candidates[order], weights[order]
-
-
-def as_arrays(batch: Batch) -> dict[str, Any]:
-    """The arrays of a batch by name."""
-    return {name: getattr(batch, name) for name in Batch.__dataclass_fields__}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing
@@ -40,7 +42,11 @@ class Course:
 def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:
     """Write the state of a run. Raises: UsageError or OutputError if it cannot be written."""
     arrays = dict(_flat(progress))
-    told = {"step": json.dumps(progress.step), "course": json.dumps(asdict(course))}
+    told = {
+        "step": json.dumps(progress.step),
+        "course": json.dumps(asdict(course)),
+        "sha256": _digest(progress),
+    }
     with appearing(path, parents=True) as temporary:
         # mlx adds its suffix to every name without it.
         written = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}.safetensors")
@@ -68,6 +74,7 @@ def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
         course = Course(**json.loads(told["course"]))
         mx.eval(progress.weights, progress.optimizer)
         sound = not arrays and _shapes(progress) == _shapes(fresh)
+        sound = sound and _digest(progress) == told["sha256"]
     except Exception as error:  # in a damaged file anything may fail inside mlx
         raise _damaged(path) from error
     if not sound:
@@ -82,6 +89,13 @@ def _flat(progress: Progress) -> list[tuple[str, Any]]:
 
 def _shapes(progress: Progress) -> list[tuple[Any, Any]]:
     return [(array.shape, array.dtype) for _, array in _flat(progress)]
+
+
+def _digest(progress: Progress) -> str:
+    digest = sha256()
+    for name, array in _flat(progress):
+        digest.update(name.encode() + np.array(array).tobytes())
+    return digest.hexdigest()
 
 
 def _damaged(path: Path) -> BundleError:

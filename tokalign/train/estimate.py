@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import BundleError
+from tokalign.train.options import OPENING, Labelling
 
 _FLOAT = 4
 _WEIGHT_COPIES = 8
@@ -84,15 +85,14 @@ def _bits_per_weight(config: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be done: positions to label, ids that follow each of them, ids in a window,
-    whether these are the target's own; epochs, positions of a batch, candidates (None for all ids);
-    parameters, exit width and blocks of the drafter.
+    """What is to be done: positions to label, ids in a window, what follows a position; epochs,
+    positions of a batch, candidates (None for all ids); parameters, exit width and blocks of the
+    drafter.
     """
 
     positions: int
-    future: int
     window: int
-    own_labels: bool
+    labelling: Labelling
     epochs: float
     batch: int
     candidates: int | None
@@ -130,16 +130,16 @@ class Estimate:
 
 def estimate(target: TargetShape, work: Work) -> Estimate:
     """Estimate a run."""
-    rows = work.positions * (work.future if work.own_labels else 1)
+    rows = work.positions * work.labelling.rows_per_position
     labelling = 2.0 * target.parameters * rows
     candidates = work.candidates or target.vocabulary_size
-    guesses = work.positions * work.epochs * (work.future - 1)
+    guesses = work.positions * work.epochs * (work.labelling.future - 1)
     # Forward and twice that backward; rows of the target's head are constant: once.
     per_guess = 6.0 * work.drafter_parameters + 4.0 * candidates * target.hidden_size
     return Estimate(
         labelling_memory=target.weight_bytes + _pass_memory(target, work),
         training_memory=target.weight_bytes + _step_memory(target, work, candidates),
-        disk=work.positions * (2 * target.hidden_size + 4 * work.future),
+        disk=work.positions * (2 * target.hidden_size + 4 * work.labelling.future),
         rows=rows,
         labelling_work=labelling,
         training_work=guesses * per_guess,
@@ -148,8 +148,9 @@ def estimate(target: TargetShape, work: Work) -> Estimate:
 
 def _pass_memory(target: TargetShape, work: Work) -> float:
     """Of the last pass over a window: the cache, logits, scores of a layer, and its activations."""
-    columns = work.window * (work.future if work.own_labels else 1)
-    cache = columns * target.layers * 2 * target.kv_width * _FLOAT
+    columns = work.window * work.labelling.rows_per_position
+    cached = columns if work.labelling.kind != "generated" else work.window // OPENING * columns
+    cache = cached * target.layers * 2 * target.kv_width * _FLOAT
     logits = 2 * work.window * target.vocabulary_size * _FLOAT
     scores = 2 * target.heads * work.window * columns * _FLOAT
     layer = work.window * (6 * target.hidden_size + 3 * target.intermediate_size) * _FLOAT
@@ -158,7 +159,7 @@ def _pass_memory(target: TargetShape, work: Work) -> float:
 
 def _step_memory(target: TargetShape, work: Work, candidates: int) -> float:
     """Of one step, or of measuring acceptance on a batch, whichever is more."""
-    rows = work.batch * (work.future - 1)
+    rows = work.batch * (work.labelling.future - 1)
     logits = _LOGIT_COPIES * rows * candidates * _FLOAT
     head = 2 * candidates * target.hidden_size * _FLOAT
     activations = rows * (4 + 3 * work.blocks) * work.exit_width * _FLOAT

@@ -107,8 +107,13 @@ def loss_of(drafter: RecurrentDrafter, batch: Batch) -> Array:
         recurrent, exit_ = drafter.advance(state, mx.array(batch.read[:, depth]))
         state = state._replace(recurrent=recurrent)
         exits.append(exit_)
-    logits = drafter.logits_among(mx.stack(exits, axis=1), mx.array(batch.candidates))
-    logits = logits.astype(mx.float32)
+    everything = len(batch.candidates) == drafter.config.vocabulary_size
+    rows = mx.stack(exits, axis=1)
+    logits = (
+        drafter.logits(rows)
+        if everything
+        else drafter.logits_among(rows, mx.array(batch.candidates))
+    ).astype(mx.float32)
     right = mx.take_along_axis(logits, mx.array(batch.correct)[..., None], axis=-1)[..., 0]
     return (mx.logsumexp(logits + mx.array(batch.log_weights), axis=-1) - right).mean()
 

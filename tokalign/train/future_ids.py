@@ -5,10 +5,14 @@ or at a temperature: the paper's distillation (ReDrafter, section 3.5). All posi
 on at once. The window is one pass; then each further id is one pass over a tree that has the window
 as its trunk and a branch at every position. So n positions with five ids cost 5 n rows, at the
 price of reading a prompt, and not n generations.
+
+Or the target writes texts of its own, several at once, after short openings of the corpus. A
+position of such a text costs one row, and what follows it is what the target wrote.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import mlx.core as mx
@@ -27,7 +31,7 @@ from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import Labels
-from tokalign.train.options import Labelling
+from tokalign.train.options import OPENING, Labelling
 
 _SOURCE = "future"
 
@@ -40,33 +44,46 @@ def can_label_itself(model: Any) -> bool:
 class Labeller:
     """A target that labels windows.
 
+    bos: the id that every text begins with, if any. stop_ids: those that end a text.
     Raises: IncompatibleError if the target cannot go on from all positions of a window at once, and
-    another kind than "text" is asked for; or if its hidden states cannot be had.
+    a kind that needs it is asked for; or if its hidden states cannot be had.
     """
 
-    def __init__(self, model: Any, labelling: Labelling) -> None:
+    def __init__(
+        self,
+        model: Any,
+        labelling: Labelling,
+        *,
+        bos: TargetId | None = None,
+        stop_ids: Collection[TargetId] = (),
+    ) -> None:
         self._model, self._labelling = model, labelling
+        self._bos, self._stop_ids = bos, sorted(stop_ids)
         self._states = HiddenStates(model)
         self._tree = TreeModel(model)
-        if labelling.kind != "text" and not can_label_itself(model):
+        if labelling.kind in ("greedy", "sampled") and not can_label_itself(model):
             raise IncompatibleError(
                 f"a {getattr(model, 'model_type', 'model')} model cannot verify trees, so it does "
-                "not label a corpus with ids of its own; give --labels text"
+                "not go on from every position of a text; give --labels generated"
             )
 
     def label(self, window: list[TargetId], number: int = 0) -> Labels:
-        """Label a window: each of its positions, but for the text's ids not the last ones.
+        """Label a window: each of its positions, but for the text's ids not the last ones; or the
+        positions of the texts that the target writes after its openings.
 
         number: of the window, so that each has its own random numbers.
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """
+        key = mx.random.key((self._labelling.seed << 32) + number)
+        if self._labelling.kind == "generated":
+            return self._generated(window, key)
         cache = self._cache(len(window))
         ids = mx.array(window, mx.uint32)
         logits = self._states.model(ids[None], cache=cache)[0]
         hidden = self._states.take()
         if self._labelling.kind == "text":
             return self._of_the_text(hidden, window)
-        keys = mx.random.split(mx.random.key(self._labelling.seed + number), self._labelling.future)
+        keys = mx.random.split(key, self._labelling.future)
         columns = [self._choose(logits, keys[0])]
         mx.eval(columns[0], hidden)
         for key in keys[1:]:
@@ -101,6 +118,30 @@ class Labeller:
             np.array(window[1:], np.int32), self._labelling.future
         )
         return Labels(_on_host(hidden[:count]), following.copy())
+
+    def _generated(self, window: list[TargetId], key: Array) -> Labels:
+        """Labels of the texts, as long as the window, that the target writes after its openings.
+
+        Positions from which a text ends within the ids that follow are left out.
+        """
+        length, future = len(window), self._labelling.future
+        openings = np.array(window[: length // OPENING * OPENING]).reshape(-1, OPENING)
+        if self._bos is not None:
+            openings[:, 0] = self._bos
+        cache: list[Any] = make_prompt_cache(self._model)
+        unread, states, written = mx.array(openings, mx.uint32), [], []
+        for step_key in mx.random.split(key, length):
+            logits = self._states.model(unread, cache=cache)[:, -1]
+            states.append(self._states.take_batch()[:, -1])
+            written.append(self._choose(logits, step_key))
+            mx.async_eval(states[-1], written[-1])  # type: ignore[no-untyped-call]
+            unread = written[-1][:, None]
+        ids = np.array(mx.stack(written, axis=1), np.int32)
+        following = np.lib.stride_tricks.sliding_window_view(ids, future, axis=1)
+        hidden = _on_host(mx.stack(states[: following.shape[1]], axis=1))
+        goes_on = np.logical_and.accumulate(~np.isin(ids, self._stop_ids), axis=1)
+        kept = goes_on[:, future - 1 :]
+        return Labels(hidden[kept], following[kept])
 
     def _choose(self, logits: Array, key: Array) -> Array:
         """The next id u32[rows] of each row of logits f[rows, vocabulary]."""

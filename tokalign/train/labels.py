@@ -7,6 +7,7 @@ rows are whole. A killed run leaves rows beyond that, which the next one overwri
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from tokalign.atomic_file import unwritable, write_file
 from tokalign.errors import BundleError, IncompatibleError
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
-_WINDOWS_PER_NOTE = 16
+_WINDOWS_PER_NOTE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,9 @@ def write_labels(
                 state["future"] = labels.ids.shape[1]
                 state["complete"] = state["windows"] == len(windows)
                 if state["complete"] or state["windows"] % _WINDOWS_PER_NOTE == 0:
-                    hidden.flush()
-                    ids.flush()
+                    for file in (hidden, ids):  # on the disk before anything says so
+                        file.flush()
+                        os.fsync(file.fileno())
                     write_file(folder / _STATE, json.dumps(state))
                 yield len(labels.ids)
     except OSError as error:

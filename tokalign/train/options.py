@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["greedy", "sampled", "text"]
+Kind = Literal["greedy", "sampled", "generated", "text"]
 Format = Literal["float32", "bfloat16"]
+
+OPENING = 16
+"""Ids of the corpus after which the target writes by itself. A window is cut into such openings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelling:
     """Which ids follow a position.
 
-    kind: "greedy" and "sampled" are the target's own, "text" the text's.
+    kind: of the positions of a text, "greedy" and "sampled" are the target's own ids, and "text"
+        the text's. "generated" are positions in texts that the target writes itself, sampled, after
+        openings of the corpus.
     future: how many ids. The first is the one that the target has committed when a drafter starts;
-    the drafter learns to guess the others. temperature, seed: of sampled ids.
+        the drafter learns to guess the others. temperature, seed: of sampled ids.
     """
 
     kind: Kind = "greedy"
@@ -29,15 +34,26 @@ class Labelling:
         if self.temperature <= 0:
             raise ValueError(f"a temperature to sample at is over 0, not {self.temperature}")
 
+    @property
+    def rows_per_position(self) -> int:
+        """How many rows of the target a labelled position costs."""
+        return self.future if self.kind in ("greedy", "sampled") else 1
+
+    def positions_of(self, window: int) -> int:
+        """How many positions are labelled for a window of so many ids."""
+        if self.kind == "generated":
+            return window // OPENING * (window - self.future + 1)
+        return window - self.future if self.kind == "text" else window
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOptions:
     """What is labelled, and how.
 
     positions, held_out: to train on and to measure acceptance on; about as many, and fewer if the
-    corpus has fewer. window: ids that the target reads at once.
+        corpus has fewer. window: ids that the target reads at once.
     seed: of the paragraphs drawn. labelling: what follows the positions to train on; those held out
-    always have the target's own greedy ids, if it can go on by itself.
+        always have the target's own greedy ids, if it takes trees.
     """
 
     positions: int = 1_000_000

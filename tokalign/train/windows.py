@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from random import Random
 
 from tokalign.build.corpus import Corpus, Progress
@@ -11,11 +10,8 @@ from tokalign.runtime.chat import with_bos
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-_MARGIN = 1.3
-"""How many times the text is drawn that should be enough, by `_BYTES_PER_TOKEN`."""
-
-_BYTES_PER_TOKEN = 5.0
-"""Of text; more than any tokenizer in use has on average, so that it never runs short."""
+_BYTES_DRAWN_PER_TOKEN = 6.5
+"""Of text. Tokenizers in use have 3 to 5 bytes in a token, so that what is drawn is enough."""
 
 
 def draw_windows(
@@ -37,25 +33,16 @@ def draw_windows(
     """
     for _ in corpus.lines(progress):
         pass
-    share = positions * _BYTES_PER_TOKEN * _MARGIN / corpus.text_bytes
+    share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
     random = Random(seed)
     drawn = [line for line in corpus.lines(progress) if random.random() < share]
     random.shuffle(drawn)
     ids = chain.from_iterable(tokenizer.encode(line + "\n") for line in drawn)
     opening = with_bos(tokenizer, [])
     windows: list[list[TargetId]] = []
-    while len(windows) * length < positions and (
-        window := [*opening, *_take(ids, length, opening)]
-    ):
+    while len(windows) * length < positions:
+        window = [*opening, *islice(ids, length - len(opening))]
         if len(window) < length:
             break
         windows.append(window)
     return windows
-
-
-def _take(ids: Iterator[TargetId], length: int, opening: list[TargetId]) -> Iterator[TargetId]:
-    for _ in range(length - len(opening)):
-        token = next(ids, None)
-        if token is None:
-            return
-        yield token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,20 @@ from counted import as_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.build.counting.windows import IdSpace, count_range, join_ranges, sort_windows
+from tokalign.build.counting.windows import (
+    CountedWindows,
+    IdSpace,
+    Windows,
+    count_range,
+    join_ranges,
+    merge_range,
+    sort_windows,
+)
 from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def once(windows: Windows) -> CountedWindows:
+    return CountedWindows(windows, np.ones(len(windows), dtype=np.int64))
 
 
 def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
@@ -28,7 +41,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
         *("▁w ▁Pol sk", "▁w ▁Pol s", "ce · ·", "sk ę ·"),
         *("▁Pol sk ę", "▁Pol s ce", "s ce ·", "ę · ·"),
     ]
-    orders = count_range([windows], [1], min_count=1, space=space)
+    orders = count_range([once(windows)], min_count=1, space=space)
     counts = {spell(list(ngram)): c for order in orders for ngram, c in as_dict(order).items()}
     assert {ngram: c for ngram, c in counts.items() if c > 1} == {
         "▁w": 2,
@@ -52,13 +65,13 @@ def test_ranges_cut_between_any_keys_join_to_the_whole(
     space, max_order = IdSpace(size), 6
     ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
     run = sort_windows(ids, max_order, space)
-    whole = count_range([run], [1], min_count=min_count, space=space)
+    whole = count_range([once(run)], min_count=min_count, space=space)
     bounds = sorted({0, len(run), *(cut * len(run) // 12 for cut in cuts)})
     bounds = [
         b for b in bounds if b in (0, len(run)) or (run[b - 1] != run[b])[: space.in_key].any()
     ]
     parts = [
-        count_range([run[begin:end]], [1], min_count=min_count, space=space)
+        count_range([once(run[begin:end])], min_count=min_count, space=space)
         for begin, end in zip(bounds, [*bounds[1:], len(run)], strict=True)
     ]
     for n in range(max_order):
@@ -66,3 +79,35 @@ def test_ranges_cut_between_any_keys_join_to_the_whole(
         assert sum(map(len, joined)) == len({gram for part in joined for gram in as_dict(part)})
         kept = [as_dict(part[part.counts >= min_count]) for part in (*joined, whole[n])]
         assert {gram: c for part in kept[:-1] for gram, c in part.items()} == kept[-1]
+
+
+@given(
+    shards=st.lists(
+        st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=4),
+        min_size=1,
+        max_size=5,
+    ),
+    size=st.sampled_from([4, 1 << 17]),
+    max_order=st.integers(1, 6),
+)
+def test_merged_windows_count_like_those_that_they_were_merged_from(
+    shards: list[list[list[int]]], size: int, max_order: int
+) -> None:
+    space = IdSpace(size)
+    runs = []
+    for lines in shards:
+        ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
+        runs.append(once(sort_windows(ids, max_order, space)))
+    merged = merge_range(runs, space)
+    rows = merged.windows.tolist()
+    assert all(row < next_ for row, next_ in pairwise(rows))
+    assert merged.counts.sum() == sum(map(len, runs))
+    apart, together = (
+        [as_dict(ngrams) for ngrams in count_range(some, min_count=1, space=space)]
+        for some in (runs, [merge_range(runs[:2], space), *runs[2:]])
+    )
+    assert (
+        apart
+        == together
+        == [as_dict(ngrams) for ngrams in count_range([merged], min_count=1, space=space)]
+    )

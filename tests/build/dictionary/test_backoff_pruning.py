@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import entries_within, make_table, select
+from tokalign.build.dictionary.backoff import find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
-from tokalign.build.dictionary.pruning import best_predictions, gains, keep_above, keep_best
-from tokalign.build.dictionary.smoothing import smooth
+from tokalign.build.dictionary.pruning import (
+    best_predictions,
+    gains,
+    keep_above,
+    keep_best,
+    occurrences,
+)
+from tokalign.build.dictionary.smoothing import in_other_text, smooth
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 MAX_ORDER = 4
@@ -179,10 +185,58 @@ def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], roo
     probabilities, weights = smooth(levels)
     predictions = best_predictions(levels, probabilities)
     gained = gains(levels, probabilities, weights, predictions, p_min=0.1)
-    kept = keep_best(levels, gained, room)
+    [kept] = keep_best(levels, gained, room)
     assert sum(int(mask.sum()) for mask in kept) <= room
     for length in range(1, len(kept)):
         assert kept[length - 1][levels[length].suffix[kept[length]]].all()
+
+
+@given(lines, st.integers(0, 60))
+def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
+    text: list[list[int]], room: int
+) -> None:
+    levels = grow_tree(as_orders(counted(text * 3)))
+    if len(levels) < 2:
+        return
+    smoothed, _ = smooth(levels)
+    likely = [in_other_text(values) for values in smoothed]
+    entries = find_candidates(levels, 0.05).best(room)
+    assert sum(len(some.nodes) for some in entries) <= room
+    first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
+    above: dict[tuple[int, int], float] = {}
+    for some in entries:
+        for node, token, p in zip(some.nodes, some.ids, some.probabilities, strict=True):
+            continued = levels[some.length]
+            own = np.flatnonzero(continued.prefix == node)
+            ranked = sorted(
+                zip(-likely[some.length][own], continued.last[own].tolist(), strict=True)
+            )
+            if some.rank:
+                assert node in first[some.length]
+                assert p > 0.05
+                assert p <= above[some.length, int(node)]
+            if p > 0:
+                assert ranked[some.rank] == (-p, token)
+            above[some.length, int(node)] = p
+
+
+@given(lines)
+def test_occurrences_are_those_that_no_longer_kept_context_takes(text: list[list[int]]) -> None:
+    """Brute force over the positions of the text, with every second context kept, and suffixes."""
+    counts = counted(text)
+    levels = grow_tree(as_orders(counts))
+    rows = [rows_of(levels, order) for order in range(1, len(levels) + 1)]
+    wanted = {row[at:] for some in rows for row in some[::2] for at in range(len(row))}
+    kept = [np.array([row in wanted for row in some]) for some in rows]
+    seen: Counter[tuple[int, ...]] = Counter()
+    for line in text:
+        for end in range(1, len(line) + 1):
+            ends = (tuple(line[at:end]) for at in range(max(0, end - MAX_ORDER), end))
+            longest = next((some for some in ends if some in wanted), None)
+            if longest is not None:
+                seen[longest] += 1
+    for some, times in zip(rows, occurrences(levels, kept), strict=True):
+        assert {row: seen[row] for row in some} == dict(zip(some, times.tolist(), strict=True))
 
 
 @given(lines)
@@ -191,8 +245,11 @@ def test_pruning_does_not_change_what_a_kept_context_predicts(text: list[list[in
     levels = grow_tree(as_orders(counted(text * 3)))
     if len(levels) < 2:
         return
-    full, pruned = select(levels, 10**6, 0.1), select(levels, 5, 0.1)
+    candidates = find_candidates(levels, 0.1)
+    full, pruned = candidates.best(10**6), candidates.best(5)
     for every, some in zip(full, pruned, strict=True):
+        if some.rank:  # a context that is met more often may have more alternatives
+            continue
         ids = dict(zip(every.nodes.tolist(), every.ids.tolist(), strict=True))
         for node, token in zip(some.nodes.tolist(), some.ids.tolist(), strict=True):
             assert ids[node] == token
@@ -202,7 +259,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {rows_of(levels, 2)[node] for node in select(levels, 4, 0.1)[1].nodes}
+    pairs = {rows_of(levels, 2)[node] for node in find_candidates(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
@@ -214,7 +271,6 @@ def test_a_table_never_takes_more_than_its_bytes(max_bytes: int) -> None:
     levels = grow_tree(as_orders(counted(text, 2)))
     table = make_table(levels, vocabulary_size=400, max_bytes=max_bytes)
     taken = sum(map(len, table.to_sections().values()))
-    assert len(table) <= entries_within(max_bytes, id_width=2)
     assert taken <= max(max_bytes, 64)
     if 1_000 < max_bytes < 100_000:
         assert taken > max_bytes / 2

@@ -14,7 +14,7 @@ from tokalign.runtime.draft.context_copy import (
     ContextCopy,
     CopyReliability,
 )
-from tokalign.runtime.draft.suffix_automaton import Occurrence
+from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.tokenizer.vocabulary import TargetId
 
 numbers = st.lists(st.integers(0, 3).map(TargetId), max_size=40)
@@ -79,3 +79,11 @@ def test_nothing_is_carried_from_one_request_to_the_next() -> None:
     ContextCopy().follow(text * 5)
     again = ContextCopy()
     assert again.expect(again.follow(text)) == before
+
+
+def test_an_output_may_go_beyond_the_end_of_a_text_that_it_was_predicted_by() -> None:
+    predicted = SuffixAutomaton(TargetId(i) for i in (1, 2, 3, 4))
+    copy = ContextCopy(predicted)
+    for end, following in ((2, [3]), (4, []), (5, []), (7, [3])):
+        text = [TargetId(i) for i in (1, 2, 3, 4, 5, 1, 2)[:end]]
+        assert [token for token, _ in copy.expect(copy.follow(text))] == following

@@ -64,14 +64,25 @@ def test_a_proposal_is_the_tables_chain_with_its_probabilities(
 def test_a_source_expects_the_tables_chain_id_by_id(kind: str, ids: Any) -> None:
     table = table_of(kind)
     [source] = dictionary_sources(table)
-    state = source.follow(ids)
+    state: Any = source.follow(ids)
     chain = table.follow(ids, 1 if kind == "backoff" else 8, p_min=0.0)
     for token, probability in zip(chain.ids, chain.probabilities, strict=True):
-        [(expected, odds)] = source.expect(state)
+        [(expected, odds), *_] = source.expect(state)
         if token != expected:  # after some ids of a continuation a context of its own matches
             break
         assert 1 / (1 + exp(-odds)) == pytest.approx(probability, abs=0.005)
         state = source.advance(state, token)
+
+
+def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_table_says() -> None:
+    table = backoff_of([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
+    [source] = dictionary_sources(table)
+    ids: Any = [1]
+    state: Any = source.follow(ids)
+    (best, surest), *others = source.expect(state)
+    assert ((best, surest), [token for token, _ in others]) == (table.expected(ids)[0], [3, 4])
+    for (_, offered), (_, said) in zip(others, table.expected(ids)[1:], strict=True):
+        assert offered < said < surest
 
 
 @given(ids=contexts, p_min=st.floats(0.01, 1))

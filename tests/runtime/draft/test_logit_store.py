@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.draft.logit_sources import logit_sources
-from tokalign.runtime.draft.logit_store import KEPT, LOG_ODDS, SLOTS, LogitStore
+from tokalign.runtime.draft.logit_store import KEPT, LOG_ODDS, SLOTS, LogitStore, tail_of
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
 def ids(*numbers: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, numbers))
+
+
+def after(store: LogitStore, *key: int) -> tuple[list[int], list[int]] | None:
+    """What the store has after exactly these ids."""
+    found = store.after(tail_of(ids(*key)), len(key))
+    return None if found is None else (list(found[0]), list(found[1]))
 
 
 def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,20 +40,20 @@ def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
     expected = {(5, 6, 7): 100, (6, 7): 100, (7,): 100, (6, 7, 1): 200, (1,): 200}
     expected |= {(7, 1, 2): 300, (2,): 300, (6, 7, 3): 400, (7, 3): 400, (3,): 400}
     for key, first in expected.items():
-        found = store.after(ids(*key))
+        found = after(store, *key)
         assert found is not None
         assert found[0] == list(range(first, first + KEPT))
         probabilities = [1 / (1 + exp(-LOG_ODDS[code])) for code in found[1]]
         assert probabilities == pytest.approx([0.5**n for n in range(1, KEPT + 1)], rel=0.04)
-    for key in ((6,), (1, 3), (5, 6), (7, 2), (5, 6, 7, 1)):
-        assert store.after(ids(*key)) is None
+    for key in ((6,), (1, 3), (5, 6), (7, 2), (5, 7, 1)):
+        assert after(store, *key) is None
 
 
 def test_the_latest_row_takes_the_place_of_an_older_one() -> None:
     store = LogitStore()
     for first in (100, 200):
         store.learn(ids(9), TokenTree(), *rows(first))
-    found = store.after(ids(9))
+    found = after(store, 9)
     assert found is not None
     assert found[0][0] == 200
 
@@ -61,24 +67,40 @@ def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) 
         store.learn(ids(one, two), TokenTree(), *rows(1000 + first))
         latest[(one, two)] = latest[(two,)] = 1000 + first
     for key, first in latest.items():
-        found = store.after(ids(*key))
+        found = after(store, *key)
         assert found is None or found[0][0] == first
     assert len(store) <= 16
 
 
+def test_a_store_is_written_and_read_again() -> None:
+    store = LogitStore()
+    store.learn(ids(5, 6), TokenTree.chain(ids(7, 8), "a"), *rows(100, 200, 300))
+    data = store.to_bytes()
+    again = LogitStore.from_bytes(data, vocabulary_size=400)
+    assert len(again) == len(store) == 9
+    for key in ((5, 6), (6,), (6, 7), (5, 6, 7), (6, 7, 8)):
+        assert after(again, *key) == after(store, *key) is not None
+    assert again.to_bytes() == data
+    assert len(LogitStore.from_bytes(b"", vocabulary_size=1)) == 0
+    with pytest.raises(ValueError, match="431 bytes are no whole number of rows of 48"):
+        LogitStore.from_bytes(data[:-1], vocabulary_size=400)
+    with pytest.raises(ValueError, match="the id 307 is not below 307"):
+        LogitStore.from_bytes(data, vocabulary_size=307)
+
+
 def test_memory_is_bounded_whatever_the_vocabulary() -> None:
-    assert LogitStore().nbytes == SLOTS * (4 + 4 * KEPT + KEPT) == 5_767_168
+    assert LogitStore().nbytes == SLOTS * (8 + 4 * KEPT + KEPT) == 6_291_456
 
 
 def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
     store = LogitStore()
     store.learn(ids(1, 2, 3), TokenTree(), *rows(50))
-    for source, length in zip(logit_sources(store), (3, 2, 1), strict=True):
+    for source in logit_sources(store):
         state = source.follow(ids(9, 1))
         for token in ids(2, 3):
             state = source.advance(state, token)
-        assert state == ids(1, 2, 3)[-length:]
+        assert state == tail_of(ids(1, 2, 3))
         found = source.expect(state)
         assert found is not None
         assert [token for token, _ in found] == list(range(50, 50 + KEPT))
-        assert source.expect(source.follow(ids(8))) is None
+        assert source.expect(source.follow(ids(8, 8, 8))) is None

@@ -11,7 +11,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import (
     RecordedDrafter,
     SimulatedClock,
-    TimedReplay,
+    TimedVerifier,
     ids_of,
     knowledge_of,
 )
@@ -115,7 +115,7 @@ def proposals_in(text: TracedText, truth: Costs, knowledge: Knowledge) -> list[P
     clock = SimulatedClock()
     controller = DraftLengthController(
         knowledge,
-        TimedReplay(text.length, truth, clock),
+        TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock),
         model=RecordedDrafter("it", text, truth, clock),
         clock=clock,
     )

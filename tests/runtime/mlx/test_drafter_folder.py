@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
+from places import DEMO
 from random_models import random_model, write_model
 
 from tokalign.errors import (
@@ -193,6 +194,13 @@ def test_whatever_is_harmed_is_refused_in_one_line(
         load_drafter(folder, target)
     assert "\n" not in str(refused.value)
     assert "tokalign train-drafter" in str(refused.value)
+
+
+def test_the_demo_drafter_belongs_to_the_demo_target() -> None:
+    demo: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target")
+    drafter = load_drafter(DEMO / "drafter", demo)
+    assert drafter.config.parameters == 221_952
+    assert {w.dtype for _, w in tree_flatten(drafter.parameters())} == {mx.float16}
 
 
 def test_a_folder_that_cannot_be_written_is_named(

@@ -206,18 +206,21 @@ def distribution_of_two(
     return found
 
 
+@pytest.mark.parametrize("trees", [False, True])
 @pytest.mark.parametrize("translation", ["intersection", "exact"])
 @pytest.mark.slow
 def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
-    pair: tuple[LanguageModel, LanguageModel], translation: str
+    pair: tuple[LanguageModel, LanguageModel], translation: str, trees: bool
 ) -> None:
     """The same test refuses the distribution of a target at half the temperature."""
     target, draft = pair
     table = align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary)
     sessions = TargetModelSession(target.model), DraftModelSession(draft.model)
-    options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP, "processors": (parity,)}
+    options: dict[str, Any] = {"temperature": 1.2, "top_k": TOP}
+    if not trees:  # processors need the ids before each row, which only a chain has
+        options["processors"] = (parity,)
     counts: Counter[tuple[int, int]] = Counter()
-    accepted = 0
+    accepted = branching = 0
     for seed in range(RUNS):
         decoder = Decoder(
             target=target,
@@ -225,8 +228,8 @@ def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
             drafting=Drafting(
                 method="draft",
                 translation=translation,
-                num_draft_tokens=1,
-                alternatives=1,
+                num_draft_tokens=2 if trees else 1,
+                alternatives=4 if trees else 1,
                 alignment=lambda: table,
             ),
             sampler=Sampling(seed=seed, acceptance="residual", **options),
@@ -234,10 +237,14 @@ def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
         prompt = decoder.prompt("Woda w rzece", use_template=False)
         limits = Limits(max_tokens=2)
         context, events = decoder.run(prompt, limits, target=sessions[0], draft=sessions[1])
-        accepted += sum(event.accepted for event in events if isinstance(event, Round))
+        for event in events:
+            if isinstance(event, Round):
+                accepted += event.accepted
+                branching += 1 in event.tree.depths[1:] and 2 in event.tree.depths
         first, second = context.emitted
         counts[first, second] += 1
     assert accepted > RUNS / 8
+    assert (branching > RUNS / 2) == trees
     expected = distribution_of_two(target, Sampling(**options), list(prompt.target))
     assert set(counts) <= set(expected)
     found: Floats = np.array([float(counts[both]) for both in expected])

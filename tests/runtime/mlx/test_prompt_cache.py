@@ -22,9 +22,12 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.logit_store import LogitStore, tail_of
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.prompt_cache import read_prompt_cache, write_prompt_cache
+from tokalign.runtime.mlx.rows_of_text import learn_text
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
 
 IDS = [7, 3, 250, 18, 40, 3]
 
@@ -76,6 +79,26 @@ def test_what_was_written_is_read(
     assert session.computed == 1
     assert mx.array_equal(logits, filled(model, options, rotating).logits([*IDS, 9]))
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_what_the_target_found_likely_comes_with_the_cache(
+    model: LanguageModel[Any], tmp_path: Path
+) -> None:
+    """It is what a store learns from passes over the same ids, whatever the steps are."""
+    session, store = TargetModelSession(model.model), LogitStore()
+    steps: list[int] = []
+    learn_text(session, IDS * 30, store, steps.append)
+    assert steps == [128, 52]
+    path = tmp_path / "a.safetensors"
+    write_prompt_cache(path, session.layers, IDS * 30, model, logits=store)
+    found = read_prompt_cache(path, model)
+    assert found.logits is not None
+    assert found.logits.to_bytes() == store.to_bytes()
+    logits = TargetModelSession(model.model).logits(IDS * 30)
+    after = store.after(tail_of(IDS), 3)  # the latest row of these ids
+    assert after is not None
+    assert after[0][0] == int(mx.argmax(logits[-1]))
+    assert read_prompt_cache(written(tmp_path / "b.safetensors", model), model).logits is None
 
 
 def test_mlx_lm_reads_our_files(model: LanguageModel[Any], tmp_path: Path) -> None:

@@ -91,6 +91,20 @@ def test_beams_of_a_round_share_its_context(model: Any, shape: dict[str, Any]) -
     assert mx.allclose(shared, alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized: bool) -> None:
+    model = random_model.__wrapped__(vocabulary=96, heads=1)
+    if quantized:
+        model.lm_head = model.lm_head.to_quantized(group_size=32, bits=8)
+    drafter = made(model, shape)
+    state = drafter.initial_state(mx.random.normal((2, drafter.config.hidden_size)))
+    _, exit_ = drafter.advance(state, mx.array([4, 5]))
+    some = mx.array([3, 90, 17])
+    among = drafter.logits_among(exit_, some)
+    assert mx.allclose(among, drafter.logits(exit_)[:, some], atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_ends_may_be_quantized(shape: dict[str, Any]) -> None:
     model = random_model.__wrapped__(vocabulary=96, heads=1)  # the cached one is shared

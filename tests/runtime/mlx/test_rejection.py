@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from random_models import random_model
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx import noise
@@ -29,10 +30,11 @@ from tokalign.runtime.mlx.drawing import draw
 from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.proposal import Draws, Proposal
+from tokalign.runtime.translation.drawn_tree import DrawnTree, Place, Shape, shape_of
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 WIDTH = 5
 LIMIT = 1e-3
@@ -71,14 +73,23 @@ TRIALS = 5_000
 
 
 def verdicts(p: Floats, drawn: Any, distributions: Sequence[Any]) -> Any:
-    """What is emitted, i[TRIALS]."""
+    """What is emitted, i[TRIALS]. drawn: i[TRIALS], or several candidates i[TRIALS, count]."""
+    candidates = drawn.reshape(TRIALS, -1)
+    if not any(q is not None for q in distributions):
+        candidates = candidates[:, :0]
     return judge(
         mx.broadcast_to(mx.array(p, dtype=mx.float32), (TRIALS, WIDTH)),
-        drawn.tolist(),
-        distributions,
-        uniform=noise.uniform(3, noise.VERDICT, 0, TRIALS),
+        Draws(candidates.tolist(), distributions),
+        uniform=noise.uniform(3, noise.VERDICT, 0, TRIALS, count=WIDTH),
         noise=noise.gumbel(3, noise.TARGET, 0, (TRIALS, WIDTH)),
     )
+
+
+def several_from(q: Floats, number: int) -> Any:
+    """Draws without replacement, i[TRIALS, number], in their order."""
+    with np.errstate(divide="ignore"):
+        scores = mx.array(np.log(q), dtype=mx.float32)
+    return mx.argsort(-(scores + noise.gumbel(3, noise.DRAFT, 0, (TRIALS, WIDTH))))[:, :number]
 
 
 def by(q: Floats) -> list[Any]:
@@ -118,6 +129,32 @@ def test_an_id_without_a_distribution_is_a_point_mass(token: int) -> None:
     assert found.tolist() == verdicts(p, drawn, [None] * TRIALS).tolist()
 
 
+@pytest.mark.parametrize("number", [2, 3, 4])
+@pytest.mark.parametrize("name", ["plain", "temperature"])
+def test_several_ids_drawn_without_replacement_are_emitted_with_the_targets(
+    name: str, number: int
+) -> None:
+    """And one of them is accepted more often than the first one alone."""
+    options = Sampling(**OPTIONS[name])
+    p, q = distribution(options, TARGET, [1, 3]), distribution(options, DRAFT, [1, 3])
+    drawn = several_from(q, min(number, np.count_nonzero(q)))
+    found = verdicts(p, drawn, by(q))
+    assert p_value(count(found), p) > LIMIT
+    among = np.array(mx.any(found[:, None] == drawn, axis=-1)).mean()
+    alone = np.array(verdicts(p, drawn[:, 0], by(q)) == drawn[:, 0]).mean()
+    assert among > alone + 0.03
+
+
+def test_the_statistic_refuses_wrong_rules_for_several_ids() -> None:
+    """Candidates that are not in the order drawn, or chosen by what they are."""
+    options = Sampling(temperature=1.0)
+    p, q = distribution(options, TARGET, [1]), distribution(options, DRAFT, [1])
+    drawn = several_from(q, 3)
+    assert p_value(count(verdicts(p, drawn, by(q))), p) > LIMIT
+    assert p_value(count(verdicts(p, drawn[:, ::-1], by(q))), p) < LIMIT
+    assert p_value(count(verdicts(p, mx.sort(drawn, axis=-1), by(q))), p) < LIMIT
+
+
 def test_the_statistic_refuses_wrong_rules() -> None:
     """No residual; a q that does not add up to 1; another q than the one drawn from."""
     options = Sampling(temperature=1.0)
@@ -149,12 +186,13 @@ def test_an_id_that_the_target_rules_out_is_never_emitted(
     possible = np.flatnonzero(own)
     if not len(possible):
         return
-    proposed = [int(i) for i in possible]
+    proposed = [TargetId(int(i)) for i in possible]
+    q_of_all = mx.array(own[None] / own.sum(), dtype=mx.float32)
+    candidates = [[*proposed[at:], *proposed[:at]] for at in range(len(proposed))]
     chosen = judge(
         mx.array(np.tile(wide, (len(proposed), 1)), dtype=mx.float32),
-        proposed,
-        [mx.array(own[None] / own.sum(), dtype=mx.float32)] * len(proposed),
-        uniform=noise.uniform(1, noise.VERDICT, 0, len(proposed)),
+        Draws(candidates, [q_of_all] * len(proposed)),
+        uniform=noise.uniform(1, noise.VERDICT, 0, len(proposed), count=len(proposed)),
         noise=noise.gumbel(1, noise.TARGET, 0, (len(proposed), len(wide))),
     )
     assert all(wide[i] > 0 for i in chosen.tolist())
@@ -197,27 +235,60 @@ class TableSession:
 
 @dataclass
 class Drawing:
-    """Draws from another model, and proposes `others` more ids in the place of the first one."""
+    """Draws from another model: a chain, or the tree with the shape `shape_of(2, size)`."""
 
     session: TableSession
     options: Sampling
-    others: int = 0
+    size: int = 0
     says_distributions: bool = True
 
     def propose(self, context: Context, limit: int) -> Proposal:
         if not limit:
             return Proposal()
-        ids, steps = context.ids, min(2, limit)
-        drawn, distributions = draw(self.session, ids, steps, sampler=self.options, after=ids)  # type: ignore[arg-type]
-        chain = [TargetId(i) for i in drawn.tolist()]
-        others = [TargetId(i) for i in range(WIDTH) if i != chain[0]][: self.others]
-        tree = TokenTree(
-            (*chain, *others),
-            (*range(-1, steps - 1), *[-1] * len(others)),
-            ("draft",) * (steps + len(others)),
-        )
-        known = tuple(distributions) if self.says_distributions else ()
-        return Proposal(tree=tree, distributions=known)
+        if self.size:
+            tree, distributions = self._tree(context, shape_of(min(2, limit), self.size))
+        else:
+            ids, steps = context.ids, min(2, limit)
+            drawn, chain = draw(self.session, ids, steps, sampler=self.options, after=ids)  # type: ignore[arg-type]
+            tree = TokenTree.chain([TargetId(i) for i in drawn.tolist()], "draft")
+            distributions = tuple(chain)
+        return Proposal(tree=tree, distributions=distributions if self.says_distributions else ())
+
+    def _tree(self, context: Context, shape: Shape) -> tuple[TokenTree, tuple[Any, ...]]:
+        drafted = DrawnTree(
+            TableBranches(self.session, context.ids),  # type: ignore[arg-type]
+            Place(shape),
+            start=len(context.ids),
+            sampler=self.options,
+            target_of=TargetId,
+        ).finish()
+        return drafted.tree, drafted.distributions
+
+
+class TableBranches:
+    """`Branches` of a `TableSession`."""
+
+    def __init__(self, session: TableSession, text: Sequence[int]) -> None:
+        self._session, self._texts = session, [list(text)]
+        self._new = [0]
+
+    def extend(self, row: int, token: int) -> int:
+        self._texts.append([*self._texts[row + 1], token])
+        self._new.append(len(self._texts) - 1)
+        return len(self._texts) - 2
+
+    def look(self, number: int, shared: None, expect: Any) -> Any:
+        texts, self._new = [self._texts[at] for at in self._new], []
+        values = np.array(expect(mx.concatenate([self._session.logits(one) for one in texts])))
+        best = np.argsort(-values, axis=-1)[:, :number]
+        self._lists = [
+            Shortlist([DraftId(int(i)) for i in ids], row[ids].tolist(), 0.0)
+            for ids, row in zip(best, values, strict=True)
+        ]
+        return self
+
+    def read(self) -> list[Shortlist]:
+        return self._lists
 
 
 def frequencies(options: Sampling, **how: Any) -> Floats:
@@ -248,8 +319,9 @@ def distribution_of_sequences(options: Sampling) -> Floats:
     ("name", "how"),
     [
         ("plain", {}),
-        ("processor", {}),
-        ("top-k", {"others": 2}),
+        ("plain", {"size": 6}),
+        ("top-k", {"size": 4}),
+        ("processor", {"size": 0}),
         ("temperature", {"says_distributions": False}),
     ],
 )
@@ -262,18 +334,26 @@ def test_sequences_have_the_targets_distribution(name: str, how: dict[str, Any])
     assert p_value(frequencies(options, **how), expected) > LIMIT
 
 
-def test_sequences_of_a_wrong_rule_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same drafts and the same acceptance, but replacements are draws from all of p."""
+def without_residual(p: Any, drawn: Draws, **how: Any) -> Any:
+    """The right ids are accepted, but replacements are draws from all of p."""
+    kept = judge(p, drawn, **how)
+    afresh = mx.argmax(mx.log(p) + how["noise"], axis=-1)
+    accepted = [token in ids for token, ids in zip(kept.tolist(), drawn.candidates, strict=True)]
+    return mx.where(mx.array(accepted), kept, afresh)
 
-    def without_residual(p: Any, proposed: Any, distributions: Any, **how: Any) -> Any:
-        kept = judge(p, proposed, distributions, **how)
-        afresh = mx.argmax(mx.log(p) + how["noise"], axis=-1)
-        ids = mx.array(proposed, dtype=mx.uint32)
-        return mx.where(kept == ids, ids, afresh)
 
-    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", without_residual)
+def in_another_order(p: Any, drawn: Draws, **how: Any) -> Any:
+    """Candidates are judged as if the last one had been drawn first."""
+    return judge(p, drawn._replace(candidates=[ids[::-1] for ids in drawn.candidates]), **how)
+
+
+@pytest.mark.parametrize(("rule", "size"), [(without_residual, 0), (in_another_order, 6)])
+def test_sequences_of_a_wrong_rule_are_refused(
+    monkeypatch: pytest.MonkeyPatch, rule: Any, size: int
+) -> None:
+    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", rule)
     options = Sampling(acceptance="residual", **OPTIONS["plain"])
-    assert p_value(frequencies(options), distribution_of_sequences(options)) < LIMIT
+    assert p_value(frequencies(options, size=size), distribution_of_sequences(options)) < LIMIT
 
 
 # -- models ----------------------------------------------------------------------------------------

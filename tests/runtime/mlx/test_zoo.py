@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -27,7 +27,7 @@ from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.limits import Limits
+from tokalign.runtime.limits import MOST_READ_AGAIN, Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
@@ -70,6 +70,7 @@ CHAINS_ONLY = {
 }
 """Architectures without a recurrent state that cannot take trees all the same, and why."""
 
+TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
 PROMPT = tuple((i * 7 + 3) % zoo.VOCABULARY for i in range(200))
 
 
@@ -98,6 +99,7 @@ def with_drafts(
         max_tokens=len(right),
         context_length=session.context_length,
         quantized_from=session.quantized_from,
+        read_again=session.read_again,
     )
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass
@@ -123,6 +125,27 @@ def test_drafts_never_change_what_is_emitted(name: str) -> None:
 def test_drafts_never_change_what_any_architecture_emits(name: str) -> None:
     tokens = 620 if has_windows(name) else 60
     assert emitted_with_drafts(name, 12, tokens) == mlx_lm_emits(name, 12, tokens)
+
+
+def lookups_change_nothing(name: str, tokens: int) -> None:
+    """Dictionary and context copy, each alone and both in one tree."""
+    right = mlx_lm_emits(name, 12, tokens)
+    for method in ("dictionary", "copy", "hybrid"):
+        model = zoo.zoo_model(name)
+        emitted, proposed = zoo.with_lookups(model, TOKENIZER, PROMPT[:12], right, method)
+        assert emitted == right, method
+        assert proposed > tokens / 8, method
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "qwen3_next"])
+def test_lookups_never_change_what_is_emitted(name: str) -> None:
+    lookups_change_nothing(name, 40)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", drafted(zoo.zoo()))
+def test_lookups_never_change_what_any_architecture_emits(name: str) -> None:
+    lookups_change_nothing(name, 620 if has_windows(name) else 60)
 
 
 def quantize(model: Any) -> None:
@@ -217,9 +240,6 @@ def test_the_context_length_is_found_where_arguments_are_nested(name: str) -> No
     assert length == zoo.COMMON["max_position_embeddings"]
 
 
-TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
-
-
 def turns_keep_a_cache(name: str) -> None:
     """Three turns over one cache, each longer than the window at its end."""
     model = zoo.zoo_model(name)
@@ -270,10 +290,16 @@ def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
     try:
         expected = mlx_lm_emits(name, 12, 50, **QUANTIZED)
     except Exception:  # each architecture fails in its own way
-        with pytest.raises((CacheError, AttributeError, TypeError, ValueError)):
+        with pytest.raises(CacheError, match="--kv-bits"):
             decode_wildly(name, **QUANTIZED)
         return
     assert emitted_with_drafts(name, 12, 50, **QUANTIZED) == expected
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "mistral4", "phi"])
+def test_attention_that_does_not_read_quantized_keys_is_one_clear_error(name: str) -> None:
+    with pytest.raises(CacheError, match=r"cannot be quantized to 8 bits.*leave --kv-bits out"):
+        decode_wildly(name, **QUANTIZED)
 
 
 def decode_wildly(name: str, **options: Any) -> None:
@@ -316,6 +342,29 @@ def test_a_method_that_is_named_is_refused_with_such_a_cache() -> None:
     decoder = assemble(language_model("deepseek_v41"), None, DraftingOptions(method="copy"))
     with pytest.raises(CacheError, match="LayerCache"):
         decoder.open_target()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2"])
+def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) -> None:
+    """Also where every proposal is rejected: no pass is spent on accepted ids alone."""
+    session = TargetModelSession(zoo.zoo_model(name))
+    context = Context([TargetId(i) for i in PROMPT[:12]])
+    passes_without_rows: list[int] = []
+    session.watch_prefill(passes_without_rows.append)
+    limits = Limits(max_tokens=60, read_again=session.read_again)
+    drafter = zoo.WildDrafter([], trees=False)
+    events = decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert not passes_without_rows
+    assert any(one.rows > 1 + len(one.tree) for one in rounds[1:])
+    for before, after in pairwise(rounds[1:]):
+        again = after.rows - 1 - len(after.tree)
+        if after.tree:
+            assert again <= MOST_READ_AGAIN
+        elif before.tree:
+            assert again <= MOST_READ_AGAIN + 1 + len(before.tree)
+        else:
+            assert after.rows == 1
 
 
 class SteppedWildDrafter:

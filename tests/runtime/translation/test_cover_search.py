@@ -38,15 +38,16 @@ def shortlists(draw: st.DrawFn) -> list[Shortlist]:
 
 
 class Translator:
-    """Several draft tokens give the same target token; some are doubtful or give no token."""
+    """Several draft tokens give one target token; some are doubtful, absorbed, or give none."""
 
     def translate(self, back: int, token: int) -> tuple[bytes, tuple[TargetId, ...] | None]:
         kind = token % 7
-        return b"x", None if kind == 5 else () if kind == 6 else (TargetId(kind),)
+        data = b"absorbed" if kind == 5 and token % 2 else b"x"
+        return data, None if kind == 5 else () if kind == 6 else (TargetId(kind),)
 
 
 def covers_of(lists: list[Shortlist]) -> CandidateCovers:
-    return CandidateCovers(lists, LEAST, Translator())  # type: ignore[arg-type]
+    return CandidateCovers(lists, LEAST, Translator(), b"absorbed".__eq__)  # type: ignore[arg-type]
 
 
 @given(shortlists())
@@ -85,6 +86,18 @@ def test_mass_is_the_sum_over_the_covers_that_are_likely_enough(lists: list[Shor
 
 
 @given(shortlists())
+def test_what_is_absorbed_is_not_among_what_may_follow(lists: list[Shortlist]) -> None:
+    found = covers_of(lists)
+    possible = found.possible
+    found.look()
+    assert all(node.data == b"x" for node in found.doubtful)
+    looked_at = [token for at in lists for token in at.ids if token % 7 == 5 and token % 2]
+    assert found.masked <= len(looked_at)
+    assert found.possible <= possible
+    assert (found.possible < possible) == (found.masked > 0)
+
+
+@given(shortlists())
 def test_the_likeliest_cover_of_a_token_is_the_one_taken(lists: list[Shortlist]) -> None:
     found = covers_of(lists)
     found.look()
@@ -117,12 +130,12 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
         Shortlist([own[b"ard"]], [log(0.6)], 0.0),
         Shortlist(with_b, [log(0.2), log(0.1), log(0.05)], kept),
     ]
-    covers = CandidateCovers(lists, LEAST, translator)
+    covers = CandidateCovers(lists, LEAST, translator, boundary.absorbs)
     covers.look()
     ard, zo = ours[b"ard"], ours[b"zo"]
     assert [ids for _, _, ids in covers.translated] == [(ard,), (ard, zo)]
     assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
-    assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1 + 0.05)
+    assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1)
+    assert covers.masked == 1
     assert covers.likeliest_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
-    assert [cover.data for cover in covers.doubtful] == [b"ar", b"y"]
-    assert [boundary.absorbs(cover.data) for cover in covers.doubtful] == [False, True]
+    assert [cover.data for cover in covers.doubtful] == [b"ar"]

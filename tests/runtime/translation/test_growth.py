@@ -96,6 +96,14 @@ def test_a_text_that_would_change_committed_ids_leaves_its_probability_to_what_i
     assert tree.probabilities == pytest.approx((0.5 / 0.8, 0.1 / 0.5))
 
 
+def test_a_text_that_is_absorbed_takes_its_probability_with_it() -> None:
+    """The target would not have ended its token there if it had meant to go on like that."""
+    absorbed = node(0.3, 0, None)._replace(absorbed=True, goes_on=False)
+    tree = join([node(0.5, -1, [7]), absorbed, node(0.1, 0, [7, 8]), node(0.2, -1, [9])], 0.9)
+    assert tree.ids == (7, 8, 9)
+    assert tree.probabilities == pytest.approx((0.2 / 0.6, 0.1 / 0.2, 0.2 / 0.6))
+
+
 @given(grown(), st.integers(0, 6), st.integers(1, 3))
 def test_the_likeliest_ids_of_a_tree_are_a_tree(nodes: list[Node], count: int, depth: int) -> None:
     tree = join(nodes, 1.0)

@@ -321,5 +321,5 @@ def test_unknown_translations_are_refused(name: str) -> None:
 
 
 def test_auto_takes_the_best_that_is_there() -> None:
-    assert choose_method("auto", draft=True, dictionary=True) == "hybrid"
-    assert choose_method("auto", draft=False, dictionary=False) == "hybrid"
+    assert choose_method("auto", draft=True, dictionary=True, drafter=False) == "hybrid"
+    assert choose_method("auto", draft=False, dictionary=False, drafter=False) == "hybrid"

@@ -8,6 +8,8 @@ can be used whatever has changed since.
 from __future__ import annotations
 
 import fcntl
+import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +21,9 @@ import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
 from tokalign.errors import UsageError
+
+RECORD = ".record"
+"""How the names of small files end that only name others; alone they are nothing to resume from."""
 
 _LOCK = "lock"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
@@ -57,7 +62,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         except GeneratorExit:
             _delete(folder, made)
         except BaseException:
-            if all(path.name == _LOCK for path in folder.iterdir()):
+            if all(path.name == _LOCK or path.suffix == RECORD for path in folder.iterdir()):
                 _delete(folder, made)
             raise
         else:
@@ -71,6 +76,32 @@ def _delete(folder: Path, made: list[Path]) -> None:
         for path in made:
             if path != folder:
                 path.rmdir()
+
+
+@contextmanager
+def sole_process(folder: Path, name: str) -> Iterator[None]:
+    """Hold a lock, so that two processes that were given the same share do not meet in its files.
+
+    Raises: UsageError if another process holds it.
+    """
+    path = folder / f"{name}.lock"
+    try:
+        lock = path.open("a+")
+    except OSError as error:
+        raise unwritable(path, error, _REMEDY) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UsageError(
+                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
+                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}")
+        lock.flush()
+        yield
 
 
 def digest(*facts: object) -> str:

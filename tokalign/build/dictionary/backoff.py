@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,17 @@ from numpy.typing import NDArray
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
-from tokalign.build.dictionary.pruning import ROW_COST, Mask, best_predictions, gains, keep_best
+from tokalign.build.dictionary.pruning import (
+    ROW_COST,
+    Mask,
+    Predictions,
+    alternative_worth,
+    gains,
+    keep_best,
+    ranked_predictions,
+)
 from tokalign.build.dictionary.smoothing import in_other_text, smooth
-from tokalign.tables.backoff import BackoffParameters, BackoffTable
+from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix
 
 P_MIN = ROW_COST
@@ -27,19 +36,68 @@ MAX_PREDICTIONS = 1 << 16
 """The most different predictions. Their numbers are u16."""
 
 _BYTES_PER_SLOT = 3
-_FINEST = 64
+
+_MARGINS = 1.05, 1.2, 1.4
+"""How many times as many different predictions some more entries may have; the first that holds."""
+
+_MOST_BINS = 8
+"""Into how many bins the probabilities of one id are put at most."""
+
+_LEAST_ODDS, _MOST_ODDS = -3.5, 4.5
+"""The log-odds at which the first bin begins and the last one ends: 0.03 and 0.99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """The contexts of one length that are to be stored, with their predictions.
+    """The contexts of one length that are to be stored, with their predictions of one rank.
 
+    rank: 0 for the most probable next ids, 1 and 2 for alternatives.
     nodes: indices into the level of their n-grams. ids: of the next token. probabilities: f32.
     """
 
+    length: int
+    rank: int = 0
     nodes: NDArray[np.int64]
     ids: IdArray
     probabilities: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Everything that could be stored, and what it is worth.
+
+    predictions: by rank, for contexts of each length from 1 on. gained, worth: see `keep_best`.
+    """
+
+    levels: Sequence[Level]
+    predictions: list[list[Predictions]]
+    gained: list[Floats]
+    worth: list[list[Floats]]
+
+    def best(self, entries: int) -> list[Entries]:
+        """The best `entries` predictions: the most probable ids by length of their contexts, from 1
+        on, then the alternatives by rank and length."""
+        ranks = keep_best(self.levels, self.gained, entries, self.worth)
+        return [
+            _entries(length, rank, mask, own)
+            for rank, (masks, known) in enumerate(zip(ranks, self.predictions, strict=True))
+            for length, (mask, own) in enumerate(zip(masks, known, strict=True), start=1)
+        ]
+
+
+def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
+    """What could be stored after each context of these n-grams."""
+    if len(levels) < 2:
+        return Candidates(levels=levels, predictions=[], gained=[], worth=[])
+    smoothed, weights = smooth(levels)
+    probabilities = [in_other_text(values) for values in smoothed]
+    ranks = ranked_predictions(levels, probabilities)
+    return Candidates(
+        levels=levels,
+        predictions=ranks,
+        gained=gains(levels, probabilities, weights, ranks[0], p_min=p_min),
+        worth=[[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
+    )
 
 
 def make_table(
@@ -52,42 +110,45 @@ def make_table(
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
     levels: from `grow_tree`. p_min: see `P_MIN`.
-    Cost: about 3 µs and 60 bytes per n-gram, and 4 µs per entry.
+    Cost: about 4 µs and 80 bytes per n-gram, and 4 µs per entry.
     """
-    room = entries_within(max_bytes, id_width=_width(vocabulary_size))
-    entries = select(levels, room, p_min)
+    candidates = find_candidates(levels, p_min)
+    width = _width(vocabulary_size)
+    entries = candidates.best(entries_within(max_bytes, id_width=width))
+    # There are far fewer different predictions than there may be: room for more entries.
+    used = len(number_predictions(*_answers(entries)).ids)
+    for margin in _MARGINS:
+        different = round(margin * used)
+        more = candidates.best(entries_within(max_bytes, id_width=width, predictions=different))
+        if len(number_predictions(*_answers(more)).ids) <= different:
+            entries = more
+            break
     return pack(levels, entries, vocabulary_size=vocabulary_size, p_min=p_min)
 
 
-def select(levels: Sequence[Level], entries: int, p_min: float) -> list[Entries]:
-    """The best `entries` contexts with their predictions, by length from 1 on."""
-    if len(levels) < 2:
-        return []
-    smoothed, weights = smooth(levels)
-    probabilities = [in_other_text(values) for values in smoothed]
-    predictions = best_predictions(levels, probabilities)
-    gained = gains(levels, probabilities, weights, predictions, p_min=p_min)
-    return [
-        _entries(mask, own.ids, own.probabilities)
-        for mask, own in zip(keep_best(levels, gained, entries), predictions, strict=True)
-    ]
-
-
-def _entries(mask: Mask, ids: IdArray, probabilities: Floats) -> Entries:
+def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:
     nodes = np.flatnonzero(mask)
-    likely = probabilities[nodes]
-    known = np.where(likely > 0, ids[nodes], 0)  # where nothing is known, the id means nothing
-    return Entries(nodes=nodes, ids=known, probabilities=likely)
+    likely = predictions.probabilities[nodes]
+    # Where nothing is known, the id means nothing.
+    known = np.where(likely > 0, predictions.ids[nodes], 0)
+    return Entries(length=length, rank=rank, nodes=nodes, ids=known, probabilities=likely)
 
 
-def entries_within(max_bytes: int, *, id_width: int) -> int:
-    """How many entries are sure to fit into so many bytes, whatever their predictions are."""
+def _answers(entries: Sequence[Entries]) -> tuple[IdArray, Floats]:
+    """The ids and probabilities of all entries."""
+    ids = [np.zeros(0, dtype=np.uint16), *[some.ids for some in entries]]
+    likely = [np.zeros(0, dtype=np.float32), *[some.probabilities for some in entries]]
+    return np.concatenate(ids), np.concatenate(likely)
+
+
+def entries_within(max_bytes: int, *, id_width: int, predictions: int = MAX_PREDICTIONS) -> int:
+    """How many entries are sure to fit into so many bytes with so many different predictions."""
     low, high = 0, max(0, max_bytes) // _BYTES_PER_SLOT
     while low < high:
         middle = (low + high + 1) // 2
-        predictions = min(middle, MAX_PREDICTIONS) * (id_width + 1)
+        answers = min(middle, predictions) * (id_width + 1)
         slots = FuseShape.holding(middle, seed=0).slots
-        if slots * _BYTES_PER_SLOT + predictions <= max_bytes:
+        if slots * _BYTES_PER_SLOT + answers <= max_bytes:
             low = middle
         else:
             high = middle - 1
@@ -99,38 +160,53 @@ def pack(
 ) -> BackoffTable:
     """Pack entries into a table. Equal entries give equal tables."""
     width = _width(vocabulary_size)
-    lengths = [length for length, some in enumerate(entries, start=1) if len(some.nodes)]
-    ids = np.concatenate([some.ids for some in entries] or [np.zeros(0, dtype=np.uint16)])
-    likely = np.concatenate([some.probabilities for some in entries] or [np.zeros(0, np.float32)])
-    numbers, predicted, quantized = number_predictions(ids, likely)
+    stored = [some for some in entries if len(some.nodes)]
+    numbered = number_predictions(*_answers(stored))
 
-    def hash_contexts(start: int) -> Hashes:
-        hashed = [_hash(levels, n, entries[n - 1].nodes, start) for n in lengths]
+    def hash_keys(start: int) -> Hashes:
+        hashed = [_hash(levels, some, start) for some in stored]
         return np.concatenate(hashed) if hashed else np.zeros(0, dtype=np.uint64)
 
-    shape, hashes, places, rounds = find_shape(len(ids), hash_contexts)
+    shape, hashes, places, rounds = find_shape(len(numbered.numbers), hash_keys)
     return BackoffTable(
-        BackoffParameters(shape=shape, max_context=max(lengths, default=0), p_min=p_min),
-        entries=len(hashes),
+        BackoffParameters(
+            shape=shape,
+            max_context=max((some.length for some in stored), default=0),
+            p_min=p_min,
+            alternatives=max((some.rank for some in stored), default=0),
+        ),
+        entries=sum(len(some.nodes) for some in stored if some.rank == 0),
         fingerprints=assign(places, rounds, fingerprints(hashes), shape.slots).astype(np.uint8),
-        numbers=assign(places, rounds, numbers, shape.slots).astype(np.uint16),
-        ids=predicted.astype(f"u{width}"),
-        probabilities=quantized,
+        numbers=assign(places, rounds, numbered.numbers, shape.slots).astype(np.uint16),
+        ids=numbered.ids.astype(f"u{width}"),
+        probabilities=numbered.probabilities,
     )
 
 
-def number_predictions(
-    ids: IdArray, probabilities: Floats
-) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.uint8]]:
-    """Number the different predictions: the number of each entry, and the ids and the probabilities
-    (in 1/255) by number.
+class NumberedPredictions(NamedTuple):
+    """The different predictions of some entries.
 
-    The probabilities of one id are put into bins of equal width, and an entry gets the mean of its
-    bin. The bins are as narrow as 65,536 predictions allow. If even one bin per id is too many, the
-    rarest ids share one prediction, which is never proposed.
+    numbers: of each entry. ids, probabilities (in 1/255): by number.
     """
-    for bins in range(_FINEST, 0, -1):
-        level = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+
+    numbers: NDArray[np.uint16]
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.uint8]
+
+
+def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictions:
+    """Number the different predictions of entries with these ids and probabilities.
+
+    The probabilities of one id are put into bins of equal width in log-odds, and an entry gets the
+    mean of its bin. There are fewer bins if 65,536 predictions require it. If even one bin per id
+    is too many, the rarest ids share one prediction, which is never proposed.
+    """
+    with np.errstate(divide="ignore"):
+        likely = np.clip(probabilities, 0, 1)  # rounding may have taken them beyond
+        odds = np.log(likely) - np.log1p(-likely)
+    place = (np.clip(odds, _LEAST_ODDS, _MOST_ODDS) - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
+    for bins in range(_MOST_BINS, 0, -1):
+        level = np.minimum((place * bins).astype(np.int64), bins - 1)
         keys = ids.astype(np.int64) * bins + level
         occurrences = np.bincount(keys)
         pairs = np.flatnonzero(occurrences)
@@ -147,13 +223,18 @@ def number_predictions(
         numbers = np.where(np.isin(numbers, rare), rare[0], numbers)
         used, numbers = np.unique(numbers, return_inverse=True)
         pairs, means = pairs[used], means[used]
-    return numbers.astype(np.uint16), pairs // bins, np.rint(means * 255).astype(np.uint8)
+    return NumberedPredictions(
+        numbers.astype(np.uint16), pairs // bins, np.rint(means * 255).astype(np.uint8)
+    )
 
 
-def _hash(levels: list[Level], length: int, nodes: NDArray[np.int64], start: int) -> Hashes:
+def _hash(levels: list[Level], entries: Entries, start: int) -> Hashes:
+    nodes = entries.nodes
     hashes = np.full(len(nodes), start, dtype=np.uint64)
-    for ids in walk_back(levels, length, nodes):
+    for ids in walk_back(levels, entries.length, nodes):
         hashes = mix(hashes, ids)
+    for _ in range(entries.rank):
+        hashes = mix(hashes, np.full(len(nodes), ALTERNATIVE, dtype=np.uint64))
     return hashes
 
 

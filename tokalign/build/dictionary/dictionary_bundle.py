@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.memory_budget import MEMORY
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.dictspec import find_continuations
@@ -94,6 +95,23 @@ def _build_backoff(
         workspace=options.workspace,
         stage=stage,
     )
+    return backoff_bundle(target, corpus, counted, options, language=language, stage=stage)
+
+
+def backoff_bundle(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    counted: Iterable[TokenNgrams],
+    options: BackoffOptions,
+    *,
+    language: str,
+    stage: Stage = silent,
+) -> Bundle:
+    """The back-off dictionary of n-grams that are counted, by order from 1 on.
+
+    corpus: what they were counted in, completely read.
+    Raises: UsageError if not even its header fits in the size asked for.
+    """
     levels = grow_tree(counted)
     frame = _backoff_frame(target, corpus, options, language, levels)
     room = options.max_bytes - _size_of_frame(frame)

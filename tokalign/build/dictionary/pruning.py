@@ -9,6 +9,10 @@ If every entry has the same price, the best set is found from the longest contex
 A context is kept if its gain, and the worth of the best set of longer contexts that end with it,
 exceed its price. A context that predicts what its suffix predicts gains next to nothing; it is kept
 only if longer contexts need it.
+
+A kept context may also have *alternatives*: its second and third most probable ids, which a tree
+proposes beside the first. One is kept where what it saves exceeds the same price. It takes as many
+bytes as a context.
 """
 
 from __future__ import annotations
@@ -32,6 +36,13 @@ _FIRST = 0.4
 """The share of tokens that are the first of their chain: such a token is proposed if its own
 probability is at least p_min. For all others that of the whole chain has to be, and the chain so
 far is assumed to have a log-uniform probability between p_min and 1."""
+
+ALTERNATIVES = 2
+"""The most ids that a context has besides the most probable one."""
+
+_ALTERNATIVE_WORTH = 0.1
+"""What a pass saved by an alternative counts, beside one saved by the best id of a context. Chains
+never propose alternatives, and trees do only where rows are cheap."""
 
 _PRECISION = 1e-3
 """The relative precision to which the price of an entry is found."""
@@ -61,6 +72,21 @@ def best_predictions(levels: Sequence[Level], probabilities: Sequence[Floats]) -
         _best(len(contexts), continued, likely)
         for contexts, continued, likely in zip(levels, levels[1:], probabilities[1:], strict=False)
     ]
+
+
+def ranked_predictions(
+    levels: Sequence[Level], probabilities: Sequence[Floats]
+) -> list[list[Predictions]]:
+    """The most probable next ids, then the alternatives by rank, each as `best_predictions`."""
+    found = [best_predictions(levels, probabilities)]
+    left = list(probabilities)
+    for _ in range(ALTERNATIVES):
+        left[1:] = [
+            np.where(continued.last == best.ids[continued.prefix], 0, likely)
+            for continued, best, likely in zip(levels[1:], found[-1], left[1:], strict=True)
+        ]
+        found.append(best_predictions(levels, left))
+    return found
 
 
 def _best(contexts: int, continued: Level, probabilities: Floats) -> Predictions:
@@ -110,26 +136,63 @@ def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
 
-def keep_best(levels: Sequence[Level], gained: Sequence[Floats], entries: int) -> list[Mask]:
-    """The best set of at most `entries` contexts, as masks over the contexts of each length.
+def alternative_worth(predictions: Predictions, p_min: float) -> Floats:
+    """What these alternatives save at each occurrence of their contexts; see `gains`."""
+    likely = predictions.probabilities
+    return np.float32(_ALTERNATIVE_WORTH) * _value(likely, likely, p_min)
 
-    It has the suffix of each of its contexts. The price of an entry is found by bisection.
+
+def keep_best(
+    levels: Sequence[Level],
+    gained: Sequence[Floats],
+    entries: int,
+    worth: Sequence[Sequence[Floats]] = (),
+) -> list[list[Mask]]:
+    """The best at most `entries` contexts and alternatives: for each rank masks by length.
+
+    The first masks are those of the contexts, and contain the suffix of each of them. worth: for
+    each rank of alternatives their worth by length, falling with rank. The price of an entry is
+    found by bisection.
     """
+
+    def keep(price: float) -> list[list[Mask]]:
+        kept = keep_above(suffixes, gained, price)
+        met = occurrences(levels, kept)
+        alternatives = [
+            [times * value > price for times, value in zip(met, values, strict=True)]
+            for values in worth
+        ]
+        return [kept, *alternatives]
+
     suffixes = [level.suffix for level in levels[: len(gained)]]
     low, high = 0.0, 1.0
-    kept = keep_above(suffixes, gained, low)
+    kept = keep(low)
     if _total(kept) <= entries:
         return kept
-    while _total(kept := keep_above(suffixes, gained, high)) > entries:
+    while _total(kept := keep(high)) > entries:
         low, high = high, 4 * high
     while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
         price = (low + high) / 2
-        trial = keep_above(suffixes, gained, price)
+        trial = keep(price)
         if _total(trial) <= entries:
             high, kept = price, trial
         else:
             low = price
     return kept
+
+
+def occurrences(levels: Sequence[Level], kept: Sequence[Mask]) -> list[Floats]:
+    """How often each context was the longest one that is kept; 0 for those that are not kept."""
+    found = [np.where(mask, level.counts, 0) for level, mask in zip(levels, kept, strict=False)]
+    for length in range(1, len(kept)):
+        nodes = np.flatnonzero(kept[length])
+        longer = levels[length]
+        found[length - 1] -= np.bincount(
+            longer.suffix[nodes],
+            weights=longer.counts[nodes],
+            minlength=len(found[length - 1]),
+        )
+    return found
 
 
 def keep_above(
@@ -149,5 +212,5 @@ def keep_above(
     return kept
 
 
-def _total(masks: Sequence[Mask]) -> int:
-    return sum(int(mask.sum()) for mask in masks)
+def _total(ranks: Sequence[Sequence[Mask]]) -> int:
+    return sum(int(mask.sum()) for masks in ranks for mask in masks)

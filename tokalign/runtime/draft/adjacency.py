@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.runtime.draft.ranked_rows import ranked
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -58,10 +59,9 @@ class Adjacency:
         logprobs: NDArray[Any],
     ) -> None:
         """See `interfaces.RowStore`. Where an id occurs in several rows, the last one is kept."""
-        order = np.argsort(-logprobs, axis=-1, kind="stable")
-        ranked = np.take_along_axis(likely, order, axis=-1).tolist()
-        sure = np.exp(np.take_along_axis(logprobs, order, axis=-1)).tolist()
-        rows = [Successors(*row) for row in zip(ranked, sure, strict=True)]
+        likely, logprobs = ranked(likely, logprobs)
+        sure = np.exp(logprobs)
+        rows = [Successors(*row) for row in zip(likely.tolist(), sure.tolist(), strict=True)]
         self._rows.update(zip((ids[-1], *tree.ids), rows, strict=True))
         self._latest = len(ids), tree, rows
 

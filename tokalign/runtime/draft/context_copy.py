@@ -109,8 +109,11 @@ class CopyReliability:
     def learn(
         self, text: Sequence[TargetId], occurrence: Occurrence | None, token: TargetId
     ) -> None:
-        """Compare `token` with what the match before it would have predicted."""
-        if occurrence is None:
+        """Compare `token` with what the match before it would have predicted.
+
+        A match that ends with the text predicted nothing.
+        """
+        if occurrence is None or occurrence.latest == len(text):
             return
         length, first, latest = occurrence
         following = text[latest]

@@ -127,7 +127,9 @@ class CostAwareHybrid:
         self._experience.passes.observe(answer.draft_passes)
         spent = answer.draft_passes * costs.draft_pass
         joined = self._hybrid.join(self._believed(answer.tree), limit, spent=spent)
-        kept = best_ids(joined.probabilities, joined.parents, costs, spent=spent)
+        kept: Sequence[int] = range(len(joined))
+        if self._hybrid.rows is None:
+            kept = best_ids(joined.probabilities, joined.parents, costs, spent=spent)
         self._answer = answer.tree.first_chain
         self._experience.proposed.observe(len(kept))
         return replace(answer, tree=joined.select(kept), distributions=())
@@ -141,7 +143,12 @@ class CostAwareHybrid:
         return chain.with_probabilities(known)
 
     def _pays(self, free: TokenTree, costs: Costs) -> bool:
-        """Whether the round is expected to have a better rate with the model than without."""
+        """Whether the round is expected to have a better rate with the model than without.
+
+        Where the number of rows is given, costs decide nothing.
+        """
+        if self._hybrid.rows is not None:
+            return True
         known = self._experience
         tokens = 1.0 + self._promised + known.added(self._promised)
         time = costs.expected_verify(1.0 + known.proposed.value) + costs.host

@@ -16,16 +16,16 @@ from tokalign.tokenizer.vocabulary import TargetId
 PROMPT_END = 64
 """How many ids at the end of the prompt are looked at; older ones would hardly count."""
 
-_RATE = 1 / 16
+RATE = 1 / 16
 """Weight of the newest id in the share of ids that a dictionary expected."""
 
-_FIRST_SHARE = 0.2
+FIRST_SHARE = 0.2
 """The share assumed before any text: every dictionary is asked until the text speaks against it."""
 
-_LEAST_SHARE = 0.03
+LEAST_SHARE = 0.03
 """A dictionary with a smaller share is of no use to any text."""
 
-_LEAST_OF_BEST = 0.25
+LEAST_OF_BEST = 0.25
 """A dictionary with less than so much of the best one's share does not fit."""
 
 
@@ -37,7 +37,7 @@ class DictionaryFit:
 
     def __init__(self, tables: Mapping[str, Dictionary]) -> None:
         self._tables = dict(tables)
-        self._shares = dict.fromkeys(self._tables, _FIRST_SHARE)
+        self._shares = dict.fromkeys(self._tables, FIRST_SHARE)
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> dict[str, Dictionary]:
@@ -49,10 +49,10 @@ class DictionaryFit:
         for place in range(max(1, first), len(ids)):
             self._compare(ids[max(0, place - MAX_CONTEXT) : place], ids[place])
         self._seen = len(ids)
-        least = max(_LEAST_SHARE, _LEAST_OF_BEST * max(self._shares.values()))
+        least = max(LEAST_SHARE, LEAST_OF_BEST * max(self._shares.values()))
         return {name: self._tables[name] for name, share in self._shares.items() if share >= least}
 
     def _compare(self, before: Sequence[TargetId], came: TargetId) -> None:
         for name, table in self._tables.items():
             expected = table.follow(before, 1).ids
-            self._shares[name] += _RATE * ((expected == (came,)) - self._shares[name])
+            self._shares[name] += RATE * ((expected == (came,)) - self._shares[name])

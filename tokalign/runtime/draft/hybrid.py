@@ -12,8 +12,8 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from math import log
 from typing import Any, Protocol
 
@@ -78,13 +78,16 @@ class _Node:
 
 
 class _Growth:
-    """A tree that grows best-first."""
+    """A tree of at most `limit` ids that grows best-first."""
 
-    def __init__(self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any]) -> None:
-        self._mixer, self._sources = mixer, sources
+    def __init__(
+        self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any], limit: int
+    ) -> None:
+        self._mixer, self._sources, self._limit = mixer, sources, limit
         self.root = _Node(-1, states, 1.0)
-        self._heap: list[tuple[float, int, _Node, Candidate]] = []
-        self._pushed = 0
+        # The ids that may still join the tree, the likeliest first; ties go to the first found.
+        self._frontier: list[tuple[float, int, _Node, Candidate]] = []
+        self._found = 0
         self.ids: list[TargetId] = []
         self.parents: list[int] = []
         self.names: list[str] = []
@@ -93,22 +96,26 @@ class _Growth:
         self._expand(self.root)
 
     def _expand(self, node: _Node) -> None:
-        least = _LEAST_REACHED / node.reached
-        if least > _MOST_PROBABLE:
+        frontier, room = self._frontier, self._limit - len(self.ids)
+        least = -frontier[room - 1][0] if 0 < room <= len(frontier) else _LEAST_REACHED
+        if not room or least > _MOST_PROBABLE * node.reached:
             return
-        node.candidates = self._mixer.candidates(node.states, least)
+        node.candidates = self._mixer.candidates(
+            node.states, least / node.reached, _LEAST_REACHED / node.reached
+        )
         for one in node.candidates:
-            self._pushed += 1  # ties go to the first
-            heappush(self._heap, (-node.reached * one[1], self._pushed, node, one))
+            self._found += 1
+            insort(frontier, (-node.reached * one[1], self._found, node, one))
+        del frontier[room:]
 
     @property
     def next_reached(self) -> float:
         """How likely the next id is to be reached; 0 if the sources know no more."""
-        return -self._heap[0][0] if self._heap else 0.0
+        return -self._frontier[0][0] if self._frontier else 0.0
 
     def grow(self) -> None:
         """Add the id that is likeliest to be reached."""
-        negative, _, parent, one = heappop(self._heap)
+        negative, _, parent, one = self._frontier.pop(0)
         token, probability, name, _ = one
         self.parents.append(parent.index)
         self.ids.append(token)
@@ -166,9 +173,8 @@ class AnswerSource:
     It ends where the tree ends.
     """
 
-    name = "draft"
-
     def __init__(self, answer: TokenTree) -> None:
+        self.name = answer.sources[0] if answer else "draft"
         self._next: dict[int, list[tuple[TargetId, float, int]]] = {}
         for index, (token, parent, probability) in enumerate(
             zip(answer.ids, answer.parents, answer.probabilities, strict=True)
@@ -221,15 +227,29 @@ class Hybrid:
         self._last: tuple[Mixer, _Node | None] = self._mixer, None
         self._seen = 0
 
+    @property
+    def rows(self) -> int | None:
+        """How many ids every proposal has, whatever they cost; None if costs decide."""
+        return self._rows
+
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         ids = context.ids
         self._learn(ids[self._seen :])
         self._seen = len(ids)
         self._states = [source.follow(ids) for source in self._sources]
-        growth = _Growth(self._mixer, self._sources, self._states)
-        self._last = self._mixer, growth.root
-        return Proposal(tree=self._grow(growth, min(limit, self._max_tokens), spent=0.0))
+        limit = min(limit, self._max_tokens)
+        growth = self._growth(self._mixer, self._sources, self._states, limit)
+        return Proposal(tree=self._grow(growth, limit, spent=0.0))
+
+    def _growth(
+        self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any], limit: int
+    ) -> _Growth:
+        """A tree to be grown, from which this round will learn."""
+        # A chain is the best branch of a tree of twice as many ids.
+        growth = _Growth(mixer, sources, states, limit if self._branches else 2 * limit)
+        self._last = mixer, growth.root
+        return growth
 
     def _grow(self, growth: _Growth, limit: int, *, spent: float) -> TokenTree:
         costs = self._costs()
@@ -259,9 +279,9 @@ class Hybrid:
         """
         sources = (*self._sources, AnswerSource(answer))
         mixer = Mixer(self._mixing, sources)
-        growth = _Growth(mixer, sources, [*self._states, -1])
-        self._last = mixer, growth.root
-        return self._grow(growth, min(limit, self._max_tokens), spent=spent)
+        limit = min(limit, self._max_tokens)
+        growth = self._growth(mixer, sources, [*self._states, -1], limit)
+        return self._grow(growth, limit, spent=spent)
 
     def _learn(self, came: Sequence[TargetId]) -> None:
         """Compare what was expected with the ids that came, as far as these follow the tree."""

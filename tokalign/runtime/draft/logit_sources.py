@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokalign.runtime.draft.logit_store import LOG_ODDS, LONGEST_KEY, LogitStore
+from tokalign.runtime.draft.logit_store import (
+    LOG_ODDS,
+    LONGEST_KEY,
+    LogitStore,
+    Tail,
+    extended,
+    tail_of,
+)
 from tokalign.tokenizer.vocabulary import TargetId
-
-Tail = tuple[TargetId, ...]
 
 SOURCE = "logits"
 
@@ -26,19 +31,19 @@ class LogitSource:
 
     def follow(self, ids: Sequence[TargetId]) -> Tail:
         """See `hybrid.Source`."""
-        return tuple(ids[-self._length :])
+        return tail_of(ids[-LONGEST_KEY:])
 
     def advance(self, state: Tail, token: TargetId) -> Tail:
         """See `hybrid.Source`."""
-        return (*state, token)[-self._length :]
+        return extended(state, token)
 
     def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
         """See `hybrid.Source`."""
-        found = self._store.after(state)
+        found = self._store.after(state, self._length)
         if found is None:
             return None
         ids, codes = found
-        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are looked at
+        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are read
 
 
 def logit_sources(store: LogitStore) -> list[LogitSource]:

@@ -12,6 +12,10 @@ from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary, Ids
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
+_LESS_SURE = 0.7
+"""Subtracted from the log-odds of alternatives. The weights of the mixture (`mixing.py`) hold for
+the best id of a context; they would make too much of the others. Fitted as those weights were."""
+
 PROMPT_LOOKUP = "prompt-lookup"
 
 
@@ -60,7 +64,10 @@ class DictionarySource:
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
         """See `hybrid.Source`."""
-        return self._table.expected(state)
+        expected = self._table.expected(state)
+        if len(expected) < 2:
+            return expected
+        return [expected[0], *[(token, odds - _LESS_SURE) for token, odds in expected[1:]]]
 
 
 def dictionary_sources(table: Dictionary) -> list[DictionarySource]:

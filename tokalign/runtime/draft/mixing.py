@@ -43,6 +43,7 @@ WEIGHTS = {
     "copy": Weights(0.7, 0.0, -0.1),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(0.9, 0.0, -1.0),
+    "drafter": Weights(0.9, 0.0, -1.0),
 }
 """By the name of a source, or by the part of it before a colon."""
 
@@ -76,25 +77,23 @@ class Mixer:
 
     def __init__(self, mixing: Mixing, sources: Sequence[Source]) -> None:
         self._trust = mixing.trust(tuple([source.name for source in sources]))
-        self._sources = [
-            (
-                1 << place,
-                source,
-                source.name,
-                *(weights_of(source.name) if len(sources) > 1 else ALONE),
-            )
-            for place, source in enumerate(sources)
-        ]
+        self._sources = []
+        for place, source in enumerate(sources):
+            odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
+            self._sources.append((1 << place, source, source.name, odds, named - silent, silent))
 
-    def candidates(self, states: Sequence[Any], least: float) -> list[Candidate]:
+    def candidates(self, states: Sequence[Any], least: float, stated: float) -> list[Candidate]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
-        states: of every source; None for one that is not to be asked.
+        states: of every source; None for one that is not to be asked. stated: what a source finds
+        less probable than this is not looked at.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
+        lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
+        seen = votes.get
         asked, silent_odds = 0, 0.0
-        for (bit, source, name, odds, named, silent), state in zip(
+        for (bit, source, name, odds, lift, silent), state in zip(
             self._sources, states, strict=True
         ):
             expected = source.expect(state) if state is not None else None
@@ -102,22 +101,19 @@ class Mixer:
                 continue
             asked |= bit
             silent_odds += silent
-            lift = named - silent
             for token, x in expected:
-                if x < floor:  # the next ones are no likelier
+                if x < lowest:  # the next ones are no likelier
                     break
-                vote = votes.get(token)
+                vote = seen(token)
                 if vote is None:
                     votes[token] = bit, odds * x + lift, x, name
                 else:
                     before, total, surest, by = vote
-                    total += odds * x + lift
                     if x > surest:
-                        votes[token] = before | bit, total, x, name
-                    else:
-                        votes[token] = before | bit, total, surest, by
+                        surest, by = x, name
+                    votes[token] = before | bit, total + odds * x + lift, surest, by
         found: list[Candidate] = []
-        calibrated = self._trust.calibrated
+        factor_of = self._trust.factor
         for token, (voters, total, _, name) in votes.items():
             total += silent_odds
             if total < floor:
@@ -126,7 +122,9 @@ class Mixer:
                 _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
             )
             situation = voters, asked, sure
-            found.append((token, calibrated(1.0 / (1.0 + exp(-total)), situation), name, situation))
+            against = exp(-total)
+            factor = factor_of(situation)
+            found.append((token, factor / (factor + against), name, situation))
         return found
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:

@@ -9,7 +9,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.proposal import Array, Proposal
 from tokalign.runtime.translation.base import Translated, Translation
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -17,8 +17,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 SOURCE = "draft"
 
 _LEAST_REACHED = 0.07
-"""Ids of a draft model's tree that are less likely to be reached, divided by the passes, are left
-out: with more passes a round costs more, so that a row more is a smaller part of it.
+"""Divided by the passes, the least probability of being reached for the ids of a tree: with more
+passes a round costs more, so that a row more is a smaller part of it.
 """
 
 
@@ -56,23 +56,27 @@ class NeuralDrafter:
             return Proposal()
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
         pending = self._translation.begin(
-            context, self._session, steps, trees=self._alternatives > 0
+            context, self._session, steps, alternatives=self._alternatives
         )
         self._learn(context)  # while the passes are under way
         learned = self._acceptance.probabilities(2 * steps)
         translated = pending.finish()
         took, in_model = perf_counter() - began, self._session.seconds - seconds
-        chain = translated.ids[:limit]
-        if translated.tree:
-            most, least = steps + self._alternatives, _LEAST_REACHED / steps
-            tree = translated.tree.likeliest(most, least=least, depth=limit)
-            chain = tree.first_chain.ids
-        else:
+        if not translated.tree:
+            chain = translated.ids[:limit]
             tree = self._tree(translated, chain, learned)
-        self._guessed = len(context.ids), chain
+            distributions = translated.distributions[: len(chain)]
+        elif translated.distributions:
+            tree, distributions = _cut_at(limit, translated)
+        else:
+            most, least = steps + self._alternatives, _LEAST_REACHED / steps
+            chain_length = steps if translated.keeps_chain else 0
+            tree = translated.tree.likeliest(most, least=least, depth=limit, chain=chain_length)
+            distributions = ()
+        self._guessed = len(context.ids), tree.first_chain.ids
         return Proposal(
             tree=tree,
-            distributions=translated.distributions[: len(chain)],
+            distributions=distributions,
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=in_model,
@@ -117,3 +121,10 @@ class NeuralDrafter:
             learned = self._acceptance.probabilities(length)
         known = translated.probabilities[:length]
         return known + tuple(learned[len(known) : length])
+
+
+def _cut_at(depth: int, drawn: Translated) -> tuple[TokenTree, tuple[Array | None, ...]]:
+    """A drawn tree without its deeper ids, and its distributions. Only the depth may count here."""
+    tree, (of_text, *of_ids) = drawn.tree, drawn.distributions
+    kept = [index for index, at in enumerate(tree.depths) if at <= depth]
+    return tree.select(kept), (of_text, *[of_ids[index] for index in kept])

@@ -35,6 +35,10 @@ class Trust:
         self._factors: dict[Hashable, float] = {}  # of the odds: e to the shift
         self._information: dict[Hashable, float] = {}
 
+    def factor(self, situation: Hashable) -> float:
+        """What the odds of guesses in this situation are multiplied by."""
+        return self._factors.get(situation, 1.0)
+
     def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
         """A stated probability, corrected by what has come in this situation.
 

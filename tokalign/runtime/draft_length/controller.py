@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 
 from tokalign.cost.expected_gain import best_ids
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.decision import MAX_DRAFT, Decision, Situation, decide
+from tokalign.runtime.draft_length.decision import MAX_DRAFT, MAX_IDS, Decision, Situation, decide
 from tokalign.runtime.draft_length.free_offers import FreeOffers
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.overrides import PlainTiming
@@ -105,7 +105,7 @@ class DraftLengthController:
         self._offers.learn_from_unused(context)
         proposal = _NOTHING
         if limit:
-            most = min(limit, MAX_DRAFT, knowledge.costs.rows.reach - 1)
+            most = min(limit, MAX_IDS, knowledge.costs.rows.reach - 1)
             proposal = self._carry_out(decide(self._situation(context, most)), context, most)
         self._drafting.runs_ahead = proposal.run_ahead
         self._drafting.seconds = self._clock() - began
@@ -116,7 +116,7 @@ class DraftLengthController:
         offer = self._offers.ask(context, limit, seldom=under_way)
         model, trial_is_due = None, False
         if self._model is not None:
-            model = knowledge.model.best(knowledge.costs, limit)
+            model = knowledge.model.best(knowledge.costs, min(limit, MAX_DRAFT))
             # In the round that reads the prompt the draft model would have to read it too.
             not_first = self._last_verdict is not None
             trial_is_due = not_first and knowledge.trial_is_due(model)
@@ -140,7 +140,8 @@ class DraftLengthController:
         if decision.passes and self._model is not None:
             knowledge.model_trials.tried(pays=not decision.is_trial)
             knowledge.long_drafts.count_draft()
-            return self._draft(self._model, context, decision.passes, limit)
+            passes = min(decision.passes, MAX_DRAFT)
+            return self._draft(self._model, context, passes, limit)
         if decision.offered:
             knowledge.long_drafts.count_draft()
             offer = self._offers.likeliest(context, decision.offered)
@@ -152,6 +153,8 @@ class DraftLengthController:
         began = self._clock()
         proposal = model.draft(context, steps=passes, limit=limit)
         took = self._clock() - began
+        if not proposal.draft_passes:  # a recurrent drafter before the target's first pass
+            return proposal
         if self._model_has_read:
             self._knowledge.costs.observe_draft(passes, took)
         self._drafting.passes, self._drafting.tree = passes, proposal.tree

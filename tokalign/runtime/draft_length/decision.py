@@ -12,7 +12,10 @@ from typing import NamedTuple
 from tokalign.cost.expected_gain import Plan
 
 MAX_DRAFT = 16
-"""The most ids that are drafted in a round."""
+"""The most passes of a draft model in a round."""
+
+MAX_IDS = 32
+"""The most ids proposed in a round. Chips with a matrix unit take up to 32 rows at one price."""
 
 
 class Situation(NamedTuple):

@@ -15,9 +15,7 @@ from typing import Any, Generic, cast
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
-from mlx_lm.models.cache import (
-    make_prompt_cache,
-)
+from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
@@ -115,6 +113,15 @@ class ModelCache(Generic[Id]):
         self._read_unread()
         return self._held
 
+    def read_again(self, ids: Sequence[Id]) -> int:
+        """How many of `ids` were read, but go through the model once more in the next pass."""
+        marked = self._layers.marked
+        if marked is None or self._branches is not None:
+            return 0
+        self._read_unread()
+        shared = min(common_prefix(list(ids), self._held), len(ids) - 1)
+        return 0 if shared == len(self._held) else shared - marked
+
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
 
@@ -156,11 +163,20 @@ class ModelCache(Generic[Id]):
         model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
         the first id in the context, where embeddings may have been given for some of them.
         The caller says with `holds` or `holds_computed` what the cache holds after the pass.
+        Raises: CacheError where a model's attention cannot read a quantized cache.
         """
         self.computed += tokens.size
         model = self.model if model is None else model
         self._quantize()
-        logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
+        try:
+            logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
+        except (AttributeError, TypeError, ValueError) as error:
+            if not any(isinstance(layer, QuantizedKVCache) for layer in leaves_of(self.layers)):
+                raise
+            raise self._cannot_be_quantized(
+                f"its attention does not read quantized keys: {type(error).__name__}",
+                "leave --kv-bits out",
+            ) from error
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
         self._passes += 1
@@ -283,11 +299,16 @@ class ModelCache(Generic[Id]):
             )
         except (ValueError, NotImplementedError) as error:
             reason = str(error).partition(". ")[0] or type(error).__name__
-            raise CacheError(
-                f"a cache of this model cannot be quantized to {options.kv_bits} bits in groups of "
-                f"{options.kv_group_size} ({reason}); choose another --kv-group-size, or leave "
-                "--kv-bits out"
+            raise self._cannot_be_quantized(
+                reason, "choose another --kv-group-size, or leave --kv-bits out"
             ) from error
+
+    def _cannot_be_quantized(self, reason: str, remedy: str) -> CacheError:
+        options = self._options
+        return CacheError(
+            f"a cache of this model cannot be quantized to {options.kv_bits} bits in groups of "
+            f"{options.kv_group_size} ({reason}); {remedy}"
+        )
 
 
 def kinds_without_rewinding(model: Any) -> list[str]:

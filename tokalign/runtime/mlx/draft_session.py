@@ -25,6 +25,7 @@ from tokalign.runtime.interfaces import (
 )
 from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 from tokalign.runtime.mlx.drawing import ToTargetIds, draw
+from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.session import ModelSession, timed
 from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
@@ -105,8 +106,7 @@ class DraftModelSession(ModelSession[DraftId]):
             logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         else:
             logprobs = expect(rows if onto is None else onto.logits(rows))
-        found = mx.argpartition(-logprobs, count, axis=-1)[:, :count]
-        values = mx.take_along_axis(logprobs, found, axis=-1)
+        found, values = likeliest(logprobs, count)
         if expect is not None and onto is not None:
             found = onto.draft_ids(found)
         self.start(found, values)
@@ -192,13 +192,12 @@ def _rows_of_lists(ids: Array, values: Array) -> list[Shortlist]:
 
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
     """The `count` likeliest ids of a row f[vocabulary], or of some of them; unsorted."""
-    ids = None if among is None else mx.array(among)
-    values = row if ids is None else row[ids]
-    if values.shape[0] > count:
-        chosen = mx.argpartition(-values, count)[:count]
-        values = values[chosen]
-        ids = chosen if ids is None else ids[chosen]
-    return (mx.arange(values.shape[0]) if ids is None else ids), values
+    ids = mx.arange(row.shape[0]) if among is None else mx.array(among)
+    values = row if among is None else row[ids]
+    if values.shape[0] <= count:
+        return ids, values
+    [chosen], [values] = likeliest(values[None], count)
+    return ids[chosen], values
 
 
 def _likeliest(row: Array, mask: Array | None) -> Array:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,24 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
-from tokalign.errors import BundleError, FingerprintError, IncompatibleError, MissingAssetError
+from tokalign.errors import FingerprintError, IncompatibleError
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import sampled_values
+from tokalign.tables.drafter_files import (
+    CONFIG,
+    FORMAT,
+    REMEDY,
+    VERSION,
+    WEIGHTS,
+    damaged,
+    file_sha256,
+    find_weights,
+    read_drafter_config,
+)
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import LanguageModel
     from tokalign.tokenizer.vocabulary import TargetId
-
-FORMAT, VERSION = "tokalign recurrent drafter", 1
-CONFIG = "config.json"
-_REMEDY = "tokalign train-drafter"
 
 
 def target_fingerprints(target: LanguageModel[TargetId]) -> dict[str, str]:
@@ -63,18 +70,18 @@ def save_drafter(
         "drafter": drafter.config.to_json(),
         "target": dict(target),
         "weights": weights.name,
-        "sha256": _digest(weights),
+        "sha256": file_sha256(weights),
         "training": dict(training or {}),
     }
     write_file(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-    for old in folder.glob("drafter-*.safetensors"):
+    for old in folder.glob(WEIGHTS.format(digest="*")):
         if old != weights:
             with suppress(OSError):
                 old.unlink()
 
 
 def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDrafter:
-    """Read the drafter in a folder, for this target.
+    """Read the drafter in a folder, for this target, whose number format it takes.
 
     Raises: MissingAssetError if there is none; BundleError for one that is damaged or in a format
     that is not known; FingerprintError for one of another tokenizer; IncompatibleError for one that
@@ -86,38 +93,11 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
     try:
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
     except (TypeError, ValueError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise damaged(folder, str(error)) from error
     _read_weights(drafter, folder, config)
+    drafter.set_dtype(ends.dtype)
+    mx.eval(drafter.parameters())
     return drafter
-
-
-def read_drafter_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the drafter in a folder; its weights are not read.
-
-    Raises: MissingAssetError if there is none; BundleError for one that cannot be read.
-    """
-    path = folder / CONFIG
-    if not path.is_file():
-        raise MissingAssetError(f"there is no drafter in {folder}; train one with: {_REMEDY}")
-    try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise _damaged(folder, f"{CONFIG} is no JSON") from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise BundleError(
-            f"{folder} holds no drafter: its {CONFIG} is not of the format {FORMAT!r}; give a "
-            f"folder that {_REMEDY} wrote"
-        )
-    if config.get("version") != VERSION:
-        raise BundleError(
-            f"the drafter in {folder} has format version {config.get('version')!r}, and this "
-            f"program reads {VERSION}; train it again with: {_REMEDY}"
-        )
-    kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
-    for name, kind in kinds.items():
-        if not isinstance(config.get(name), kind):
-            raise _damaged(folder, f"{CONFIG} has no sound {name!r}")
-    return config
 
 
 def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
@@ -127,7 +107,7 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mx.save_safetensors(str(written), weights)
-        path = folder / f"drafter-{_digest(written)[:12]}.safetensors"
+        path = folder / WEIGHTS.format(digest=file_sha256(written)[:12])
         with appearing(path) as temporary:
             written.replace(temporary)
     except OSError as error:
@@ -141,16 +121,11 @@ def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
 
 
 def _read_weights(drafter: RecurrentDrafter, folder: Path, config: Mapping[str, Any]) -> None:
-    path = folder / config["weights"]
-    if path.parent != folder or not path.is_file():
-        raise _damaged(folder, f"its weights, {config['weights']}, are not there")
-    if _digest(path) != config["sha256"]:
-        raise _damaged(folder, f"{path.name} does not hold what was written")
+    path = find_weights(folder, config)
     try:
         drafter.load_weights(str(path))
     except (ValueError, RuntimeError) as error:
-        raise _damaged(folder, " ".join(str(error).split())) from error
-    mx.eval(drafter.parameters())
+        raise damaged(folder, " ".join(str(error).split())) from error
     drafter.eval()
 
 
@@ -160,22 +135,11 @@ def _require_target(folder: Path, asked: Mapping[str, Any], found: Mapping[str, 
             f"the drafter in {folder}",
             expected=str(asked.get("tokenizer")),
             found=found["tokenizer"],
-            remedy=_REMEDY,
+            remedy=REMEDY,
         )
     if asked.get("weights") != found["weights"]:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
             f"{str(asked.get('weights'))[:12]}, and not {found['weights'][:12]}; quantization and "
-            f"adapters count); give its own target, or train one with: {_REMEDY}"
+            f"adapters count); give its own target, or train one with: {REMEDY}"
         )
-
-
-def _damaged(folder: Path, reason: str) -> BundleError:
-    return BundleError(
-        f"the drafter in {folder} is damaged: {reason}; fetch it or train it again with: {_REMEDY}"
-    )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()

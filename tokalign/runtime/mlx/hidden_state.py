@@ -14,7 +14,6 @@ Models that multiply by a weight outside of a module have no such head; `docs/mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache as cache_calls
 from typing import Any
 from weakref import ref
 
@@ -80,9 +79,13 @@ class HiddenStates:
 
     def take(self) -> Array:
         """The states f[rows, hidden] of the latest pass, lazy. They are given once, then let go."""
+        return self.take_batch()[0]
+
+    def take_batch(self) -> Array:
+        """The states f[batch, rows, hidden] of a pass over several sequences, as `take`."""
         states, self._calls.argument = self._calls.argument, None
         assert states is not None, "no pass since the states were taken last"
-        return states[0]
+        return states
 
 
 _known: dict[int, tuple[Any, Any]] = {}
@@ -130,14 +133,10 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
     def replace(module: Any) -> Any:
         if not wanted(module):
             return None
-        watched = module.__class__.__new__(_watched_class(type(module)))
+        kind: Any = type(module)
+        watched = kind.__new__(type(f"Watched{kind.__name__}", (_Watched, kind), {}))
         dict.update(watched, module)  # a module is a dict; its own `update` takes parameters only
         vars(watched).update(vars(module), _calls=calls, _original=module)
         return watched
 
     return twin_of(model, replace)
-
-
-@cache_calls
-def _watched_class(kind: Any) -> Any:
-    return type(f"Watched{kind.__name__}", (_Watched, kind), {})

@@ -55,6 +55,11 @@ class Layers:
         rings = [c for c in leaves_of(self.all) if _is_ring(c) and c.keep]
         return min([UNBOUNDED, *[int(ring.max_size) - 1 for ring in rings]])
 
+    @property
+    def marked(self) -> int | None:
+        """The position to which recurrent states go back after a rejection; None without any."""
+        return None if self._mark is None else self._mark[0]
+
     def open(self) -> None:
         """Make the layers ready for a round."""
         if self._rewinds and not self._is_open:

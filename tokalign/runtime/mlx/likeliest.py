@@ -15,7 +15,8 @@ def likeliest(logprobs: Array, count: int) -> tuple[Array, Array]:
     They are in no order. Sorting whole vocabularies would be slow. The `count` likeliest ids are
     in the `count` blocks of ids with the largest maxima. So the maxima are sorted, and the ids of
     those blocks. For 16 rows of 32,128 ids on a CPU that took 0.5 ms instead of 17.
-    logprobs: f[rows, vocabulary]. Where the vocabulary is smaller than `count`, ids may repeat.
+    logprobs: f[rows, vocabulary]. Where fewer than `count` ids are possible, ids may repeat, with
+    the log-probability -inf.
     """
     rows, width = logprobs.shape
     missing = -width % _BLOCK
@@ -29,7 +30,7 @@ def likeliest(logprobs: Array, count: int) -> tuple[Array, Array]:
     values = mx.take_along_axis(inside, found, axis=-1).astype(mx.float32)
     taken = best.shape[-1]
     ids = found // taken * stride + mx.take_along_axis(best, found % taken, axis=-1)
-    return ids, values
+    return mx.minimum(ids, width - 1), values
 
 
 def _top(values: Array, count: int) -> Array:

@@ -36,12 +36,14 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
-def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0) -> Array:
-    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy.
+def uniform(
+    seed: int, stream: int, position: int, rows: int, *, number: int = 0, count: int = 1
+) -> Array:
+    """Uniform noise f[rows, count] in [0, 1), where row i is for `position + i`; lazy.
 
-    number: which of the independent numbers at every position (below 1024).
+    number: the first one of the independent numbers at every position (of 1024).
     """
-    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
+    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + count]
 
 
 def _keys(seed: int, stream: int, position: int, rows: int) -> Array:

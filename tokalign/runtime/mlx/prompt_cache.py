@@ -2,13 +2,15 @@
 
 A file holds the key-value cache of a prompt. What `write_prompt_cache` adds to mlx-lm's metadata
 says which weights and which tokenizer it belongs to and which ids it holds, so that a prompt can be
-continued by its content, and no file is used where it does not belong. mlx-lm reads these files,
+continued by its content, and no file is used where it does not belong. It may also hold what the
+target found likely after each id of the prompt, to draft from. mlx-lm reads these files,
 and files of `mlx_lm.cache_prompt` are read here: they name their model, but not their ids.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -33,7 +35,8 @@ from tokalign.errors import (
     MissingAssetError,
     UsageError,
 )
-from tokalign.runtime.mlx.cache import CacheOptions, remember
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.mlx.cache import CacheOptions, remember, vocabulary_size
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
 _SUFFIX = ".safetensors"
 _REMEDY = "write it again with: tokalign cache-prompt"
 _PREFIX = "tokalign_"
-_WEIGHTS, _TOKENIZER, _IDS, _OPEN, _DIGEST = (
-    _PREFIX + name for name in ("weights", "tokenizer", "ids", "open", "digest")
+_WEIGHTS, _TOKENIZER, _IDS, _OPEN, _LOGITS, _DIGEST = (
+    _PREFIX + name for name in ("weights", "tokenizer", "ids", "open", "logits", "digest")
 )
 
 
@@ -54,7 +57,8 @@ class PromptCache:
 
     layers: as mlx-lm's functions take them. model: the name that the file gives for its model.
     ids: what the cache holds, None if the file does not say. length: how many ids that are.
-    is_open: whether it ends in a message of the user, which may go on.
+    is_open: whether it ends in a message of the user, which may go on. logits: what the target
+    found likely after each id of the prompt, None if the file does not say.
     """
 
     layers: list[Any]
@@ -62,6 +66,7 @@ class PromptCache:
     ids: tuple[TargetId, ...] | None
     length: int
     is_open: bool
+    logits: LogitStore | None = None
 
     @property
     def kv_bits(self) -> tuple[int, int] | None:
@@ -95,11 +100,12 @@ def write_prompt_cache(
     model: LanguageModel[TargetId],
     *,
     is_open: bool = True,
+    logits: LogitStore | None = None,
 ) -> None:
     """Write the cache of `ids`, whole or not at all.
 
-    path: its name ends in .safetensors. is_open: as of `PromptCache`. Raises: UsageError for
-    another name, and if the file cannot be written.
+    path: its name ends in .safetensors. is_open, logits: as of `PromptCache`.
+    Raises: UsageError for another name, and if the file cannot be written.
     """
     _require_suffix(path)
     told = {
@@ -110,6 +116,8 @@ def write_prompt_cache(
         _IDS: json.dumps([int(i) for i in ids]),
         _OPEN: json.dumps(is_open),
     }
+    if logits is not None:
+        told[_LOGITS] = b64encode(logits.to_bytes()).decode()
     told[_DIGEST] = _digest(layers, told)
     with appearing(path) as temporary:
         # mlx adds its suffix to every name without it.
@@ -151,7 +159,26 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
     _require_same_model(path, len(layers), told, model)
     if ids is not None:
         remember(layers, ids)
-    return PromptCache(layers=layers, model=told["model"], ids=ids, length=length, is_open=is_open)
+    return PromptCache(
+        layers=layers,
+        model=told["model"],
+        ids=ids,
+        length=length,
+        is_open=is_open,
+        logits=_logits_of(path, told, model),
+    )
+
+
+def _logits_of(
+    path: Path, told: Mapping[str, str], model: LanguageModel[TargetId]
+) -> LogitStore | None:
+    if _LOGITS not in told:
+        return None
+    size = vocabulary_size(model.model)
+    try:
+        return LogitStore.from_bytes(b64decode(told[_LOGITS]), vocabulary_size=size)
+    except ValueError as error:
+        raise BundleError(f"{path} cannot be read as a prompt cache ({error}); {_REMEDY}") from None
 
 
 def _require_suffix(path: Path) -> None:

@@ -25,14 +25,14 @@ from tokalign.errors import UsageError
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.rejection import judge
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.proposal import Array, Draws
 from tokalign.tokenizer.vocabulary import TargetId
 
 LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 """mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""
 
-_XTC = 1
-"""Which of a position's numbers decides about XTC; number 0 is of the verdict."""
+_XTC, _FIRST = 1, 2
+"""Which of a position's numbers decide about XTC, and about the first drawn candidate."""
 
 Acceptance: TypeAlias = Literal["match", "residual"]
 
@@ -98,26 +98,25 @@ class Sampling:
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        distributions: Sequence[Array | None] = (),
+        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        judges = self.temperature > 0 and self.acceptance == "residual"
-        if not judges or all(q is None for q in distributions):
+        if drawn is None or self.temperature == 0 or self.acceptance == "match":
             return self.pick(logprobs, position=position, depths=depths), logprobs
-        scores = self._scores(logprobs, position)
-        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, scores.shape)
-        chosen = mx.argmax(scores + gumbel, axis=-1)
-        count = len(ids[position:])
-        judged = judge(
-            mx.softmax(scores[:count], axis=-1),
-            ids[position:],
-            distributions,
-            uniform=keyed.uniform(self.seed, keyed.VERDICT, position, count),
-            noise=gumbel[:count],
+        scores = self._scores(logprobs, position, depths)
+        at = list(range(scores.shape[0]) if depths is None else depths)
+        rows, most = max(at) + 1, max(map(len, drawn.candidates))
+        uniform = keyed.uniform(self.seed, keyed.VERDICT, position, rows, number=_FIRST, count=most)
+        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (rows, scores.shape[1]))
+        chosen = judge(
+            mx.softmax(scores, axis=-1),
+            drawn,
+            uniform=uniform[mx.array(at)],
+            noise=gumbel[mx.array(at)],
         )
-        return mx.concatenate([judged, chosen[count:]]), logprobs
+        return chosen, logprobs
 
     def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
         """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
@@ -144,6 +143,24 @@ class Sampling:
         gumbel = keyed.gumbel(self.seed, self._draft_stream, position, scores.shape)
         q = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
         return mx.argmax(scores + gumbel, axis=-1), q
+
+    def draw_several(self, logits: Array, *, positions: Sequence[int]) -> tuple[Array, Array]:
+        """See `interfaces.DraftSampler`.
+
+        The largest sums of log q and Gumbel noise, in their order, are ids drawn one after the
+        other without replacement (Kool, van Hoof, Welling 2019, "Stochastic Beams and Where to
+        Find Them").
+        """
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        scores = mx.concatenate(
+            [self._scores(logprobs[row : row + 1], at) for row, at in enumerate(positions)]
+        )
+        shape = (1, logits.shape[-1])
+        noise = {
+            at: keyed.gumbel(self.seed, keyed.DRAFT, at, shape) for at in sorted(set(positions))
+        }
+        gumbel = mx.concatenate([noise[at] for at in positions])
+        return scores + gumbel, mx.softmax(scores, axis=-1)
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
         """See `interfaces.DraftSampler`."""
@@ -185,11 +202,15 @@ class Sampling:
         log q + T g, and at T = 0 it is q itself.
         """
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        vocabulary = logprobs.shape[-1]
+        gumbel = {  # rows at one position share their noise
+            position: keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))
+            for position in dict.fromkeys(positions)
+        }
         rows = []
         for row, position in enumerate(positions):
-            gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (1, logprobs.shape[-1]))
             filtered_row = self.filter(logprobs[row : row + 1], position).astype(mx.float32)
-            rows.append(filtered_row + self.temperature * gumbel)
+            rows.append(filtered_row + self.temperature * gumbel[position])
         scores = mx.concatenate(rows)
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
@@ -282,7 +303,7 @@ class CallableSampler:
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        distributions: Sequence[Array | None] = (),
+        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`. What is proposed never matters here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import mlx.core as mx
 
@@ -24,7 +24,13 @@ from tokalign.tokenizer.vocabulary import Id
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SomeSession = TypeVar("SomeSession", bound="ModelSession[Any]")
+SomeSession = TypeVar("SomeSession", bound="Busy")
+
+
+class Busy(Protocol):
+    """A session that counts the time of its passes."""
+
+    busy: BusyTime
 
 
 def timed(
@@ -61,8 +67,13 @@ class ModelSession(Generic[Id]):
         rewinds: bool = True,
     ) -> None:
         self._cache = ModelCache[Id](model, options or CacheOptions(), cache, rewinds=rewinds)
+        self._model = model
         self.passes = self.rows = 0
         self.busy = BusyTime()
+
+    def runs_on(self, twin: Any) -> None:
+        """Have passes run on a twin of the model, except those that fill in a long prompt."""
+        self._model = twin
 
     @property
     def context_length(self) -> int:
@@ -78,6 +89,10 @@ class ModelSession(Generic[Id]):
     def quantized_from(self) -> int:
         """The position from which rows see a quantized cache; -1 if none does."""
         return self._cache.quantized_from
+
+    def read_again(self, ids: Sequence[Id]) -> int:
+        """How many of `ids` were read, but go through the model once more in the next pass."""
+        return self._cache.read_again(ids)
 
     @property
     def computed(self) -> int:
@@ -109,7 +124,8 @@ class ModelSession(Generic[Id]):
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self._cache.catch_up(ids, last)
         self._cache.holds(ids)
-        logits = self._cache.forward(self._cache.tokens(ids[kept:]), begin=kept)[-last:]
+        logits = self._cache.forward(self._cache.tokens(ids[kept:]), self._model, begin=kept)
+        logits = logits[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
         return logits
@@ -118,7 +134,7 @@ class ModelSession(Generic[Id]):
     def feed(self, token: Array) -> Array:
         """See `interfaces.Session`."""
         self._cache.holds_computed(token)
-        logits = self._cache.forward(token)
+        logits = self._cache.forward(token, self._model)
         self.passes += 1
         self.rows += 1
         return logits
@@ -154,7 +170,7 @@ class ModelSession(Generic[Id]):
 
     @cached_property
     def _tree_model(self) -> TreeModel:
-        return TreeModel(self._cache.model)
+        return TreeModel(self._model)
 
     @timed
     def start(self, *arrays: Array) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as cache_calls
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
@@ -107,23 +106,52 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     begin: the position where a tree's rows begin. path: indices of those to keep, ascending. Their
     rotary positions are those of a chain already, because a row's position is its depth.
     """
-    if list(path) == list(range(len(path))):
-        return
+    runs = [run for run in _runs(path) if run.source != run.target]
 
     @cache_calls
-    def place(at: int) -> tuple[Array, Array]:
-        return mx.array([at + index for index in path]), mx.array([at])
+    def moves(first: int) -> list[tuple[Array, Array, int]]:
+        return [
+            (mx.array([first + run.source]), mx.array([first + run.target]), run.rows)
+            for run in runs
+        ]
 
     for layer in leaves_of(cache):
         if layer.keys is None:  # a layer that reads the keys of another one
             continue
-        chosen, first = place(begin - getattr(layer, "start", 0))
+        for source, target, rows in moves(begin - getattr(layer, "start", 0)):
+            layer.keys = _moved(layer.keys, source, target, rows)
+            layer.values = _moved(layer.values, source, target, rows)
 
-        def moved(part: Array, chosen: Array = chosen, first: Array = first) -> Array:
-            # Half the host time of indexing and assigning.
-            return mx.slice_update(part, mx.take(part, chosen, axis=2), first, (2,))
 
-        layer.keys, layer.values = tree_map(moved, (layer.keys, layer.values))
+class _Run(NamedTuple):
+    """Rows that lie next to each other and stay so: from where to where, and how many."""
+
+    source: int
+    target: int
+    rows: int
+
+
+def _runs(path: Sequence[int]) -> list[_Run]:
+    """A path in runs. None of them is moved to where a later one lies."""
+    runs: list[_Run] = []
+    for target, source in enumerate(path):
+        if runs and source == runs[-1].source + runs[-1].rows:
+            runs[-1] = runs[-1]._replace(rows=runs[-1].rows + 1)
+        else:
+            runs.append(_Run(source, target, 1))
+    return runs
+
+
+def _moved(part: Any, source: Array, target: Array, rows: int) -> Any:
+    """f[1, heads, positions, dimension] with `rows` rows copied; or the parts of a quantized cache.
+
+    Slices with positions on the device take half the host time of indexing and assigning.
+    """
+    if isinstance(part, (tuple, list)):
+        return type(part)([_moved(inner, source, target, rows) for inner in part])
+    batch, heads, _, size = part.shape
+    moving = mx.slice(part, source, (2,), (batch, heads, rows, size))
+    return mx.slice_update(part, moving, target, (2,))
 
 
 def with_row_positions(model: Any, positions: RowPositions) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
@@ -12,11 +13,14 @@ from threading import RLock
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
 from mlx_lm.utils import load_config, load_model
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+
+_QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)
 
 
 def load_weights(
@@ -133,6 +137,17 @@ def weight_bytes(model: Any) -> int:
     return sum(weight.nbytes for _, weight in tree_flatten(model.parameters()))
 
 
+def number_format(model: Any) -> tuple[str, int]:
+    """In what a model computes, such as "float16", and the bits that most of its weights have."""
+    bytes_of: Counter[str] = Counter()
+    for _, weight in tree_flatten(model.parameters()):
+        if mx.issubdtype(weight.dtype, mx.floating):
+            bytes_of[str(weight.dtype).rpartition(".")[2]] += weight.nbytes
+    dtype = bytes_of.most_common(1)[0][0]
+    bits = Counter(module.bits for module in model.modules() if isinstance(module, _QUANTIZED))
+    return dtype, bits.most_common(1)[0][0] if bits else {"float32": 32}.get(dtype, 16)
+
+
 def device_name() -> str:
     """The chip that mlx computes on, such as "Apple M2 Pro"."""
     return str(mx.device_info().get("device_name", platform.machine()))
@@ -146,6 +161,11 @@ def mlx_version() -> str:
 def peak_memory() -> float:
     """The most memory mlx has held so far, in GB."""
     return float(mx.get_peak_memory()) / 1e9
+
+
+def reset_peak_memory() -> None:
+    """Have `peak_memory` count from here on."""
+    mx.reset_peak_memory()
 
 
 class Wiring:

@@ -35,6 +35,7 @@ class Translated(NamedTuple):
     alternatives: other ids for the place of the first one, the likeliest first.
     distributions: as in `Proposal`.
     tree: what a draft model's tree says instead, with all probabilities; `ids` are empty then.
+    keeps_chain: propose the tree's likeliest chain however unlikely it is.
     """
 
     ids: tuple[TargetId, ...]
@@ -43,6 +44,7 @@ class Translated(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
     distributions: tuple[Array | None, ...] = ()
     tree: TokenTree = EMPTY_TREE
+    keeps_chain: bool = False
 
 
 class PendingDraft(Protocol):
@@ -57,11 +59,12 @@ class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """Start drafting with at most `steps` (1 or more) passes.
 
-        trees: whether the target can verify a tree, so that passes may extend several branches.
+        alternatives: how many ids may be proposed besides one for each pass, so that passes extend
+        several branches; 0 for a target that cannot verify a tree.
 
         The first pass also brings the draft model's cache up to date with the context. Nothing is
         proposed where nothing can be translated: slower, never wrong.

@@ -10,9 +10,9 @@ over covers is that of "Exact Byte-Level Probabilities from Tokenized Language M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 from typing import NamedTuple, TypeAlias
 
 from tokalign.runtime.interfaces import Shortlist
@@ -36,13 +36,13 @@ class CoverSearch:
     """
 
     max_back: int = 2
-    width: int = 16
+    width: int = 32
     least_cover: float = 0.015
     mask: bool = True
     least_alternative: float = 0.04
 
 
-FOR_SAMPLING = CoverSearch(width=32, least_cover=0.003)
+FOR_SAMPLING = CoverSearch(least_cover=0.003)
 """Where ids are drawn, unlikely ones come up as well, and there are many of them."""
 
 _SECOND_GETS = 1 / 3
@@ -76,13 +76,16 @@ class CandidateCovers:
 
     lists: element j says what may follow with j tokens taken back. At j = 0 the whole vocabulary
         may, listed or not.
-    least: `CoverSearch.least_cover`.
+    least: `CoverSearch.least_cover`. absorbs: whether the target has ruled out that these bytes
+        follow; such covers are masked.
 
     mass: for each next target token found so far, the summed probability of its covers.
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
+        What is masked is subtracted as it is found.
+    masked: how many covers were.
     translated: the covers that gave `mass`, the likeliest first, as (cover, bytes, ids).
-    doubtful: covers whose bytes alone would change committed ids, as nodes of a tree. Such a cover
-        is a merge site if no longer text with this beginning leaves the ids as they are.
+    doubtful: other covers whose bytes alone would change committed ids, as nodes of a tree. Longer
+        texts with these beginnings may leave the ids as they are.
 
     Example: Llama 3 drafts for Bielik, and the committed text is "Dziękuję b", whose ` b` is a
     token of both.
@@ -91,18 +94,21 @@ class CandidateCovers:
         1     ` bardzo`  `ardzo`  `ard|zo`
         1     ` bar`     `ar`     none: with ` b` it would be the token ` bar`
         1     ` by`      `y`      none: with ` b` it would be the token ` by`
-    The mass of `ard` is the probability of the first two covers together. The last two are
-    doubtful. Only ` by` is a merge site: after ` b` Bielik never goes on with `y`, but the text
-    `ar` may still become `ard`.
+    The mass of `ard` is the probability of the first two covers together. ` by` is masked: after
+    ` b` Bielik never goes on with `y`. ` bar` is doubtful: the text `ar` may still become `ard`.
     """
 
     # Loops and tuples are plain on purpose: after a model's pass the processor's caches are cold,
     # and a generator or a named tuple in a loop costs a handful of cache misses.
 
     def __init__(
-        self, lists: Sequence[Shortlist], least: float, translator: CoverTranslator
+        self,
+        lists: Sequence[Shortlist],
+        least: float,
+        translator: CoverTranslator,
+        absorbs: Callable[[bytes], bool],
     ) -> None:
-        self._translator = translator
+        self._translator, self._absorbs, self._least = translator, absorbs, least
         self.mass: dict[TargetId, float] = {}
         self.translated: list[tuple[Cover, bytes, tuple[TargetId, ...]]] = []
         self.doubtful: list[Node] = []
@@ -120,15 +126,14 @@ class CandidateCovers:
                 if back:  # only what begins with the bytes taken back may follow
                     possible += exp(logprob)
         covers.sort()
-        limit = log(possible * least) if possible else 0.0
-        left, unlikely = 0.0, len(covers)
-        while unlikely and covers[unlikely - 1][0] >= limit:
-            unlikely -= 1
-            left += exp(covers[unlikely][0])
-        self.possible = possible
+        self.possible, self.masked = possible, 0
         self._covers = covers  # not looked at yet, the likeliest last
-        self._unlikely = unlikely  # how many of them are below `least`
-        self._left = left  # the probability of the others
+        self._left = 0.0  # the probability of those of them that will be
+        for cover in reversed(covers):
+            probability = exp(cover[0])
+            if probability < possible * least:
+                break
+            self._left += probability
 
     def look(self, *, enough: int | None = None, until_clear: bool = False) -> None:
         """Translate all likely covers, `enough` of them, or until one target token clearly leads.
@@ -137,22 +142,29 @@ class CandidateCovers:
         Cost: 5 µs per cover.
         """
         covers, mass, translate = self._covers, self.mass, self._translator.translate
-        while covers and (len(covers) > self._unlikely or not mass):
+        while covers:
             if enough is not None:
                 if len(self.translated) >= enough:
                     return
             elif until_clear and self._is_clear():
                 return
-            cover = covers.pop()
+            cover = covers[-1]
             logprob, back, token = cover
             probability = exp(logprob)
+            if mass and probability < self.possible * self._least:
+                return
+            covers.pop()
             self._left -= probability
             data, ids = translate(back, token)
             if ids:
                 self.translated.append((cover, data, ids))
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids is None:
-                self.doubtful.append(Node(logprob, -1, back, token, data, None, goes_on=True))
+                if self._absorbs(data):
+                    self.possible -= probability
+                    self.masked += 1
+                else:
+                    self.doubtful.append(Node(logprob, -1, back, token, data, None, goes_on=True))
 
     def nodes(self) -> list[Node]:
         """The covers looked at, as the first nodes of a tree."""

@@ -42,7 +42,9 @@ class CoverTranslator:
         spelled = tokens[token] if token < len(tokens) else b""
         if spelled:
             data = node.data + spelled
-            return Extension(data, self._boundary.encode(data), goes_on=True)
+            ids = self._boundary.encode(data)
+            absorbed = ids is None and self._boundary.absorbs(data)
+            return Extension(data, ids, goes_on=not absorbed, absorbed=absorbed)
         special = self._roles.get(token)
         ids = None if special is None or node.ids is None else (*node.ids, special)
         return Extension(node.data, ids, goes_on=False)

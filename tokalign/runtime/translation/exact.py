@@ -13,9 +13,10 @@ It needs three things together (`docs/lossless.md`):
 The draft model then goes on after several of the likeliest covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-Where the target takes no tree, where the draft model's cache takes none, or where ids are drawn
-from a distribution that binds them, the draft is a chain after the likeliest next target token
-(`exact_continuation.py`), and the host waits twice: for the covers, and for the whole chain.
+Where ids are accepted by the distributions that they were drawn from, the tree is drawn in a shape
+that is settled beforehand (`drawn_tree.py`). Where the target or the draft model's cache takes no
+tree, the draft is a chain after the likeliest next target token (`exact_continuation.py`), and the
+host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import exp, log
+from math import log
 from operator import attrgetter, itemgetter
 
 from tokalign.runtime.context import Context
@@ -37,15 +38,37 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.runtime.translation.drawn_tree import (
+    DrawnTree,
+    Place,
+    Shape,
+    can_draw_trees,
+    shape_of,
+)
 from tokalign.runtime.translation.exact_continuation import (
     Continuation,
     GrownDraft,
     NothingDrafted,
 )
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Node
+from tokalign.runtime.translation.growth import (
+    LEAST_NODE,
+    WIDTH,
+    Branches,
+    Growth,
+    Node,
+    can_rank,
+    expectation,
+)
 from tokalign.tables.alignment import Alignment, Intersection
 from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+_LEAST_COVER = 0.002
+"""For a tree less likely covers are translated than for a chain, while its first pass runs.
+
+Many covers may begin with one target token: a number after a space is hundreds of Llama's tokens,
+each of which begins with one of ten digits.
+"""
 
 
 class ExactTranslation:
@@ -71,7 +94,7 @@ class ExactTranslation:
         self._last: Continuation | GrownDraft | None = None  # of the round before
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         committed = context.ids
@@ -81,21 +104,27 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = trees and session.can_branch and self._foresees()
+        branches = alternatives > 0 and session.can_branch
+        grows = branches and can_rank(self._sampler)
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
         kept = [ids[: len(ids) - back] for back in range(len(pending))]
-        least = min(self._search.least_cover, LEAST_NODE) if grows else self._search.least_cover
-        covers = CandidateCovers(lists.read(), least, self._translator)
+        least = self._search.least_cover
+        if grows:
+            least = min(least, _LEAST_COVER)
+        covers = CandidateCovers(lists.read(), least, self._translator, self._rules_out)
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
         if not covers.translated or self._is_ruled_out(covers):
-            self._possible(covers, counts)
+            _count(covers, 0, counts)
             return NothingDrafted(counts)
         if grows:
             return self._grow(covers, context, session, steps - 1, noise, counts)
         ranked, distribution = self._rank(covers, context, noise)
+        if branches and can_draw_trees(self._sampler):
+            shape = shape_of(steps, steps + alternatives)
+            return self._draw_tree(covers, ranked, distribution, shape, context, session, counts)
         cover = covers.likeliest_with(ranked[0])
         draft = Continuation(
             self._pair, self._boundary, cover, len(committed), distribution, counts
@@ -105,21 +134,11 @@ class ExactTranslation:
             own_ids.append(cover.token)
             self._go_on(draft, own_ids, context, session, steps - 1)
         # While these passes run, rank the other first tokens and compute their probabilities.
-        if cover.back:
-            counts["healed"] += 1
-            counts["taken_back"] += cover.back
         covers.look()
-        self._offer(draft, ranked, self._weigh(covers, counts))
+        _count(covers, cover.back, counts)
+        self._offer(draft, ranked, _probabilities(covers))
         self._last = draft
         return draft
-
-    def _foresees(self) -> bool:
-        """Whether ids may be ranked by how probably the target chooses them.
-
-        They may not if a distribution binds them; logits processors would need each row's history.
-        """
-        sampler = self._sampler
-        return sampler is None or (sampler.shares_noise and not sampler.needs_history)
 
     def _grow(
         self,
@@ -134,15 +153,12 @@ class ExactTranslation:
         roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
-            roots += [node for node in covers.doubtful if not self._boundary.absorbs(node.data)]
+            roots += covers.doubtful
             roots.sort(key=attrgetter("logprob"), reverse=True)
-            least, shared, expect = covers.possible * LEAST_NODE, None, None
+            least, shared = covers.possible * LEAST_NODE, None
         else:
             roots = _expected_roots(roots, covers.mass, sampler, noise)
-            least, shared, start = LEAST_NODE, self._shared, len(context.ids)
-
-            def expect(depths: Sequence[int], logits: Array) -> Array:
-                return sampler.expect(logits, positions=[start + depth for depth in depths])
+            least, shared = LEAST_NODE, self._shared
 
         growth = Growth(
             session,
@@ -152,18 +168,50 @@ class ExactTranslation:
             extend=self._translator.extend,
             least=least,
             shared=shared,
-            expect=expect,
+            expect=expectation(sampler, len(context.ids)),
         )
         # While the first of these passes runs, look at the other covers.
         covers.look()
         growth.nodes += covers.nodes()[known:]
-        possible = self._possible(covers, counts)
-        if roots[0].back:
-            counts["healed"] += 1
-            counts["taken_back"] += roots[0].back
-        draft = GrownDraft(growth, len(context.ids), possible if sampler is None else 1.0, counts)
+        _count(covers, roots[0].back, counts)
+        draft = GrownDraft(
+            growth, len(context.ids), covers.possible if sampler is None else 1.0, counts
+        )
         self._last = draft
         return draft
+
+    def _draw_tree(
+        self,
+        covers: CandidateCovers,
+        ranked: Sequence[TargetId],
+        distribution: Array | None,
+        shape: Shape,
+        context: Context,
+        session: DraftSession,
+        counts: Counter[str],
+    ) -> DrawnTree:
+        """Start the passes that draw a tree after the likeliest covers of the first drawn ids.
+
+        ranked: ids in the order in which they were drawn from `distribution`.
+        """
+        assert self._sampler is not None
+        chosen = [covers.likeliest_with(token) for token, _ in zip(ranked, shape, strict=False)]
+        branches = Branches(session, self._text.ids, max(cover.back for cover in chosen))
+        text = Place(shape, distribution=distribution)
+        for cover, below in zip(chosen, shape, strict=False):
+            going = below if cover.data else ()  # nothing follows a special token
+            row = branches.begin(cover.token, back=cover.back) if going else -1
+            text.following.append(Place(going, cover.ids, len(cover.ids), row))
+        _count(covers, chosen[0].back, counts)
+        return DrawnTree(
+            branches,
+            text,
+            start=len(context.ids),
+            sampler=self._sampler,
+            target_of=self._shared.target_of,
+            shared=self._shared,
+            counts=counts,
+        )
 
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.
@@ -202,6 +250,10 @@ class ExactTranslation:
         if noise is not None:
             session.start(noise)
         return noise
+
+    def _rules_out(self, data: bytes) -> bool:
+        """Whether a text that begins with these bytes is masked."""
+        return self._search.mask and self._boundary.absorbs(data)
 
     def _is_ruled_out(self, covers: CandidateCovers) -> bool:
         """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
@@ -254,24 +306,6 @@ class ExactTranslation:
     def _shared(self) -> Intersection:
         return self._pair.with_roles(self._alignment.intersection)
 
-    def _weigh(self, covers: CandidateCovers, counts: Counter[str]) -> dict[TargetId, float]:
-        """The probability of each first token, the likeliest first."""
-        possible = self._possible(covers, counts)
-        ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-        return {token: mass / possible for token, mass in ranked}
-
-    def _possible(self, covers: CandidateCovers, counts: Counter[str]) -> float:
-        """The probability of everything that may follow.
-
-        Masked covers are subtracted from it, as the target has ruled them out.
-        """
-        possible = covers.possible
-        for cover in covers.doubtful:
-            if self._search.mask and self._boundary.absorbs(cover.data):
-                counts["masked"] += 1
-                possible -= exp(cover.logprob)
-        return possible
-
     def _offer(
         self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
     ) -> None:
@@ -285,6 +319,20 @@ class ExactTranslation:
         least = self._search.least_alternative
         draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
         draft.probability = probability
+
+
+def _count(covers: CandidateCovers, back: int, counts: Counter[str]) -> None:
+    """Count what was masked, and the likeliest cover if it takes draft tokens back."""
+    counts["masked"] += covers.masked
+    if back:
+        counts["healed"] += 1
+        counts["taken_back"] += back
+
+
+def _probabilities(covers: CandidateCovers) -> dict[TargetId, float]:
+    """The probability of each first token, the likeliest first."""
+    ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
+    return {token: min(1.0, mass / covers.possible) for token, mass in ranked}
 
 
 def _expected_roots(

@@ -28,7 +28,7 @@ class Naive:
         self._pair, self._text = pair, text
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         self._text.follow(context.ids)
@@ -53,7 +53,7 @@ class ContextWindow:
         self._pair, self._text, self._window = pair, text, window
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         self._text.follow(context.ids)

@@ -1,9 +1,10 @@
-"""Translations for a draft model with the target's tokenizer."""
+"""Translations that leave ids as they are: for one tokenizer, and as a baseline for two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from tokalign.runtime.translation.base import (
     Translated,
 )
 from tokalign.runtime.translation.draft_text import map_specials
+from tokalign.runtime.translation.token_trees import start_tree
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -33,14 +35,51 @@ class SharedIds:
         self._sampler = sampler
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         ids = cast("Sequence[DraftId]", context.ids)
+        tree = start_tree(
+            context,
+            session,
+            ids,
+            steps,
+            alternatives=alternatives,
+            target_of=TargetId,
+            sampler=self._sampler,
+        )
+        if tree is not None:
+            return tree
         if self._sampler is not None:
             drawn = session.draw(ids, steps, sampler=self._sampler, after=context.ids)
             return PendingDrawnDraft(drawn)
         return PendingGreedyDraft(session.draft(ids, steps), _as_they_are)
+
+
+class RawIds:
+    """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
+
+    Where the two tokenizers differ, the draft model reads other text than the target, and what it
+    drafts is right by chance, or where both vocabularies have the same token at the same place. Ids
+    that the other vocabulary does not have are left out of the draft's context, and end a draft.
+
+    Source: the "no translation" condition of the Polish study, which is what mlx-lm does with two
+    tokenizers. It is kept as a baseline.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
+
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
+    ) -> PendingDraft:
+        """See `Translation`."""
+        known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
+        return PendingGreedyDraft(session.draft(known, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        known = takewhile(lambda token: token < self._sizes[1], drafted.ids)
+        return Translated(tuple([TargetId(token) for token in known]))
 
 
 def _as_they_are(drafted: GreedyDraft) -> Translated:
@@ -71,12 +110,24 @@ class SameTokenizer:
         self._seen = 0
 
     def begin(
-        self, context: Context, session: DraftSession, steps: int, *, trees: bool = False
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
     ) -> PendingDraft:
         """See `Translation`."""
         for token in context.ids[self._seen :]:
             self._ids += self._spelled.get(token) or (self._to_draft.get(token, _same(token)),)
         self._seen = len(context.ids)
+        tree = start_tree(
+            context,
+            session,
+            self._ids,
+            steps,
+            alternatives=alternatives,
+            target_of=self._target_of,
+            shared=None if self._sampler is None else self._shared,
+            sampler=self._sampler,
+        )
+        if tree is not None:
+            return tree
         if self._sampler is not None:
             return PendingDrawnDraft(
                 session.draw(
@@ -90,8 +141,10 @@ class SameTokenizer:
         return PendingGreedyDraft(session.draft(self._ids, steps), self._translate)
 
     def _translate(self, drafted: GreedyDraft) -> Translated:
-        to_target = self._to_target
-        return Translated(tuple([to_target.get(i, TargetId(i)) for i in drafted.ids]))
+        return Translated(tuple(map(self._target_of, drafted.ids)))
+
+    def _target_of(self, token: DraftId) -> TargetId:
+        return self._to_target.get(token, TargetId(token))
 
     @cached_property
     def _shared(self) -> Intersection:

@@ -19,8 +19,9 @@ from tokalign.errors import BundleError, CorpusError, IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
-from tokalign.train.pipeline import Evaluation, Trained, fit_drafter, label_corpus
+from tokalign.train.training import Evaluation, Trained, fit_drafter
 
 LABELS = LabelOptions(positions=400, held_out=64, window=32)
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
@@ -162,13 +163,22 @@ def test_training_stops_early_and_keeps_the_best(
     assert trained.best == max(evaluation.acceptance.per_round for evaluation in seen)
 
 
+def cut(data: bytes) -> bytes:
+    return data[:-9]
+
+
+def flip(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+@pytest.mark.parametrize("harm", [cut, flip])
 def test_a_damaged_checkpoint_is_refused(
-    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path, harm: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(Killed):
         train(target, corpus, tmp_path, kill=lambda s, d: s == "training" and d > 12)
     (checkpoint,) = tmp_path.glob("workspace/run-*/checkpoint.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+    checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
         train(target, corpus, tmp_path)
 

@@ -1,0 +1,210 @@
+"""Fit the weights by which a hybrid mixes its sources (`tokalign/runtime/draft/mixing.py`).
+
+    python benchmarks/fit_mixture.py --target MODEL --prompts FILE [--limit 10] [--rows 15]
+
+The hybrid decodes the target's own output as in `draft_free.py`, once with the logit store kept
+from request to request and once with an empty one for each. At every node of its trees that the
+output goes through, each id that a source named is an example, right or wrong. Weights come from a
+logistic regression with a normal prior around 0. The weights of copies stay as they are, because
+outputs that do not repeat their prompt say nothing about those that do. Even and odd texts also
+judge each other: the loss is that of the examples of a node together, in nats. Report figures on
+other prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+from draft_free import Condition, measured, shared_options, texts_of
+from numpy.typing import NDArray
+from remembered_target import Text, load_texts, save_texts
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.logit_sources import logit_sources
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.lookup import dictionary_sources
+from tokalign.runtime.draft.mixing import Mixing, Weights, weights_of
+from tokalign.runtime.interfaces import RowStore
+from tokalign.runtime.proposal import Proposal
+from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.vocabulary import TargetId
+
+PRECISION = 3.0
+"""Of the prior of every weight."""
+
+KEPT = "copy"
+"""The source whose weights are not fitted."""
+
+
+class Example(NamedTuple):
+    """An id that some source named at a node. stated: log-odds by source, None where it is silent.
+
+    asked: which sources named anything there.
+    """
+
+    text: int
+    node: int
+    stated: tuple[float | None, ...]
+    asked: tuple[bool, ...]
+    right: bool
+
+
+class WatchedHybrid:
+    """A hybrid whose sources are also asked along the text that will come.
+
+    Every node that the text goes through gives examples.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], rows: int, mixing: Mixing, examples: list[Example]
+    ) -> None:
+        self._sources, self._examples = sources, examples
+        self._hybrid = Hybrid(sources, rows=rows, mixing=mixing)
+        self.text: tuple[int, Text] | None = None
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        assert self.text is not None
+        number, text = self.text
+        proposal = self._hybrid.propose(context, limit)
+        states = [source.follow(context.ids) for source in self._sources]
+        came = text.ids[len(context.ids) :]
+        for token in came[: 1 + len(proposal.tree.path_of(came))]:
+            self._watch(number, states, token)
+            states = [
+                None if state is None else source.advance(state, token)
+                for source, state in zip(self._sources, states, strict=True)
+            ]
+        return proposal
+
+    def _watch(self, number: int, states: Sequence[object], came: TargetId) -> None:
+        stated = [
+            dict(source.expect(state) or ()) if state is not None else {}
+            for source, state in zip(self._sources, states, strict=True)
+        ]
+        asked = tuple(map(bool, stated))
+        node = 1 + self._examples[-1].node if self._examples else 0
+        for token in dict.fromkeys(token for one in stated for token in one):
+            said = tuple([one.get(token) for one in stated])
+            self._examples.append(Example(number, node, said, asked, token == came))
+
+
+def examples_of(
+    target: LanguageModel[TargetId],
+    dictionary: Dictionary | None,
+    texts: Sequence[Text],
+    tokens: int,
+    rows: int,
+) -> tuple[list[str], list[Example]]:
+    """The names of the sources and the examples of all texts, with both kinds of stores."""
+    names: list[str] = []
+    examples: list[Example] = []
+    for empty in (False, True):
+        mixing, begun = Mixing(), iter(enumerate(texts))
+
+        def make(
+            store: RowStore | None, mixing: Mixing = mixing, begun: object = begun
+        ) -> WatchedHybrid:
+            assert isinstance(store, LogitStore)
+            sources: list[Source] = [ContextCopy()]
+            sources += dictionary_sources(dictionary) if dictionary is not None else []
+            sources += logit_sources(store)
+            names[:] = [source.name for source in sources]
+            watched = WatchedHybrid(sources, rows, mixing, examples)
+            watched.text = next(begun)  # type: ignore[call-overload]
+            return watched
+
+        measured(target, Condition(LogitStore, make), texts, tokens, empty=empty)
+    return names, examples
+
+
+def features(examples: Sequence[Example]) -> NDArray[np.float64]:
+    """f[examples, 3 * sources]: log-odds that a source states, whether it does, whether not."""
+    stated = np.array([example.stated for example in examples], dtype=float)
+    asked = np.array([example.asked for example in examples])
+    named = ~np.isnan(stated)
+    return np.concatenate([np.nan_to_num(stated), named, asked & ~named], axis=1)
+
+
+def fitted(
+    examples: Sequence[Example], names: Sequence[str], known: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The weights f[3 * sources] of a logistic regression, by Newton's method.
+
+    known: weights of the same shape, of which those of `KEPT` stay.
+    """
+    every, right = features(examples), np.array([example.right for example in examples], float)
+    free = np.array([name != KEPT for name in names] * 3)
+    weights = np.where(free, 0.0, known)
+    rows = every[:, free]
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-every @ weights))
+        gradient = rows.T @ (right - p) - PRECISION * weights[free]
+        hessian = (rows * (p * (1 - p))[:, None]).T @ rows + PRECISION * np.eye(rows.shape[1])
+        step = np.linalg.solve(hessian, gradient)
+        weights[free] += step
+        if abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def loss(examples: Sequence[Example], weights: NDArray[np.float64]) -> float:
+    """Nats per node."""
+    right = np.array([example.right for example in examples])
+    p = np.clip(1 / (1 + np.exp(-features(examples) @ weights)), 1e-9, 1 - 1e-9)
+    nodes = len({example.node for example in examples})
+    return float(-np.log(np.where(right, p, 1 - p)).sum() / nodes)
+
+
+@click.command()
+@shared_options
+@click.option("--rows", default=15, show_default=True, help="Drafted ids.")
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+def benchmark(
+    *,
+    target: Path,
+    prompts: Path | None,
+    reference: Path | None,
+    field: str,
+    given: int,
+    limit: int,
+    tokens: int,
+    temp: float,
+    empty: bool,
+    only: str | None,
+    cache: Path | None,
+    rows: int,
+    dictionary: Path | None,
+) -> None:
+    """Print the weights as `mixing.WEIGHTS` has them, and losses with them and with those there."""
+    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
+    make = partial(texts_of, model, prompts, reference, field, given, tokens, temp)
+    texts = load_texts(cache) or make()
+    table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
+    names, examples = examples_of(model, table, texts[:limit], tokens, rows)
+    save_texts(texts, cache)
+    shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)
+    halves = [[e for e in examples if e.text % 2 == half] for half in (0, 1)]
+    judged = [loss(halves[1 - half], fitted(halves[half], names, shipped)) for half in (0, 1)]
+    known = [loss(halves[1 - half], shipped) for half in (0, 1)]
+    best = fitted(examples, names, shipped).reshape(3, -1).T.tolist()
+    for name, weights in zip(names, best, strict=True):
+        click.echo(f'    "{name}": Weights({", ".join(f"{w:.2f}" for w in Weights(*weights))}),')
+    count = sum(example.right for example in examples)
+    click.echo(
+        f"{len(examples)} examples, {count} right; nats per node of the other half: "
+        f"{np.mean(judged):.3f} fitted, {np.mean(known):.3f} with the weights there"
+    )
+
+
+if __name__ == "__main__":
+    benchmark()

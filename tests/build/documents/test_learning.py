@@ -1,0 +1,243 @@
+"""A collection that was updated equals one made afresh; what is gone leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from documents import LETTER, MEETING, write_pdf
+from small_tokenizers import write_tokenizer
+
+from tokalign.build.documents import collection as kept
+from tokalign.build.documents.collection import Collection, collections
+from tokalign.build.documents.learning import Learned, learn
+from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.tables.bundle import open_bundle
+from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.finding import find_tables
+from tokalign.tables.opening import open_dictionary
+from tokalign.tables.travelling import push_tables
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("t") / "small-target", vocabulary_size=360)
+
+
+@pytest.fixture(autouse=True)
+def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(kept, "learned_folder", lambda: tmp_path / "data" / "learned")
+    monkeypatch.setattr("tokalign.tables.finding.learned_folder", kept.learned_folder)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text(f"Sprawa numer {number}.\n{MEETING}\n{LETTER}\n")
+    return folder
+
+
+def again(name: str = "notes") -> Learned:
+    return learn(name)
+
+
+def content(name: str) -> dict[str, bytes]:
+    """What a collection keeps of the documents."""
+    folder = Collection(name).folder
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".json"}
+
+
+def test_only_changed_files_are_opened(
+    folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def read(path: Path) -> str:
+        opened.append(path.name)
+        return path.read_text()
+
+    monkeypatch.setattr(kept, "read_document", read)
+    learn("notes", folders=[folder], targets=[str(target)])
+    assert opened == [f"{number}.txt" for number in range(6)]
+    opened.clear()
+    assert not any(again().tables.values())
+    assert opened == []
+    (folder / "2.txt").write_text("Zupełnie inna sprawa.\n")
+    (folder / "7.md").write_text("Nowa notatka.\n")
+    (folder / "4.txt").unlink()
+    learned = again()
+    assert opened == ["2.txt", "7.md"]
+    changes = learned.changes
+    assert (changes.read, changes.unchanged, changes.forgotten) == (2, 4, 1)
+    assert all(learned.tables.values())
+
+
+def test_many_updates_end_where_a_fresh_start_does(folder: Path, target: Path) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    (folder / "0.txt").unlink()
+    (folder / "zz.txt").write_text(f"{MEETING}\nDopisek.\n" * 3)
+    again()
+    (folder / "zz.txt").write_text(f"{MEETING}\n" * 4000)  # of two objects
+    (folder / "sub").mkdir()
+    (folder / "5.txt").rename(folder / "sub" / "5.txt")
+    again()
+    learn("fresh", folders=[folder], targets=[str(target)])
+    notes, fresh = content("notes"), content("fresh")
+    assert notes.keys() == fresh.keys() == {"documents.jsonl.zst", "small-target.dictionary.tok"}
+    assert notes["documents.jsonl.zst"] == fresh["documents.jsonl.zst"]
+    sections = [open_bundle(Collection(name).tables[0]).sections for name in ("notes", "fresh")]
+    assert {k: bytes(v) for k, v in sections[0].items()} == {
+        k: bytes(v) for k, v in sections[1].items()
+    }
+
+
+def test_a_copy_counts_once_and_takes_over_when_the_first_is_gone(
+    folder: Path, target: Path
+) -> None:
+    def entries() -> object:
+        return open_bundle(Collection("notes").tables[0]).statistics
+
+    learn("notes", folders=[folder], targets=[str(target)])
+    alone = entries()
+    (folder / "copy of 5.txt").write_bytes((folder / "5.txt").read_bytes())
+    assert again().changes.copies == 1
+    assert entries() == alone
+    (folder / "5.txt").unlink()
+    learned = again()
+    assert (learned.changes.read, learned.changes.copies) == (0, 0)
+    assert entries() == alone
+
+
+def test_every_model_has_a_dictionary_and_all_forget_together(
+    folder: Path, target: Path, tmp_path: Path
+) -> None:
+    other = write_tokenizer(tmp_path / "other-target", vocabulary_size=300)
+    learn("notes", folders=[folder], targets=[str(target)])
+    first = Collection("notes").tables[0].read_bytes()
+    learn("notes", targets=[str(other)])
+    tables = Collection("notes").tables
+    assert [table.name for table in tables] == [
+        "other-target.dictionary.tok",
+        "small-target.dictionary.tok",
+    ]
+    assert tables[1].read_bytes() == first
+    (folder / "0.txt").unlink()
+    assert all(again().tables.values())
+
+
+def test_it_is_used_beside_the_dictionary_of_the_language(
+    folder: Path, target: Path, tmp_path: Path
+) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    general = tmp_path / "general"
+    general.mkdir()
+    own = Collection("notes").tables[0]
+    (general / "pl.dictionary.tok").write_bytes(own.read_bytes())
+    tokenizer = Tokenizer.from_file(target)
+    found = [path for path, _ in find_tables("dictionary", target=tokenizer.fingerprint)]
+    assert found == [own]
+    both = open_dictionary(tokenizer, files=[general / "pl.dictionary.tok"], languages=["notes"])
+    assert isinstance(both, Dictionaries)
+    assert len(both.by_source) == 2
+    start = tokenizer.encode(MEETING[:30])
+    assert tokenizer.decode(both.follow(start, 8).ids) in MEETING
+
+
+def test_nothing_of_a_forgotten_collection_is_left(
+    folder: Path, target: Path, user_data: Path
+) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    learn("other", folders=[folder], targets=[str(target)])
+    Collection("notes").forget()
+    assert [one.name for one in collections()] == ["other"]
+    Collection("other").forget()
+    assert [path for path in user_data.rglob("*") if path.is_file()] == []
+    with pytest.raises(MissingAssetError, match="nothing was learned under the name notes"):
+        Collection("notes").forget()
+
+
+def test_only_the_owner_can_read_it_and_it_is_never_pushed(
+    folder: Path, target: Path, tmp_path: Path
+) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    assert stat.S_IMODE(os.stat(Collection("notes").folder).st_mode) == 0o700
+    (tmp_path / "hub").mkdir()
+    with pytest.raises(UsageError, match="learned from private documents and is not pushed"):
+        push_tables(Collection("notes").tables, str(tmp_path / "hub"))
+    assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_no_connection_is_made(folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    (folder / "page.html").write_text(
+        f'<link rel="stylesheet" href="http://127.0.0.1:9/a.css"><p>{MEETING}</p>'
+        '<img src="http://127.0.0.1:9/a.png"><iframe src="http://127.0.0.1:9/"></iframe>'
+    )
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert learn("notes", folders=[folder], targets=[str(target)]).changes.read == 7
+
+
+def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target: Path) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    for path in folder.iterdir():
+        path.write_text("Krótka i zupełnie inna notatka o pogodzie.\n" * 2)
+    again()
+    tokenizer = Tokenizer.from_file(target)
+    table = open_dictionary(tokenizer, files=Collection("notes").tables)
+    assert table is not None
+    assert not table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids
+    assert {path.name for path in Collection("notes").folder.iterdir()} == {
+        "documents.jsonl.zst",
+        "settings.json",
+        "small-target.dictionary.tok",
+    }
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(CorpusError, match="there is no document with text"):
+        again()
+    assert Collection("notes").tables == []
+
+
+def test_unreadable_documents_are_named_once(folder: Path, target: Path) -> None:
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
+    write_pdf(folder / "good.pdf", ["Zebranie odbywa sie we wtorek."])
+    learned = learn("notes", folders=[folder], targets=[str(target)])
+    assert [problem for problem in learned.changes.problems if "broken.pdf" in problem]
+    assert len(learned.changes.problems) == 1
+    assert again().changes.problems == []
+
+
+def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, target: Path) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    before = content("notes")
+    folder.rename(folder.with_name("unplugged"))
+    with pytest.raises(MissingAssetError, match="is not there"):
+        again()
+    assert content("notes") == before
+
+
+def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> None:
+    with pytest.raises(UsageError, match="give a FOLDER"):
+        learn("notes", targets=[str(target)])
+    with pytest.raises(UsageError, match="give a --target NAME"):
+        learn("notes", folders=[folder])
+    with pytest.raises(UsageError, match="cannot name a collection"):
+        learn("../notes", folders=[folder], targets=[str(target)])
+    assert collections() == []
+
+
+def test_a_broken_collection_says_how_to_mend_it(folder: Path, target: Path) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    Collection("notes").documents_file.write_bytes(b"nonsense")
+    with pytest.raises(CorpusError, match="forget the collection and learn it again"):
+        again()

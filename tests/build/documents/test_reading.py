@@ -1,0 +1,71 @@
+"""Every kind of document becomes the same text, and what is no text is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unicodedata import normalize
+
+import pytest
+from documents import LETTER, MEETING, write_pdf
+
+from tokalign.build.documents.reading import read_document, unwrap
+from tokalign.errors import CorpusError
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250", "iso-8859-2"])
+def test_text_is_read_in_the_encodings_that_are_met(tmp_path: Path, encoding: str) -> None:
+    text = f"{MEETING} {LETTER} Zażółć gęślą jaźń."
+    (tmp_path / "a.txt").write_text(text, encoding=encoding)
+    assert read_document(tmp_path / "a.txt") == text
+
+
+def test_html_is_read_as_a_browser_shows_it(tmp_path: Path) -> None:
+    page = (
+        '<html><head><meta charset="iso-8859-2"><style>p {margin: 0}</style></head><body>'
+        f"<script>let tajne = 1</script><h1>Ogłoszenie</h1><p>{MEETING[:9]}<b>{MEETING[9:20]}</b>"
+        f"{MEETING[20:]}</p><p>Jan&nbsp;&amp;&nbsp;Maria</p></body></html>"
+    )
+    (tmp_path / "a.HTML").write_text(page, encoding="iso-8859-2")
+    lines = read_document(tmp_path / "a.HTML").split("\n")
+    assert lines == ["Ogłoszenie", MEETING, "Jan\xa0&\xa0Maria"]
+
+
+def test_pdf_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
+    lines = [
+        "Zebranie odbywa sie w kazdy wtorek miesiaca w sali",
+        "konferencyjnej na parterze.",
+        "Wstep wolny.",
+    ]
+    read = read_document(write_pdf(tmp_path / "a.pdf", lines))
+    assert read == f"{lines[0]} {lines[1]}\n{lines[2]}"
+
+
+def test_accents_are_composed_as_models_write_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(normalize("NFD", MEETING))
+    assert read_document(tmp_path / "a.txt") == MEETING
+
+
+def test_lines_that_were_not_wrapped_stay_apart() -> None:
+    verse = "Stoi na stacji\nlokomotywa\n\n- mleko\n- chleb"
+    assert unwrap(verse) == "Stoi na stacji\nlokomotywa\n- mleko\n- chleb"
+    divided = "spotkali się wieczorem na rynku, żeby to omó\xad\nwić jeszcze raz"
+    assert unwrap(divided) == "spotkali się wieczorem na rynku, żeby to omówić jeszcze raz"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.txt", b"PK\x03\x04\0\0", "it is no text"),
+        ("a.txt", b" \n\t\n", "there is no text in it"),
+        ("a.pdf", b"%PDF-1.4 broken", "PDFium says"),
+        ("a.md", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "it holds a private key"),
+        ("a.html", b"<html><body><img src=x></body></html>", "there is no text in it"),
+    ],
+)
+def test_what_is_no_document_is_refused_with_its_name(
+    tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=why) as refused:
+        read_document(tmp_path / name)
+    assert str(refused.value).startswith(str(tmp_path / name))

@@ -1,0 +1,276 @@
+"""The table does not depend on who counts it: shares, tasks of datatrove, machines, killed runs."""
+
+from __future__ import annotations
+
+import random
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from counted import as_dict, count_plainly, small_tokenizer, write_files
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polish import SENTENCES
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
+from tokalign.build.counting.steps import collect, count, cut, encode, prune
+from tokalign.build.counting.token_ngrams import count_token_ngrams, make_encoder
+from tokalign.build.counting.workers import workers
+from tokalign.build.counting.workspace import sole_process
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.engines import DictionaryJob, Task, plan_dictionary
+from tokalign.build.executors import Executor, run_job
+from tokalign.build.sources import Source
+from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.tables.bundle import encode_bundle
+
+pytest.importorskip("datatrove")
+
+FILES = {
+    f"{name}.txt": [sentence.replace("\n", " ") for sentence in SENTENCES[start::3]] * (start + 2)
+    for start, name in enumerate("abc")
+}
+SMALL = Chunks(shard_characters=60, range_windows=1)
+
+
+@given(
+    shares=st.integers(1, 6),
+    shard_characters=st.sampled_from([1, 100, 1 << 20]),
+    max_order=st.sampled_from([1, 3, 9]),
+    max_ngrams=st.sampled_from([5, 60, 1 << 20]),
+    weights=st.sampled_from([{}, {"a.txt": 0.5, "c.txt": 1.25}]),
+    order=st.randoms(use_true_random=False),
+)
+@settings(max_examples=25, deadline=None)
+@pytest.mark.slow
+def test_shares_in_any_order_count_what_one_count_counts(
+    shares: int,
+    shard_characters: int,
+    max_order: int,
+    max_ngrams: int,
+    weights: dict[str, float],
+    order: random.Random,
+) -> None:
+    tokenizer = small_tokenizer()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        corpus = Corpus(write_files(folder, FILES), weights=weights)
+        limits: dict[str, Any] = {"max_order": max_order, "min_count": 1, "max_ngrams": max_ngrams}
+        counting = Counting(
+            corpus=corpus,
+            tokenizer=tokenizer,
+            folder=folder,
+            chunks=Chunks(shard_characters, 1),
+            **limits,
+        )
+        all_shares = [Share(number, shares) for number in range(shares)]
+        with workers(1, partial(make_encoder, tokenizer, 1 << 16)) as apply:
+            for step in (
+                lambda share: encode(counting, share, apply, lambda _: None),
+                lambda share: cut(counting, share, apply),
+                lambda share: count(counting, share, apply, lambda _: None),
+                lambda share: prune(counting, share),
+            ):
+                for share in order.sample(all_shares, shares):
+                    step(share)
+        counted = [as_dict(ngrams) for ngrams in collect(counting, shares)]
+        corpus.finish(read_stamps(counting, shares))
+        stamp = corpus.stamp
+        whole = [as_dict(ngrams) for ngrams in count_token_ngrams(corpus, tokenizer, **limits)]
+        assert corpus.stamp == stamp
+    assert counted == whole
+    if max_ngrams > 1000:
+        weighted = [(weights.get(name, 1.0), lines) for name, lines in FILES.items()]
+        expected = count_plainly(tokenizer, weighted, max_order=max_order, min_count=1)
+        assert counted == expected
+
+
+def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> DictionaryJob:
+    job = plan_dictionary(
+        small_tokenizer(),
+        corpus,
+        BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
+        language="pl",
+        path=folder / "pl.dictionary.tok",
+        shares=shares,
+        **options,
+    )
+    return replace(job, counting=replace(job.counting, chunks=SMALL))
+
+
+def one_by_one(**options: Any) -> Executor:
+    """datatrove's local executor, in this process."""
+    return Executor(engine="datatrove", workers=1, memory=1 << 30, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The table of the local engine."""
+    folder = tmp_path_factory.mktemp("expected")
+    corpus = Corpus(write_files(folder, FILES))
+    options = BackoffOptions(max_bytes=4000)
+    return encode_bundle(build_dictionary(small_tokenizer(), corpus, options, language="pl"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return Corpus(write_files(tmp_path, FILES))
+
+
+@pytest.mark.slow
+def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected: bytes) -> None:
+    report = run_job(job_in(tmp_path, corpus), one_by_one())
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+    [table] = report.tables
+    assert (table.bytes, table.previous) == (len(expected), None)
+    assert report.text_bytes == corpus.size
+    assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.slow
+def test_two_machines_make_the_same_file(
+    tmp_path: Path, corpus: Corpus, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They see one folder, and each does tasks of its own."""
+    from datatrove.executor import local
+
+    monkeypatch.setattr(local.time, "sleep", lambda _: threading.Event().wait(0.1))
+    job = job_in(tmp_path, corpus)
+    reports: dict[int, Any] = {}
+
+    def machine(first: int, tasks: int) -> None:
+        reports[first] = run_job(job, one_by_one(first=first, tasks=tasks))
+
+    other = threading.Thread(target=machine, args=(1, 2))
+    other.start()
+    machine(0, 1)
+    other.join()
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+    assert len(reports[0].tables) == 1
+    assert reports[1].tables == ()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_when_a_corpus_file_is_mended(
+    tmp_path: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_files(tmp_path, FILES)
+    good = files[1].read_bytes()
+    files[1].write_bytes(good + b"\xff\xfe\n")
+    with pytest.raises(CorpusError, match=r"b\.txt:\d+: not UTF-8"):
+        run_job(job_in(tmp_path, Corpus(files)), one_by_one())
+    marks = tmp_path / "workspace" / "logs" / "encode" / "completions"
+    assert [path.name for path in marks.iterdir()] == ["00000"]
+    files[1].write_bytes(good)
+    called = note_calls(monkeypatch)
+    run_job(job_in(tmp_path, Corpus(files)), one_by_one())
+    assert [rank for step, rank in called if step == "encode"] == [1, 2]
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+
+
+def note_calls(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The step and the rank of each task that is done from now on."""
+    called: list[tuple[str, int]] = []
+    call = Task.__call__
+
+    def note(self: Task, data: object, rank: int, world_size: int) -> None:
+        called.append((self.step, rank))
+        call(self, data, rank, world_size)
+
+    patch.setattr(Task, "__call__", note)
+    return called
+
+
+@contextmanager
+def small_disk(largest_file: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    many = [f"{number} {FILES['a.txt'][number % 3]}" for number in range(400)]
+    corpus = Corpus(write_files(tmp_path, {"a.txt": many, "b.txt": ["Ala ma kota."]}))
+    task = Task(job_in(tmp_path, corpus, shares=2), "encode")
+    with small_disk(9_000), pytest.raises(OutputError, match=r"\.merged cannot be written.*room"):
+        task(None, 0, 2)
+    assert len(list((tmp_path / "workspace").glob("encode-00000*/*.run"))) > 20
+    run_job(job_in(tmp_path, corpus, shares=2), one_by_one())
+    options = BackoffOptions(max_bytes=4000)
+    bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == encode_bundle(bundle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stop", "files", "made_by"),
+    [("cut", "00001-*.merged", "encode"), ("prune", "*.part", "count")],
+)
+def test_a_half_written_file_is_named_and_made_again(
+    tmp_path: Path,
+    corpus: Corpus,
+    expected: bytes,
+    stop: str,
+    files: str,
+    made_by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a power cut leaves it, although datatrove has marked the task as done."""
+    job, workspace = job_in(tmp_path, corpus), tmp_path / "workspace"
+    call = Task.__call__
+
+    def cut_the_power(self: Task, data: object, rank: int, world_size: int) -> None:
+        if self.step == stop and rank == 1:
+            for path in workspace.glob(files):
+                path.write_bytes(path.read_bytes()[:-9])
+        call(self, data, rank, world_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "__call__", cut_the_power)
+        with pytest.raises(OutputError, match=r"half-written.*delete .*and give the command again"):
+            run_job(job, one_by_one())
+    for mark in (workspace / "logs" / made_by / "completions").iterdir():
+        mark.unlink()
+    run_job(job_in(tmp_path, corpus), one_by_one())
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+
+
+def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:
+    task = Task(job_in(tmp_path, corpus), "encode")
+    with (
+        sole_process(tmp_path / "workspace", "encode-00001"),
+        pytest.raises(UsageError, match=r"process \d+ on .* is doing encode-00001.*rank-offset"),
+    ):
+        task(None, 1, 3)
+    task(None, 1, 3)
+
+
+def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> None:
+    job_in(tmp_path, corpus)
+    job_in(tmp_path, corpus)  # the same again
+    with pytest.raises(UsageError, match="other tasks;"):
+        job_in(tmp_path, corpus, shares=4)
+    fewer = Corpus([tmp_path / "a.txt"])
+    with pytest.raises(UsageError, match="other files;"):
+        job_in(tmp_path, fewer)
+
+
+def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> None:
+    corpus = Corpus(
+        [Source(f"{i}.txt", str(path)) for i, path in enumerate(write_files(tmp_path, FILES))]
+    )
+    job = job_in(tmp_path, corpus, shares=5)
+    run_job(job, one_by_one())
+    assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)

@@ -1,0 +1,210 @@
+"""A recurrent drafter in the commands and the API: found, named, refused, pushed, pulled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import mlx_lm
+import pytest
+from click.testing import CliRunner
+from random_drafters import taught_drafter
+from random_models import write_model
+
+import tokalign
+from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.cli.bench import command as bench
+from tokalign.cli.decode import command as decode
+from tokalign.cli.pull import command as pull
+from tokalign.cli.push import command as push
+from tokalign.errors import (
+    BundleError,
+    FingerprintError,
+    IncompatibleError,
+    MissingAssetError,
+    TokalignError,
+    UsageError,
+)
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_finding import find_drafter
+from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+
+PROMPT = "Zażółć gęślą"
+TOKENS = 30
+
+
+@dataclass(frozen=True)
+class Files:
+    """A target without a drafter, a drafter of it, and a target of the same tokenizer."""
+
+    target: Path
+    drafter: Path
+    other: Path
+    draft: Path
+
+
+def decoded(target: Path, *arguments: str | Path) -> Any:
+    """What `tokalign decode --json` prints."""
+    words = ["--target", target, "-p", PROMPT, "-m", TOKENS, "--json", *arguments]
+    result = CliRunner().invoke(decode, list(map(str, words)), catch_exceptions=False)
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("drafters")
+    target = write_model(folder / "target", vocabulary_size=420)
+    loaded: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
+    text = decoded(target, "--method", "plain")["token_ids"]
+    drafter = taught_drafter(loaded.model, [*loaded.tokenizer.encode(PROMPT), *text])
+    save_drafter(folder / "mine", drafter, target_fingerprints(loaded))
+    return Files(
+        target=target,
+        drafter=folder / "mine",
+        other=write_model(folder / "other", vocabulary_size=420, seed=5),
+        draft=write_model(folder / "draft", vocabulary_size=340, seed=1),
+    )
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty table folder of the test's own."""
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
+    return tmp_path / "tables"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--method", "drafter"),
+        ("--method", "drafter", "-k", "3"),
+        ("--method", "drafter", "--beam-width", "2", "--beam-length", "4"),
+        ("--method", "drafter", "--draft-rows", "7"),
+        ("--method", "hybrid", "--draft-rows", "7"),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_it_saves_passes_and_changes_nothing(files: Files, arguments: tuple[str, ...]) -> None:
+    arguments = tuple("--num-draft-tokens" if one == "-k" else one for one in arguments)
+    plain = decoded(files.target, "--method", "plain")
+    found = decoded(files.target, "--drafter", files.drafter, *arguments)
+    assert found["token_ids"] == plain["token_ids"]
+    if len(arguments) > 2:  # else every round decides by its clock whether to draft
+        assert found["tokens_per_round"] > 1.3
+        assert found["per_source"]["drafter"]["accepted"] > 5
+
+
+@pytest.mark.parametrize("place", ["beside", "pushed", "pulled"])
+def test_it_is_found(files: Files, place: str, tmp_path: Path, tables: Path) -> None:
+    """Beside the model, where `push` puts it there, or in the table folder after `pull`."""
+    model, runner = tmp_path / "model", CliRunner()
+    copytree(files.target, model)
+    if place == "beside":
+        copytree(files.drafter, model / "drafter")
+    elif place == "pushed":
+        result = runner.invoke(push, [str(files.drafter), str(model)], catch_exceptions=False)
+        assert "mine.drafter" in result.stdout
+        assert (model / "tokalign" / "mine.drafter" / "config.json").is_file()
+    else:
+        (tmp_path / "repository").mkdir()
+        copytree(files.drafter, tmp_path / "drafter")
+        names = [str(tmp_path / "drafter"), str(tmp_path / "repository")]
+        runner.invoke(push, names, catch_exceptions=False)
+        result = runner.invoke(pull, [names[1]], catch_exceptions=False)
+        assert Path(result.stdout.strip()) == tables / "pulled" / "repository" / "drafter"
+    found = decoded(model, "--method", "drafter", "--num-draft-tokens", "4")
+    assert found["tokens_per_round"] > 1.3
+    notes: list[str] = []
+    loaded, tokenizer = mlx_lm.load(str(model))
+    options: dict[str, Any] = {"max_tokens": TOKENS, "note": notes.append, "num_draft_tokens": 4}
+    responses = list(tokalign.stream_generate(loaded, tokenizer, PROMPT, **options))
+    assert any(note.startswith("drafter -> ") for note in notes)
+    assert any("recurrent drafter" in note for note in notes)
+    assert {one.source for one in responses} > {"target"}
+
+
+def test_a_model_s_drafter_is_loaded_once(files: Files, tmp_path: Path) -> None:
+    copytree(files.target, tmp_path / "model")
+    copytree(files.drafter, tmp_path / "model" / "x.drafter")
+    target: LanguageModel[Any] = LanguageModel.from_folder(tmp_path / "model")
+    first = find_drafter(target)
+    assert first is not None
+    assert find_drafter(target) is first
+
+
+def damage(folder: Path) -> None:
+    [weights] = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-3])
+
+
+def test_a_drafter_that_does_not_fit_is_refused_by_name_and_passed_over_if_found(
+    files: Files, tmp_path: Path
+) -> None:
+    for folder in (files.other, files.draft):
+        expected = IncompatibleError if folder == files.other else FingerprintError
+        with pytest.raises(expected, match="mine"):
+            load_decoder(str(folder), None, DraftingOptions(drafter=files.drafter))
+        copytree(folder, tmp_path / folder.name)
+        copytree(files.drafter, tmp_path / folder.name / "drafter")
+        notes: list[str] = []
+        decoder = load_decoder(
+            str(tmp_path / folder.name), None, DraftingOptions(), note=notes.append
+        )
+        assert decoder.drafter is None
+        assert sum("it is not used" in note for note in notes) == (folder == files.other)
+
+
+def test_a_damaged_drafter_is_neither_pushed_nor_used(files: Files, tmp_path: Path) -> None:
+    copytree(files.drafter, tmp_path / "broken")
+    damage(tmp_path / "broken")
+    for action in (
+        lambda: decoded(files.target, "--drafter", tmp_path / "broken"),
+        lambda: CliRunner().invoke(
+            push, [str(tmp_path / "broken"), str(tmp_path)], catch_exceptions=False
+        ),
+    ):
+        with pytest.raises(BundleError, match="does not hold what was written"):
+            action()
+    assert not (tmp_path / "tokalign").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"drafter": "mine", "draft": True}, UsageError, "exclude each other"),
+        ({"method": "drafter"}, MissingAssetError, "tokalign train-drafter"),
+        ({"drafter": "missing"}, MissingAssetError, "no drafter in"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    files: Files, options: dict[str, Any], error: type[TokalignError], told: str
+) -> None:
+    given = dict(options)
+    draft = str(files.draft) if given.pop("draft", False) else None
+    if "drafter" in given:
+        given["drafter"] = files.drafter.parent / given["drafter"]
+    with pytest.raises(error, match=told) as caught:
+        load_decoder(str(files.target), draft, DraftingOptions(**given))
+    assert "\n" not in str(caught.value)
+
+
+def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> None:
+    copytree(files.target, tmp_path / "model")
+    copytree(files.drafter, tmp_path / "model" / "drafter")
+    decoder = load_decoder(str(tmp_path / "model"), str(files.draft), DraftingOptions())
+    assert decoder.draft is not None
+    assert decoder.drafter is None
+
+
+@pytest.mark.slow
+def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text(PROMPT, encoding="utf-8")
+    words = ["--target", files.target, "--drafter", files.drafter, "-k", "4", "-m", "12"]
+    words += ["--prompts", tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
+    result = CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
+    assert '"name": "drafter", "k": 4' in json.dumps(json.loads(result.stdout))

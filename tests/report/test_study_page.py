@@ -1,0 +1,76 @@
+"""The page and the summary of a study, and the page that compares machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from markup import Document, assert_self_contained
+from studied import CONTEXT, a_model, a_result, a_sample, a_setting
+
+from tokalign.evaluate.measurements import BASELINES
+from tokalign.report.machines import machines_page
+from tokalign.report.study import study_page, study_summary
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return study_page(a_result())
+
+
+def test_the_page_is_one_document(page: str) -> None:
+    assert_self_contained(page)
+    assert "prefers-color-scheme: dark" in page
+    assert "width=device-width" in page
+
+
+def test_the_page_says_what_was_measured(page: str) -> None:
+    text = " ".join(Document(page).pieces)
+    assert "Here context:5 · draft, k = 2 is fastest: 1.50 times plain decoding" in text
+    for said in (
+        "plain again", "1.50 (1.50–1.50)", "42.9%", "0.667", "Equation 5", "further rows",
+        "38.5%", "a chip, 16 GB", "0 of 27 trials are disturbed", "load 0.5, at most 0.5","40%–50%",
+    ):  # fmt: skip
+        assert said in text, said
+
+
+def test_names_are_escaped() -> None:
+    result = a_result(setting=a_setting(target=a_model("<b>x</b>", 1000)))
+    for made in (study_page(result), machines_page({"<i>": result})):
+        assert "<b>x" not in made
+        assert "<i>" not in made
+
+
+def test_the_summary_is_markdown_with_a_table_per_temperature() -> None:
+    result = a_result(prompts=2)
+    sampled = [replace(s, block=replace(s.block, temperature=0.7)) for s in result.samples]
+    summary = study_summary(replace(result, samples=(*result.samples, *sampled)))
+    assert summary.startswith("### a target on a chip\n")
+    assert summary.count("| condition | k | acceptance |") == 2
+    assert "**all prompts, T = 0.7**" in summary
+    assert "| context:5 · draft | 2 | 42.9% | 1.857 |" in summary
+
+
+def test_what_the_control_does_not_clear_is_not_called_faster() -> None:
+    noisy = a_result(control=1.6)
+    assert study_summary(noisy).splitlines()[2].startswith("No way of drafting is faster")
+
+
+def test_outputs_that_end_in_their_first_round_have_no_speed() -> None:
+    conditions = (*BASELINES, CONTEXT[2])
+    samples = [a_sample(c, speed=0.0, work=replace(a_sample(c).work, rows={})) for c in conditions]
+    result = a_result(samples=tuple(samples), causes=())
+    assert_self_contained(study_page(result))
+    assert "Nothing was decoded for long enough" in study_summary(result)
+
+
+def test_machines_are_compared() -> None:
+    other = a_setting(
+        chip="another chip", target=replace(a_model("a target", 500), bits=4, weights="ef" * 6)
+    )
+    made = machines_page({"one": a_result(), "two": a_result(prompts=3, setting=other)})
+    assert_self_contained(made)
+    text = " ".join(Document(made).pieces)
+    for said in ("another chip, 4 bits (two)", "a chip, 32 bits (one)", "1.50 (1.50–1.50)"):
+        assert said in text
+    assert text.count("a target: speed-up by machine") == 1

@@ -1,0 +1,183 @@
+"""Beam search on the device: what a plain search over the paper's equations finds."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from random_drafters import random_drafter
+from random_models import VOCABULARY, random_model
+
+from tokalign.runtime.draft.beams import Beams, BeamShape
+from tokalign.runtime.mlx.beam_search import search
+from tokalign.runtime.mlx.drafter_session import DrafterSession, compiled_step
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.tokenizer.vocabulary import TargetId
+
+HIDDEN = 32
+LAST = 17
+
+Floats = NDArray[np.float64]
+
+
+def hidden_state() -> mx.array:
+    return mx.random.normal((1, HIDDEN), key=mx.random.key(4))
+
+
+def log_softmax(logits: mx.array, _: int) -> mx.array:
+    return logits - logits.logsumexp(axis=-1, keepdims=True)
+
+
+def found(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
+    arrays = search(
+        drafter.step,
+        drafter.initial_state(hidden_state()),
+        mx.array([LAST]),
+        shape,
+        count=count,
+        expect=log_softmax,
+    )
+    return Beams(*(array.tolist() for array in arrays))
+
+
+def logprobs_after(drafter: RecurrentDrafter, ids: list[int]) -> Floats:
+    """What the drafter says after `ids`, read one by one."""
+    state = drafter.initial_state(hidden_state())
+    for token in ids:
+        state, logits = drafter.step(state, mx.array([token]))
+    return np.array(log_softmax(logits, 0)[0], dtype=np.float64)
+
+
+def plain_search(drafter: RecurrentDrafter, shape: BeamShape) -> list[tuple[list[int], float]]:
+    """The beams and their log-probabilities, with lists and sorting."""
+    beams: list[tuple[list[int], float]] = [([], 0.0)]
+    for _ in range(shape.length):
+        longer = []
+        for ids, reached in beams:
+            of_next = logprobs_after(drafter, [LAST, *ids])
+            longer += [([*ids, token], reached + of_next[token]) for token in range(VOCABULARY)]
+        beams = sorted(longer, key=lambda one: -one[1])[: shape.width]
+    return beams
+
+
+def paths(tree: Any) -> dict[tuple[int, ...], float]:
+    """The ids on the way to every id of a tree, with its probability."""
+    return {
+        tuple(tree.ids[i] for i in tree.path_to(index)): tree.probabilities[index]
+        for index in range(len(tree))
+    }
+
+
+@pytest.mark.parametrize("shape", [BeamShape(*one) for one in product((1, 2, 4), (1, 4))])
+def test_the_beams_are_those_of_a_plain_search(shape: BeamShape) -> None:
+    drafter = random_drafter(random_model())
+    expected = plain_search(drafter, shape)
+    tree = found(drafter, shape, shape.width).beam_tree("drafter")
+    prefixes = {tuple(ids[: n + 1]) for ids, _ in expected for n in range(shape.length)}
+    assert set(paths(tree)) == prefixes
+    assert len(tree) == len(prefixes)  # every shared prefix is one row
+    assert list(tree.first_chain.ids) == expected[0][0]
+
+
+def test_every_listed_id_has_its_conditional_probability() -> None:
+    drafter = random_drafter(random_model())
+    tree = found(drafter, BeamShape(3, 3), 5).tree("drafter")
+    assert len(tree) == 5 + 2 * 3 * 5
+    for ids, probability in paths(tree).items():
+        after = logprobs_after(drafter, [LAST, *ids[:-1]])
+        assert probability == pytest.approx(np.exp(after[ids[-1]]), rel=1e-4)
+
+
+def test_the_best_ids_of_a_wide_search_are_those_of_all_texts() -> None:
+    """With as many beams as ids nothing is cut, so the likeliest pair of ids is the first chain."""
+    drafter = random_drafter(random_model())
+    tree = found(drafter, BeamShape(VOCABULARY, 2), VOCABULARY).tree("drafter")
+    assert len(tree) == VOCABULARY + VOCABULARY**2
+    first = logprobs_after(drafter, [LAST])
+    pairs = [
+        (first[one] + logprobs_after(drafter, [LAST, one])[two], (one, two))
+        for one in np.argsort(-first)[:12].tolist()
+        for two in range(VOCABULARY)
+    ]
+    assert tuple(tree.first_chain.ids) == max(pairs)[1]
+
+
+def test_a_compiled_step_finds_the_same() -> None:
+    drafter = random_drafter(random_model())
+    start = drafter.initial_state(hidden_state())
+    state, logits = compiled_step(drafter)(start, mx.array([LAST]))
+    other, expected = drafter.step(start, mx.array([LAST]))
+    assert np.allclose(np.array(logits), np.array(expected), atol=1e-4)
+    assert np.allclose(np.array(state.recurrent), np.array(other.recurrent), atol=1e-5)
+
+
+# -- what the host waits for -----------------------------------------------------------------------
+
+_CONVERSIONS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__iter__")
+
+
+class Waits:
+    """Notes every call by which the host may wait for the device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        for name in _CONVERSIONS:
+            monkeypatch.setattr(mx.array, name, self._noting(name, getattr(mx.array, name)))
+        monkeypatch.setattr(mx, "eval", self._noting("eval", mx.eval))
+        monkeypatch.setattr(mx, "synchronize", self._noting("synchronize", mx.synchronize))
+
+    def _noting(self, name: str, call: Any) -> Any:
+        def noted(*arguments: Any, **named: Any) -> Any:
+            self.seen.append(name)
+            return call(*arguments, **named)
+
+        return noted
+
+
+def test_conversions_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    mx.array(3).item()
+    bool(mx.array(1) > 0)
+    int(mx.array(2))
+    mx.eval(mx.array(2))
+    assert waits.seen == ["item", "__bool__", "__int__", "eval"]
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=4)], ids=["greedy", "T"]
+)
+def test_drafting_waits_once_at_its_end(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TargetModelSession(random_model(), keeps_states=True)
+    session = DrafterSession(random_drafter(random_model()), target)
+    ids = [TargetId(i) for i in (5, 17, 3, 8)]
+    target.logits(ids[:3])
+    waits = Waits(monkeypatch)
+    sampler = sampling.draft_sampler
+    pending = session.search(ids, BeamShape(4, 5), count=8, sampler=sampler)
+    assert waits.seen == []
+    assert pending.read() is not None
+    assert waits.seen == ["eval", "tolist", "tolist", "tolist"]  # the arrays are there by then
+    assert session.passes == 5
+
+
+def test_drawing_waits_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(temperature=0.7, acceptance="residual", seed=4)
+    target = TargetModelSession(random_model(), keeps_states=True)
+    session = DrafterSession(random_drafter(random_model()), target)
+    ids = [TargetId(i) for i in (5, 17, 3, 8)]
+    target.logits(ids[:3])
+    waits = Waits(monkeypatch)
+    pending = session.draw(ids, 4, sampler=sampling)
+    assert waits.seen == []
+    drawn = pending.read()
+    assert waits.seen == ["tolist"]
+    assert drawn is not None
+    assert len(drawn.ids) == len(drawn.distributions) == 4

@@ -1,0 +1,268 @@
+"""A recurrent drafter never changes the output, and its drawn chains leave the distribution as is.
+
+The drafter was taught a part of the greedy output, so that accepted paths, rejected ones and hidden
+states of inner rows all occur.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from chi_square import Floats, p_value
+from mlx_lm.models.cache import RotatingKVCache
+from random_drafters import random_drafter, taught_drafter
+from random_models import generate, random_model
+
+from tokalign.cost.expected_gain import Costs
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid
+from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.none import NoDrafter
+from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.rejection import judge
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Draws
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT = (5, 17, 3)
+
+
+def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
+    """A logits processor: the latest id is less likely to come again."""
+    return logits - 3.0 * (mx.arange(logits.shape[-1]) == history[-1:])
+
+
+SAMPLINGS: dict[str, Sampling] = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.7, seed=3),
+    "filtered": Sampling(temperature=1.2, top_p=0.9, min_p=0.02, xtc_probability=0.5, seed=5),
+    "processed": Sampling(temperature=0.8, seed=6, processors=(penalize_last,)),
+    "greedy, processed": Sampling(processors=(penalize_last,)),
+}
+HOW: dict[str, dict[str, Any]] = {
+    "by gain": {"costs": lambda: Costs(rows=(1.0, 1.01))},
+    "rows": {"rows": 40},
+    "beam": {"beam": BeamShape(4, 3)},
+    "chain": {"branches": False, "beam": BeamShape(4, 3)},
+}
+
+
+@cache
+def drafter() -> RecurrentDrafter:
+    plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    return taught_drafter(random_model(), [*PROMPT, *plain[:28]])
+
+
+def opened(model: Any = None, **options: Any) -> TargetModelSession:
+    return TargetModelSession(model or random_model(), keeps_states=True, **options)
+
+
+def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
+    return BeamDrafter(
+        DrafterSession(drafter(), session),
+        sampler=sampling.draft_sampler,
+        **{"costs": lambda: Costs(rows=(1.0,)), **how},
+    )
+
+
+def rounds_of(
+    drafter: Drafter, session: TargetModelSession, sampling: Sampling, tokens: int = 40
+) -> tuple[list[int], list[Round]]:
+    context = Context([TargetId(i) for i in PROMPT])
+    verifier = TargetVerifier(session, sampling)
+    events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=tokens)))
+    return list(context.emitted), [event for event in events if isinstance(event, Round)]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
+    chosen = SAMPLINGS[sampling]
+    session = opened()
+    emitted, rounds = rounds_of(beam_drafter(session, chosen, **HOW[how]), session, chosen)
+    assert emitted == generate(NoDrafter(), chosen, prompt=PROMPT, tokens=40)
+    assert not rounds[0].tree  # nothing is known before the first pass
+    if sampling == "greedy":
+        assert len(rounds) < 25
+    if how != "by gain":
+        assert all(one.tree for one in rounds[1:-1])
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_its_answer_joins_the_one_tree(sampling: str) -> None:
+    chosen, session = SAMPLINGS[sampling], opened()
+    hybrid = Hybrid([ContextCopy()], rows=15)
+    joined = CostAwareHybrid(hybrid, beam_drafter(session, chosen))
+    emitted, rounds = rounds_of(joined, session, chosen)
+    assert emitted == generate(NoDrafter(), chosen, prompt=PROMPT, tokens=40)
+    assert max(len(one.tree) for one in rounds) == 15
+    assert all(SOURCE in one.tree.sources for one in rounds[1:-2])
+
+
+def test_a_target_without_trees_is_given_chains() -> None:
+    layers = [RotatingKVCache(max_size=64, keep=4) for _ in range(2)]
+    session = opened(cache=layers)
+    chains = beam_drafter(session, Sampling(), branches=session.can_branch)
+    emitted, rounds = rounds_of(chains, session, Sampling())
+    assert emitted == generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    assert all(one.tree.chain_length == len(one.tree) for one in rounds)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_every_round_starts_from_the_state_before_the_last_id(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whichever row that was: of a chain, of a tree, or of the pass before."""
+    session, checked = opened(), 0
+    find = session.state_before_last
+
+    def checking(ids: Any) -> Any:
+        nonlocal checked
+        found = find(ids)
+        if found is not None:
+            other = opened()
+            other.logits(list(ids[:-1]))
+            expected = other.state_before_last([*ids[:-1], TargetId(0)])
+            assert np.allclose(np.array(found), np.array(expected), atol=1e-4)
+            checked += 1
+        return found
+
+    monkeypatch.setattr(session, "state_before_last", checking)
+    rounds_of(beam_drafter(session, Sampling(), **HOW[how]), session, Sampling())
+    assert checked > 5
+
+
+def test_a_pass_that_ran_ahead_keeps_the_state_of_the_pass_before_it() -> None:
+    session = opened()
+    ids = [TargetId(i) for i in (*PROMPT, 8, 9)]
+    session.logits(ids[:3])
+    session.feed(mx.array([8]))
+    found = session.state_before_last(ids[:4])
+    after = session.state_before_last(ids)
+    other = opened()
+    other.logits(ids[:4], last=2)
+    for state, known in ((found, ids[:4]), (after, ids)):
+        assert np.allclose(np.array(state), np.array(other.state_before_last(known)), atol=1e-4)
+    assert session.state_before_last(ids[:3]) is None
+
+
+# -- drawn chains ----------------------------------------------------------------------------------
+
+WIDTH, LENGTH, RUNS = 4, 3, 300
+SHORT = (1, 3)
+
+
+def tiny_model() -> Any:
+    return random_model(3, vocabulary=WIDTH)
+
+
+def frequencies(options: Sampling) -> Floats:
+    """How often every sequence is emitted, over as many seeds as there are runs."""
+    wild, counts = random_drafter(tiny_model()), np.zeros((WIDTH,) * LENGTH)
+    for seed in range(RUNS):
+        seeded, context = replace(options, seed=seed), Context([TargetId(i) for i in SHORT])
+        session = TargetModelSession(tiny_model(), keeps_states=True)
+        drafting = BeamDrafter(
+            DrafterSession(wild, session),
+            sampler=seeded.draft_sampler,
+            length=2,
+            costs=lambda: Costs(rows=(1.0,)),
+        )
+        verifier = TargetVerifier(session, seeded)
+        drawn = 0
+        for event in decode(context, drafting, verifier, limits=Limits(max_tokens=LENGTH)):
+            drawn += len(event.tree) if isinstance(event, Round) else 0
+        assert drawn
+        counts[tuple(context.emitted)] += 1
+    return counts
+
+
+def distribution(options: Sampling) -> Floats:
+    """The probability of every sequence under the target alone."""
+    session, found = TargetModelSession(tiny_model()), np.zeros((WIDTH,) * LENGTH)
+    for before in product(range(WIDTH), repeat=LENGTH - 1):
+        ids = [TargetId(i) for i in (*SHORT, *before)]
+        logits = np.array(session.logits(ids, last=LENGTH), dtype=np.float64)
+        p = np.exp(logits / options.temperature)
+        p /= p.sum(axis=-1, keepdims=True)
+        first = np.prod([p[place, token] for place, token in enumerate(before)])
+        found[before] = first * p[-1]
+    return found
+
+
+@pytest.mark.slow
+def test_drawn_chains_leave_the_targets_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By residual rejection; without it, what is drawn would be noticed."""
+    options = Sampling(temperature=0.5, acceptance="residual")
+    expected = distribution(options)
+    assert expected.sum() == pytest.approx(1, abs=1e-5)
+    assert p_value(frequencies(options), expected) > 1e-3
+
+    def accept_all(p: Any, drawn: Draws, **how: Any) -> Any:
+        kept = zip(judge(p, drawn, **how).tolist(), drawn.candidates, strict=True)
+        return mx.array([ids[0] if ids else token for token, ids in kept], dtype=mx.uint32)
+
+    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", accept_all)
+    assert p_value(frequencies(options), expected) < 1e-3
+
+
+# -- the draft length controller -------------------------------------------------------------------
+
+
+def cheap_drafts() -> Knowledge:
+    """What is known where further rows and steps cost next to nothing, so that drafting pays."""
+    rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
+    steps = PassTimes([0.001 * step for step in range(1, 17)], weight=4)
+    return Knowledge(costs=LearnedCosts(rows, steps))
+
+
+class Ticking:
+    """A clock on which everything takes as long as nothing."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+
+def test_the_controller_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
+    """Of each request: there, a drafter has no hidden state yet and is not to blame."""
+    knowledge, clock = cheap_drafts(), Ticking()
+    plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
+    for _ in range(3):
+        session = opened()
+        verifier = TargetVerifier(session, Sampling())
+        model = beam_drafter(session, Sampling())
+        controller = DraftLengthController(knowledge, verifier, model=model, clock=clock)
+        context = Context([TargetId(i) for i in PROMPT])
+        known, rounds = knowledge.model.acceptance.probabilities(4), []
+        for event in decode(context, controller, controller, limits=Limits(max_tokens=40)):
+            if isinstance(event, Round):
+                rounds.append(event)
+                if len(rounds) == 1:
+                    assert knowledge.model.acceptance.probabilities(4) == known
+        assert list(context.emitted) == plain
+        assert not rounds[0].draft_passes
+        assert sum(one.draft_passes > 0 for one in rounds) >= 3
+        assert knowledge.model.acceptance.probabilities(4) != known

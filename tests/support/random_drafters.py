@@ -1,0 +1,61 @@
+"""Tiny recurrent drafters, random or taught a text in a second, for tests of drafting with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx.utils import tree_map
+
+from tokalign.runtime.mlx.hidden_state import HiddenStates
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+
+
+def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:
+    """A float32 drafter of two residual blocks whose likeliest next id depends on what it read.
+
+    shape: fields of `DrafterConfig` that are to be others.
+    """
+    ends = TargetEnds.of(model)
+    sizes = {"width": 24, "exit_width": 16, **shape}
+    config = DrafterConfig(
+        hidden_size=ends.hidden_size, vocabulary_size=ends.vocabulary_size, **sizes
+    )
+    mx.random.seed(seed)
+    drafter = RecurrentDrafter(config, ends)
+    drafter.update(tree_map(_random, drafter.parameters()))
+    mx.eval(drafter.parameters())
+    return drafter
+
+
+def taught_drafter(
+    model: Any, text: Sequence[int], *, ahead: int = 3, steps: int = 120
+) -> RecurrentDrafter:
+    """A drafter that has learned which `ahead` ids follow every place of one text."""
+    drafter, states = random_drafter(model), HiddenStates(model)
+    states.model(mx.array([list(text)]))
+    places = len(text) - ahead - 1
+    hidden = states.take()[:places]
+    ids = mx.array([list(text[i + 1 : i + 2 + ahead]) for i in range(places)])
+
+    def loss(drafter: RecurrentDrafter) -> mx.array:
+        state, total = drafter.initial_state(hidden), mx.array(0.0)
+        for depth in range(ahead):
+            state, logits = drafter.step(state, ids[:, depth])
+            total += nn.losses.cross_entropy(logits, ids[:, depth + 1], reduction="mean")
+        return total
+
+    optimizer = optim.Adam(learning_rate=0.01)
+    step = nn.value_and_grad(drafter, loss)
+    for _ in range(steps):
+        _, gradients = step(drafter)
+        optimizer.update(drafter, gradients)
+        mx.eval(drafter.parameters(), optimizer.state)
+    return drafter
+
+
+def _random(weight: mx.array) -> mx.array:
+    return mx.random.normal(weight.shape) * 1.5 / weight.shape[-1] ** 0.5

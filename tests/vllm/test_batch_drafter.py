@@ -1,0 +1,169 @@
+"""A batch is drafted as the drafters of the MLX runtime draft for each request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import Batch, make_batch, two_tables
+
+from tokalign.errors import UsageError
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
+from tokalign.runtime.draft.dictionary_fit import DictionaryFit
+from tokalign.runtime.draft.lookup import DictionaryDrafter
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.tables.backoff import BackoffTable
+from tokalign.tables.batch_lookup import BatchLookup
+from tokalign.vllm.batch_drafter import P_MIN, BatchDrafter
+from tokalign.vllm.batch_fit import BatchFit
+from tokalign.vllm.context_matches import LONGEST_MATCH
+
+BATCH = make_batch(60)
+
+
+def propose(drafter: BatchDrafter, batch: Batch, limit: int = 8) -> list[list[int]]:
+    return drafter.propose(batch.rows, batch.lengths, np.full(len(batch.texts), limit))
+
+
+class Copies:
+    """Context copy by brute force, with its priors as they are: the law in a few lines."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text = list(text)
+        self.ends, self.length = self._longest()
+
+    def _longest(self) -> tuple[list[int], int]:
+        """After how many ids the longest repeated suffix ended before, and how long it is."""
+        text = self._text
+        for length in range(min(LONGEST_MATCH, len(text)), 0, -1):
+            ends = [e for e in range(length, len(text)) if text[e - length : e] == text[-length:]]
+            if ends:
+                return ends, length
+        return [], 0
+
+    def _following(self, end: int) -> int | None:
+        return self._text[end] if end < len(self._text) else None
+
+    def expected(self) -> list[tuple[int | None, float]]:
+        if not self.ends:
+            return []
+        first, latest = self._following(self.ends[0]), self._following(self.ends[-1])
+        kind = ONLY if len(self.ends) == 1 else AGREED if first == latest else LATEST
+        kinds = [(latest, kind)] + ([(first, FIRST)] if first != latest else [])
+        return [(t, PRIORS[k][min(self.length, len(PRIORS[k])) - 1]) for t, k in kinds]
+
+    def advance(self, token: int) -> None:
+        self.ends = [end + 1 for end in self.ends if self._following(end) == token]
+        self.length = min(self.length + 1, LONGEST_MATCH)
+
+
+def chain_of(text: list[Any], tables: Sequence[BackoffTable], limit: int) -> list[int]:
+    """What the surest source expects, one id after the other."""
+    copies, chain, together = Copies(text), list[int](), 1.0
+    while len(chain) < limit:
+        said = [one for one in copies.expected() if one[0] is not None]
+        said += filter(None, (table.predict([*text, *chain]) for table in tables))  # type: ignore
+        if not said:
+            break
+        token, probability = max(said, key=lambda one: one[1])
+        together *= probability
+        if together < P_MIN:
+            break
+        assert token is not None
+        chain.append(token)
+        copies.advance(token)
+    return chain
+
+
+@pytest.mark.parametrize("p_min", [None, 0.1])
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_a_dictionary_alone_proposes_what_the_dictionary_method_does(
+    limit: int, p_min: float | None
+) -> None:
+    table = two_tables()["dictionary:a"]
+    drafter = BatchDrafter({"dictionary": table}, copies=False, max_tokens=8, p_min=p_min)
+    alone = DictionaryDrafter(table, p_min=p_min)
+    wanted = [list(alone.propose(Context(text), limit).tree.ids) for text in BATCH.texts]
+    assert propose(drafter, BATCH, limit) == wanted
+    assert sum(map(bool, wanted)) > (20 if p_min is None else 1)
+
+
+def test_copies_alone_propose_what_occurred_before() -> None:
+    found = propose(BatchDrafter({}, max_tokens=8), BATCH)
+    assert found == [chain_of(text, [], 8) for text in BATCH.texts]
+    assert max(map(len, found)) == 8
+
+
+def test_matches_are_those_of_the_suffix_automaton() -> None:
+    compared = 0
+    prefixes = [text[:end] for text in BATCH.texts for end in range(20, len(text), 37)]
+    for text in prefixes:
+        automaton = SuffixAutomaton(text)  # type: ignore[arg-type]
+        occurrence = automaton.occurrence(automaton.longest_repeat())
+        matches = Copies(text)
+        if occurrence is None:
+            assert matches.ends == []
+        elif occurrence.length <= LONGEST_MATCH:
+            assert (matches.length, matches.ends[0], matches.ends[-1]) == occurrence
+            compared += 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_surest_source_is_followed(seed: int) -> None:
+    batch, tables = make_batch(60, seed), two_tables()
+    wanted = []
+    for text in batch.texts:
+        fits = DictionaryFit(tables).follow(text)  # type: ignore[arg-type]
+        wanted.append(chain_of(text, [tables[name] for name in fits], 8))
+    assert propose(BatchDrafter(tables, max_tokens=8), batch) == wanted
+
+
+def test_the_same_dictionaries_fit_while_texts_grow_and_change_rows() -> None:
+    tables = two_tables()
+    batch_fit = BatchFit([BatchLookup(table) for table in tables.values()])
+    fits = [DictionaryFit(tables) for _ in BATCH.texts]
+    rng, places, texts = np.random.default_rng(0), list(range(len(BATCH.texts))), BATCH.texts
+    lengths = [max(1, len(text) - 60) for text in texts]
+    outcomes = set()
+    while places:
+        batch = Batch([texts[place][: lengths[place]] for place in places])
+        found = batch_fit.follow(batch.rows, batch.lengths)
+        for number, place in enumerate(places):
+            expected = fits[place].follow(batch.texts[number])  # type: ignore[arg-type]
+            assert [name in expected for name in tables] == found[:, number].tolist()
+            outcomes.add(tuple(expected))
+            lengths[place] += int(rng.integers(1, 8))
+        kept = [place for place in places if lengths[place] <= len(texts[place])]
+        if kept != places:  # requests have ended: the last one takes the first free row
+            kept = [*kept[-1:], *kept[:-1]]
+            moved = [place for row, place in enumerate(kept) if places[row] != place]
+            fits = [DictionaryFit(tables) if i in moved else fit for i, fit in enumerate(fits)]
+        places = kept
+    assert outcomes == {("dictionary:a",), ("dictionary:b",), ("dictionary:a", "dictionary:b")}
+
+
+def test_requests_do_not_see_each_other() -> None:
+    drafter = BatchDrafter(two_tables(), max_tokens=8)
+    together = propose(drafter, BATCH)
+    alone = [propose(drafter, Batch([text]))[0] for text in BATCH.texts]
+    assert together == alone
+    assert propose(drafter, Batch(BATCH.texts[::-1])) == together[::-1]
+
+
+def test_limits_are_kept_request_by_request() -> None:
+    drafter = BatchDrafter(two_tables(), max_tokens=6)
+    limits = np.arange(len(BATCH.texts)) % 9
+    found = drafter.propose(BATCH.rows, BATCH.lengths, limits)
+    free = propose(drafter, BATCH)
+    assert found == [one[:limit] for one, limit in zip(free, limits, strict=True)]
+    assert max(map(len, free)) <= 6
+    assert drafter.propose(BATCH.rows[:0], BATCH.lengths[:0], limits[:0]) == []
+
+
+def test_nothing_to_draft_with_is_refused() -> None:
+    with pytest.raises(UsageError, match="nothing to draft with"):
+        BatchDrafter({}, copies=False, max_tokens=8)

@@ -1,0 +1,257 @@
+"""What was read of a user's documents: one file of texts, brought up to date with the folders.
+
+A collection is a folder of its own:
+
+    settings.json           the folders, what to leave out, and the models it is for
+    documents.jsonl.zst     one object per document: path, size, time, and its text
+    TARGET.dictionary.tok   a dictionary for each of these models (`learning.py`)
+
+The documents are sorted by path, and so are the files found in the folders; an update goes through
+both side by side. A file whose size and time are as they were is not opened, and the text of a file
+that is gone is not copied. So a collection that was updated many times equals one made afresh.
+Nobody but its owner can enter the folder.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tokalign.atomic_file import appearing, unwritable, write_file
+from tokalign.build.documents.finding import FoundFile, Rules
+from tokalign.build.documents.reading import read_document
+from tokalign.errors import CorpusError, MissingAssetError
+from tokalign.tables.finding import learned_folder
+
+SETTINGS, DOCUMENTS = "settings.json", "documents.jsonl.zst"
+
+_FORMAT = 1
+_PIECE = 1 << 18  # characters of a text in one object, 12 bytes each at most: see LONGEST_LINE
+_BROKEN = "is broken; forget the collection and learn it again: tokalign forget NAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a collection is made from, and for.
+
+    folders: absolute paths. targets: names of tokenizers, as the user gave them.
+    """
+
+    folders: tuple[str, ...]
+    targets: tuple[str, ...]
+    rules: Rules = field(default_factory=Rules)
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file as it was when it was read. problem: why it could not be; empty if it was."""
+
+    file: FoundFile
+    text: str = ""
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What an update did, in documents.
+
+    texts: those with a text that counts. copies: those with the text of another one, which counts
+    once. problems: why some of those read now could not be.
+    """
+
+    read: int = 0
+    unchanged: int = 0
+    forgotten: int = 0
+    texts: int = 0
+    copies: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Collection:
+    """A named collection in the user's data folder; it need not exist yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = learned_folder() / name
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was learned and not forgotten."""
+        return (self.folder / SETTINGS).is_file()
+
+    @property
+    def documents_file(self) -> Path:
+        """Where the texts are, as a corpus file with the field `text`."""
+        return self.folder / DOCUMENTS
+
+    @property
+    def tables(self) -> list[Path]:
+        """Its dictionaries."""
+        return sorted(self.folder.glob("*.dictionary.tok"))
+
+    def settings(self) -> Settings:
+        """Raises: MissingAssetError if there is no such collection; CorpusError if it is broken."""
+        path = self.folder / SETTINGS
+        if not self.exists:
+            raise MissingAssetError(
+                f"nothing was learned under the name {self.name}; tokalign learn --list names "
+                f"what was, tokalign learn FOLDER --name {self.name} --target NAME learns it"
+            )
+        try:
+            value = json.loads(path.read_text("utf-8"))
+            rules = value["rules"]
+            return Settings(
+                folders=tuple(value["folders"]),
+                targets=tuple(value["targets"]),
+                rules=Rules(exclude=tuple(rules["exclude"]), largest_file=rules["largest_file"]),
+                max_bytes=value["max_bytes"],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorpusError(_BROKEN, path=str(path)) from error
+
+    def save(self, settings: Settings) -> None:
+        """Write the settings, and make the folder, which only its owner may enter."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        content = {"format": _FORMAT, **asdict(settings)}
+        write_file(self.folder / SETTINGS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+    def forget(self) -> None:
+        """Delete everything that is known of it. Raises: as `settings`; UsageError."""
+        if not self.folder.is_dir():
+            self.settings()
+        try:
+            shutil.rmtree(self.folder)
+        except OSError as error:
+            raise unwritable(self.folder, error, "delete that folder by hand") from error
+
+    def documents(self) -> Iterator[Document]:
+        """What was read so far, sorted by path. Raises: CorpusError if it is broken."""
+        if not self.documents_file.is_file():
+            return
+        try:
+            parts: list[dict[str, Any]] = []
+            for record in _records(self.documents_file):
+                if parts and record["path"] != parts[0]["path"]:
+                    yield _document(parts)
+                    parts = []
+                parts.append(record)
+            if parts:
+                yield _document(parts)
+        except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
+            raise CorpusError(_BROKEN, path=str(self.documents_file)) from error
+
+    def update(
+        self, found: Iterable[FoundFile], *, progress: Callable[[int], None] = lambda _: None
+    ) -> Changes:
+        """Read what is new or changed, and drop what is gone.
+
+        found: the files that are there, sorted by path. progress: called with the bytes of each
+        file that was read or skipped.
+        Raises: CorpusError if what was kept is broken; OutputError, UsageError.
+        """
+        changes = Changes()
+        with appearing(self.documents_file) as unfinished, _writer(unfinished) as write:
+            seen: set[bytes] = set()
+            for document in self._current(found, changes, progress):
+                digest = sha256(document.text.encode()).digest()
+                copy = bool(document.text) and digest in seen
+                changes.copies += copy
+                changes.texts += bool(document.text) and not copy
+                seen.add(digest)
+                write(document, copy)
+        return changes
+
+    def _current(
+        self, found: Iterable[FoundFile], changes: Changes, progress: Callable[[int], None]
+    ) -> Iterator[Document]:
+        """Every document that is there now, as it was kept or as it is read."""
+        kept = self.documents()
+        old = next(kept, None)
+        for file in found:
+            while old is not None and old.file.path < file.path:
+                changes.forgotten += 1
+                old = next(kept, None)
+            if old is not None and old.file == file:
+                changes.unchanged += 1
+                yield old
+            else:
+                changes.read += 1
+                document = _read(file)
+                if document.problem:
+                    changes.problems.append(document.problem)
+                yield document
+            if old is not None and old.file.path == file.path:
+                old = next(kept, None)
+            progress(file.bytes)
+        changes.forgotten += (old is not None) + sum(1 for _ in kept)
+
+
+def collections() -> list[Collection]:
+    """Everything that was learned, by name."""
+    folder = learned_folder()
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [one for one in map(Collection, names) if one.exists]
+
+
+def _read(file: FoundFile) -> Document:
+    try:
+        return Document(file, read_document(Path(file.path)))
+    except CorpusError as error:
+        return Document(file, problem=str(error))
+
+
+def _document(parts: list[dict[str, Any]]) -> Document:
+    first = parts[0]
+    file = FoundFile(first["path"], first["bytes"], first["modified"])
+    return Document(file, "".join(part["text"] or part["copy"] for part in parts), first["problem"])
+
+
+@contextmanager
+def _writer(path: Path) -> Iterator[Callable[[Document, bool], None]]:
+    """Write documents one after the other. A copy's text is not in the field `text`.
+
+    A long text is cut into several objects, at the end of a line where there is one.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with (
+        open(descriptor, "wb") as file,
+        zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as packed,
+    ):
+
+        def write(document: Document, copy: bool) -> None:
+            head = asdict(document.file) | {"problem": document.problem}
+            for piece in _pieces(document.text):
+                texts = {"text": "" if copy else piece, "copy": piece if copy else ""}
+                packed.write(json.dumps(head | texts).encode() + b"\n")
+
+        yield write
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > _PIECE:
+        end = text.rfind("\n", start, start + _PIECE) + 1 or start + _PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
+        for line in io.TextIOWrapper(unpacked, encoding="utf-8"):
+            yield json.loads(line)

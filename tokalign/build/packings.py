@@ -1,0 +1,91 @@
+"""Unpacking `.gz`, `.zst` and `.xz` in small steps, so that no archive can fill the memory."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import zstandard
+
+LARGEST_WINDOW = 1 << 27
+"""Bytes of text that an archive may refer back to, all of which are kept in memory. More than that
+the command `zstd` does not unpack either unless it is told to."""
+
+_PIECE = 1 << 18
+_GZIP = 16 + zlib.MAX_WBITS
+_XZ_MEMORY = LARGEST_WINDOW + (1 << 20)  # the window and the decoder's own state
+
+BROKEN = (zlib.error, zstandard.ZstdError, lzma.LZMAError, EOFError)
+"""What `unpack` raises for an archive that is damaged or takes too much memory."""
+
+
+class _Decompressor(Protocol):
+    """What the decompressors of zlib, lzma and zstandard share. One is good for one stream."""
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How archives of one kind are unpacked.
+
+    new: makes a decompressor. step: how many bytes of the archive it is given at once. That bounds
+    what comes out at once, since no format can say more than so much in so few bytes.
+    """
+
+    new: Callable[[], _Decompressor]
+    step: int
+
+
+PACKINGS = {
+    # A byte of deflate is at most 1,032 bytes of text: 16 MB at once.
+    ".gz": Packing(lambda: zlib.decompressobj(_GZIP), 1 << 14),
+    # The shortest block of zstandard has 4 bytes and is at most 128 KiB of text: 16 MB at once.
+    ".zst": Packing(
+        lambda: zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj(), 1 << 9
+    ),
+    # Zeros, which LZMA packs best, take one byte in 7,000: 14 MB at once.
+    ".xz": Packing(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), 1 << 11),
+}
+
+
+def unpack(chunks: Iterator[bytes], packing: Packing) -> Iterator[bytes]:
+    """Decompress streams or frames that follow each other, in pieces of at most 256 KiB.
+
+    `zstandard.open` is not used: it reads the first frame only, and like every stream reader of
+    zstandard it takes a frame that is cut off for a whole one.
+    Raises: one of `BROKEN`; EOFError for a frame that is cut off.
+    """
+    decompressor: _Decompressor | None = None
+    for chunk in chunks:
+        for start in range(0, len(chunk), packing.step):
+            rest = chunk[start : start + packing.step]
+            while rest:
+                decompressor = decompressor or packing.new()
+                text = decompressor.decompress(rest)
+                for begin in range(0, len(text), _PIECE):
+                    yield text[begin : begin + _PIECE]
+                rest = decompressor.unused_data if decompressor.eof else b""
+                if decompressor.eof:
+                    decompressor = None
+    if decompressor is not None:
+        raise EOFError("it ends too early")
+
+
+def why_not_unpacked(error: Exception) -> str:
+    """What is wrong with an archive, and what to do, in words."""
+    if "too much memory" in str(error) or "Memory usage limit" in str(error):
+        return (
+            f"unpacking it takes a window of more than {LARGEST_WINDOW >> 20} MiB; "
+            "pack it again without --long and --ultra"
+        )
+    return f"the archive is damaged ({error}); fetch it again"

@@ -1,0 +1,126 @@
+"""Where a corpus comes from: files, folders, quoted globs, standard input and URLs.
+
+`find_sources` turns what a user names into `Source`s. How the bytes of one are read:
+`source_bytes.py`; what they mean: `text_files.py`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tokalign.build.packings import PACKINGS
+from tokalign.build.source_bytes import file_system, is_url, size_of
+from tokalign.errors import CorpusError
+
+KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}
+"""How the names of corpus files may end."""
+
+STDIN = "-"
+_MAGIC = "*?["
+_MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of a corpus.
+
+    name: what stamps and weights call it; the same wherever the corpus lies.
+    location: a path, or a URL that fsspec knows.
+    """
+
+    name: str
+    location: str
+
+    @classmethod
+    def of_path(cls, path: Path) -> Source:
+        """A local file under its own name."""
+        return cls(path.name, str(path))
+
+    @property
+    def kind(self) -> str:
+        """How the name ends, without its packing: `.txt`, `.jsonl` or `.parquet`."""
+        name = PurePosixPath(self.name)
+        return name.with_suffix("").suffix if name.suffix in PACKINGS else name.suffix
+
+    def require(self) -> int:
+        """Check that the file can be a part of a corpus, and return its size in bytes.
+
+        Raises: CorpusError for a file of another kind, a missing one, a folder, a pipe, a device.
+        """
+        if not any(self.name.endswith(kind) for kind in KINDS):
+            raise CorpusError(
+                f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}",
+                path=self.location,
+            )
+        return size_of(self.location)
+
+
+def find_sources(names: Sequence[str], *, stdin: Callable[[], Path] | None = None) -> list[Source]:
+    """The corpus files that are meant by what a user gave, in that order.
+
+    names: files, folders (every corpus file in them, at any depth), globs in quotation marks, URLs
+    of any of these, and `-`. In a folder or under a glob a file is named by its path from there.
+    stdin: puts what stands on standard input into a file; None where that is no corpus.
+    Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
+    listed.
+    """
+    sources = [source for name in names for source in _find(name, stdin)]
+    return list(dict.fromkeys(sources))
+
+
+def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
+    if name == STDIN:
+        if stdin is None:
+            raise CorpusError("standard input cannot be read here; save it to a file", path=name)
+        return [Source.of_path(stdin())]
+    if is_url(name):
+        return _find_remote(name)
+    path = Path(name)
+    if path.is_dir():
+        return _in_folder(name, sorted(str(file) for file in path.rglob("*") if file.is_file()))
+    if any(c in name for c in _MAGIC) and not path.exists():
+        found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+        return _under_glob(name, found)
+    return [Source.of_path(path)]
+
+
+def _find_remote(url: str) -> list[Source]:
+    with file_system(url) as (system, path):
+        if any(c in path for c in _MAGIC_IN_URLS):
+            found = sorted(system.unstrip_protocol(file) for file in system.glob(path))
+            return _under_glob(system.unstrip_protocol(path), found)
+        if system.isdir(path):
+            found = sorted(system.unstrip_protocol(file) for file in system.find(path))
+            return _in_folder(system.unstrip_protocol(path), found)
+    return [Source(PurePosixPath(path.partition("?")[0]).name, url)]
+
+
+def _in_folder(folder: str, found: Sequence[str]) -> list[Source]:
+    sources = [Source(_relative(file, folder), file) for file in found]
+    known = [one for one in sources if one.name.endswith(tuple(KINDS)) and not _is_hidden(one.name)]
+    if not known:
+        raise CorpusError(
+            f"there is no corpus file in this folder ({len(found):,} files of other kinds); "
+            f"give a folder with {', '.join(sorted(KINDS))}",
+            path=folder,
+        )
+    return known
+
+
+def _under_glob(pattern: str, found: Sequence[str]) -> list[Source]:
+    if not found:
+        raise CorpusError("no file matches this pattern; check it with ls", path=pattern)
+    fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)]
+    return [Source(_relative(file, fixed.rpartition("/")[0]), file) for file in found]
+
+
+def _relative(file: str, folder: str) -> str:
+    return file.removeprefix(folder).lstrip("/")
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))

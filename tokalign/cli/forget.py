@@ -1,0 +1,27 @@
+"""`tokalign forget`: delete what was learned from documents."""
+
+from __future__ import annotations
+
+import click
+
+from tokalign.cli.output import json_option, note, print_json, quiet_option
+
+
+@click.command("forget")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@json_option
+@quiet_option
+def command(*, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+    """Delete everything that `tokalign learn` keeps under each NAME: texts and dictionaries.
+
+    The documents themselves are not touched.
+    """
+    from tokalign.build.documents.collection import Collection
+    from tokalign.build.documents.learning import check_name
+
+    collections = [Collection(check_name(name)) for name in names]
+    for collection in collections:
+        collection.forget()
+        note(f"{collection.folder} is deleted", quiet=quiet)
+    if as_json:
+        print_json({"forgotten": [str(collection.folder) for collection in collections]})

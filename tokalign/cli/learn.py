@@ -1,0 +1,169 @@
+"""`tokalign learn`: a private dictionary of the user's own documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.cli.build_options import read_size
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokalign.build.documents.collection import Collection
+    from tokalign.build.documents.learning import Learned
+
+_SHOWN_PROBLEMS = 10
+
+
+@click.command("learn")
+@click.option("--name", metavar="NAME", help="What the collection and its dictionary are called.")
+@click.option(
+    "--target",
+    "targets",
+    metavar="NAME",
+    multiple=True,
+    help="The target's tokenizer: alias, path or Hub repository; repeatable. Remembered.",
+)
+@click.option(
+    "--exclude",
+    metavar="PATTERN",
+    multiple=True,
+    help="Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
+)
+@click.option(
+    "--largest-file", metavar="SIZE", help="Leave out larger files. Default: 50M. Remembered."
+)
+@click.option(
+    "--dictionary-bytes",
+    type=click.IntRange(min=1),
+    help="The largest size of each dictionary. Default: 5000000. Remembered.",
+)
+@click.option("--list", "lists", is_flag=True, help="Show what was learned, and learn nothing.")
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
+@json_option
+@quiet_option
+def command(
+    *,
+    name: str | None,
+    targets: tuple[str, ...],
+    exclude: tuple[str, ...],
+    largest_file: str | None,
+    dictionary_bytes: int | None,
+    lists: bool,
+    folders: tuple[Path, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Learn how the documents in FOLDERs are worded, for the targets named.
+
+    Reads text, Markdown, HTML and PDF; leaves out what is hidden, named like a secret or kept by
+    programs, and follows no links. The dictionary is used beside those of languages from then on.
+    Run it again to read what is new or changed and to forget what is gone; without FOLDERs those of
+    the last time are read. Everything stays in your data folder, where only you can read it;
+    `tokalign forget NAME` deletes it.
+    """
+    if lists:
+        _show_all(as_json)
+        return
+    if name is None:
+        raise UsageError("what is learned needs a name; give --name NAME, such as notes")
+    from tokalign.build.documents.learning import learn
+
+    learned = learn(
+        name,
+        folders=folders,
+        targets=targets,
+        exclude=exclude or None,
+        largest_file=None if largest_file is None else read_size(largest_file, "--largest-file"),
+        max_bytes=dictionary_bytes,
+        stage=lambda total, label: progress(
+            total, label, quiet=quiet, in_bytes=label == "Reading documents"
+        ),
+    )
+    _tell_problems(learned, partial(note, quiet=quiet))
+    if as_json:
+        print_json(_as_json(learned))
+    else:
+        echo(_as_text(learned))
+
+
+def _tell_problems(learned: Learned, tell: Callable[[str], None]) -> None:
+    """The documents that could not be read: the first ten one by one, the rest as a number."""
+    problems = [*learned.changes.problems]
+    problems += [f"{path}: it cannot be read" for path in learned.left.unreadable]
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        tell(problem)
+    if len(problems) > _SHOWN_PROBLEMS:
+        tell(f"{len(problems) - _SHOWN_PROBLEMS} more documents cannot be read")
+
+
+def _as_json(learned: Learned) -> dict[str, Any]:
+    changes = learned.changes
+    return {
+        "documents_read": changes.read,
+        "documents_unchanged": changes.unchanged,
+        "documents_forgotten": changes.forgotten,
+        "documents_with_text": changes.texts,
+        "copies": changes.copies,
+        "problems": changes.problems,
+        "unreadable": learned.left.unreadable,
+        "left_out": dict(learned.left.counts),
+        "tables": [
+            {"path": str(path), "bytes": path.stat().st_size, "built": built}
+            for path, built in learned.tables.items()
+        ],
+    }
+
+
+def _as_text(learned: Learned) -> str:
+    changes = learned.changes
+    rows: list[tuple[str, object]] = [
+        ("read", changes.read),
+        ("unchanged", changes.unchanged),
+        ("forgotten", changes.forgotten),
+        ("copies of others", changes.copies),
+        (
+            "without readable text",
+            changes.read + changes.unchanged - changes.texts - changes.copies,
+        ),
+    ]
+    rows += [(f"left out: {why}", count) for why, count in sorted(learned.left.counts.items())]
+    for path, built in learned.tables.items():
+        rows.append(
+            (str(path), f"{path.stat().st_size:,} bytes" + ("" if built else ", as it was"))
+        )
+    return table(rows)
+
+
+def _show_all(as_json: bool) -> None:
+    from tokalign.build.documents.collection import collections
+
+    found = [_described(collection) for collection in collections()]
+    if as_json:
+        print_json({"learned": found})
+        return
+    if not found:
+        note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
+    for number, one in enumerate(found):
+        rows = [("name", one["name"])]
+        rows += [("folder", folder) for folder in one["folders"]]
+        rows += [("target", target) for target in one["targets"]]
+        rows += [("dictionary", path) for path in one["tables"]]
+        rows += [("bytes in all", f"{one['bytes']:,}")]
+        echo("\n" * bool(number) + table(rows))
+
+
+def _described(collection: Collection) -> dict[str, Any]:
+    settings = collection.settings()
+    return {
+        "name": collection.name,
+        "folders": list(settings.folders),
+        "targets": list(settings.targets),
+        "tables": [str(path) for path in collection.tables],
+        "bytes": sum(path.stat().st_size for path in collection.folder.iterdir()),
+    }

@@ -1,0 +1,350 @@
+"""`tokalign study`: the papers' experiments by one command, and results that others add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.atomic_file import write_file
+from tokalign.cli.drafting_options import (
+    dictionary_option,
+    drafter_option,
+    dtype_option,
+    language_option,
+)
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
+from tokalign.cli.study_prompts import PromptFiles, study_prompts
+from tokalign.cli.study_setup import (
+    CURVES,
+    Loaded,
+    StudyOptions,
+    assembled,
+    cost_curves,
+    drafts_of,
+    load,
+    setting_of,
+)
+from tokalign.cli.texts import field_option
+from tokalign.errors import TokalignError, UsageError
+from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
+
+if TYPE_CHECKING:
+    from tokalign.cost.curve import CostCurve
+    from tokalign.evaluate.measurements import MeasurementFile
+    from tokalign.evaluate.study.causes import Attribution
+    from tokalign.evaluate.study.result import Result, Setting
+    from tokalign.evaluate.study.run import Study
+
+_PATH = click.Path(path_type=Path)
+_MEASUREMENTS, _CAUSES = "measurements.jsonl", "causes.json"
+_RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
+
+
+@click.command("study")
+@click.option("--target", "--model", "target", metavar="NAME", help="The model.")
+@click.option(
+    "--draft", "--draft-model", "draft", multiple=True, metavar="NAME",
+    help="A smaller model; repeatable.",
+)  # fmt: skip
+@drafter_option
+@click.option("--preset", type=click.Choice([*PRESETS]), default="quick")
+@click.option(
+    "--output", type=_PATH, metavar="FOLDER",
+    help="Where measurements, result, page and summary go; a killed study resumes from it.",
+)  # fmt: skip
+@click.option("--articles", type=_PATH, metavar="FILE", help="Encyclopedic texts; else own ones.")
+@click.option("--instructions", type=_PATH, metavar="FILE", help="User messages; else own ones.")
+@click.option("--questions", type=_PATH, metavar="FILE", help="Short questions; else own ones.")
+@field_option
+@click.option("--prompts", type=click.IntRange(min=1), help="Most of each set; else the preset's.")
+@click.option("-m", "--max-tokens", type=click.IntRange(min=1), help="Default: the preset's.")
+@click.option(
+    "--condition", "conditions", multiple=True, metavar="NAME",
+    help="Only this method or translation; repeatable.",
+)  # fmt: skip
+@dtype_option
+@dictionary_option
+@language_option
+@click.option("--estimate", is_flag=True, help="Say how long it would take, and stop.")
+@click.option("--check", type=_PATH, multiple=True, metavar="FILE", help="Check a result.")
+@click.option(
+    "--compare", type=_PATH, multiple=True, metavar="PATH",
+    help="Compare machines: results, or folders of them; with --save.",
+)  # fmt: skip
+@click.option("--save", type=_PATH, metavar="FILE.html", help="The page of --compare.")
+@json_option
+@quiet_option
+def command(
+    *,
+    target: str | None,
+    output: Path | None,
+    check: tuple[Path, ...],
+    compare: tuple[Path, ...],
+    save: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Run the Polish study's experiments and tokalign's own on this machine.
+
+    Every prompt is decoded under every condition, conditions take turns, and plain decoding is
+    measured twice; a prompt on which the two differ is measured again. The output folder gets
+    study.json (a result that --check accepts and others can compare), study.html and study.md.
+    """
+    if check:
+        _check(check, as_json=as_json)
+    elif compare:
+        _compare(compare, save, quiet=quiet)
+    elif target is None:
+        raise UsageError(
+            "nothing to study; give --target NAME, or results with --check FILE or --compare PATH"
+        )
+    elif output is None:
+        raise UsageError("a study expects a folder for what it measures; give --output FOLDER")
+    else:
+        _study(target, output, as_json=as_json, quiet=quiet, **given)
+
+
+# -- results of others -----------------------------------------------------------------------------
+
+
+def _check(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Print what is wrong with results. Raises: TokalignError if anything is."""
+    from tokalign.evaluate.study.check import check_file
+
+    problems = {str(path): check_file(path) for path in paths}
+    if as_json:
+        results = [{"file": p, "accepted": not f, "problems": f} for p, f in problems.items()]
+        print_json({"results": results})
+    else:
+        for path, found in problems.items():
+            echo("\n  ".join([f"{path}: {'not accepted' if found else 'accepted'}", *found]))
+    if wrong := sum(map(bool, problems.values())):
+        raise TokalignError(
+            f"{wrong} of {len(paths)} results expected to be sound are not; measure again with "
+            "tokalign study, and leave the file as it is written"
+        )
+
+
+def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
+    """Write the page that compares machines. Raises: UsageError without a place or results."""
+    from tokalign.evaluate.study.check import check_file
+    from tokalign.evaluate.study.result import Result, load_json
+    from tokalign.report.charts import require_charts
+    from tokalign.report.machines import machines_page
+
+    if save is None:
+        raise UsageError("--compare expects a place for its page; give --save FILE.html")
+    require_charts()
+    results: dict[str, Result] = {}
+    for path in _result_files(paths):
+        if problems := check_file(path):
+            raise TokalignError(f"{path} is not accepted: {problems[0]}; see --check {path}")
+        results[path.stem] = Result.from_json(load_json(path), name=str(path))
+    if not results:
+        raise UsageError("--compare found no result; give files or folders with study results")
+    write_file(save, machines_page(results))
+    note(f"{len(results)} results -> {save}", quiet=quiet)
+
+
+def _result_files(paths: Sequence[Path]) -> list[Path]:
+    found = []
+    for path in paths:
+        inside = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        found += [file for file in inside if file.name != "schema.json"]
+    return found
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def _study(
+    target: str,
+    output: Path,
+    *,
+    draft: tuple[str, ...],
+    drafter: Path | None,
+    preset: str,
+    prompts: int | None,
+    max_tokens: int | None,
+    conditions: tuple[str, ...],
+    estimate: bool,
+    dtype: str | None,
+    dictionary: tuple[Path, ...],
+    language: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **files: Any,
+) -> None:
+    from tokalign.report.charts import require_charts
+
+    require_charts()
+    protocol = PRESETS[preset]
+    options = StudyOptions(
+        target=target,
+        draft=draft,
+        drafter=drafter,
+        protocol=replace(
+            protocol,
+            prompts=prompts or protocol.prompts,
+            max_tokens=max_tokens or protocol.max_tokens,
+        ),
+        files=PromptFiles(**files),
+        output=output,
+        dtype=dtype,
+        dictionary=dictionary,
+        language=language,
+        note=partial(note, quiet=quiet),
+    )
+    loaded = load(options)
+    chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
+    given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
+    from tokalign.assemble import keep_loaded
+    from tokalign.evaluate.measurements import MeasurementFile
+
+    keep_loaded()
+    _make_folder(output)
+    curves = cost_curves(options, loaded)
+    study = assembled(options, loaded, chosen, given, curves)
+    setting = setting_of(options, loaded, given)
+    remedy = "give another folder with --output"
+    file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
+    if estimate:
+        _estimate(study, file, as_json=as_json)
+        return
+    _measure(study, file, options.note, quiet=quiet)
+    causes = _explained(output, loaded, study, chosen, quiet=quiet)
+    result = _result(setting, file, curves, causes)
+    _write(output, result, options.note, as_json=as_json)
+
+
+def _estimate(study: Study, file: MeasurementFile, *, as_json: bool) -> None:
+    done = file.open()
+    generations, seconds = len(study.pending(done)), study.estimate(done)
+    if as_json:
+        print_json({"generations": generations, "seconds": round(seconds, 1)})
+    else:
+        echo(f"{generations:,} generations, about {_duration(seconds)}")
+
+
+def _measure(
+    study: Study, file: MeasurementFile, tell: Callable[[str], None], *, quiet: bool
+) -> None:
+    """Measure what the file does not hold yet."""
+    done = file.open()
+    if done:
+        tell(f"{file.path}: holds {len(done):,} measurements already")
+
+    def told(generations: int, seconds: float) -> None:
+        tell(
+            f"{generations:,} generations to measure, about {_duration(seconds)}; stop at any time "
+            "and give the same command to go on"
+        )
+
+    with progress(len(study.pending(done)), "measuring", quiet=quiet) as advance:
+        for measurement in study.run(done, told=told):
+            file.append(measurement)
+            advance(1)
+
+
+def _result(
+    setting: Setting,
+    file: MeasurementFile,
+    curves: Mapping[str, CostCurve],
+    causes: Sequence[Attribution],
+) -> Result:
+    """What the file holds, as a result."""
+    from tokalign.evaluate.study.result import Result
+    from tokalign.evaluate.study.samples import samples_of
+
+    return Result(
+        setting=setting,
+        measured=date.fromtimestamp(file.path.stat().st_mtime).isoformat(),
+        curves=curves,
+        samples=tuple(samples_of(file.open())),
+        causes=tuple(causes),
+    )
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        (folder / CURVES).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made ({error.strerror}); give another folder with --output"
+        ) from error
+
+
+def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:
+    """Everything that has to be equal if a study is to be resumed."""
+    about = asdict(setting)
+    del about["power"]  # may change meanwhile, and is kept with each measurement
+    return about | {"conditions": [str(arm.condition) for arm in chosen]}
+
+
+def _explained(
+    folder: Path, loaded: Loaded, study: Study, chosen: Sequence[Arm], *, quiet: bool
+) -> list[Attribution]:
+    """Why rounds ended, for some prompts: from the output folder, or else found now."""
+    from tokalign.evaluate.study.attribution import Explainer, explained
+
+    protocol = study.protocol
+    conditions = [a.condition for a in chosen if explained(a.condition, loaded.pairs)]
+    blocks = [
+        block
+        for block in study.bench.prompts
+        if block.number <= protocol.explained and block.temperature == protocol.temperatures[0]
+    ]
+    path = folder / _CAUSES
+    found = _read_causes(path) if path.exists() else []
+    known = {(one.block, one.condition) for one in found}
+    wanted = [(b, c) for c in conditions for b in blocks]
+    explainers = {name: Explainer(study.bench, name) for name in {c.draft for c in conditions}}
+    with progress(len(wanted), "explaining", quiet=quiet) as advance:
+        for block, condition in wanted:
+            if (block, condition) not in known:
+                found.append(explainers[condition.draft].explain(block, condition))
+                write_file(path, json.dumps([one.to_json() for one in found]))
+            advance(1)
+    return [one for one in found if (one.block, one.condition) in set(wanted)]
+
+
+def _read_causes(path: Path) -> list[Attribution]:
+    from tokalign.evaluate.study.causes import Attribution
+
+    try:
+        return list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not hold the causes of rounds ({type(error).__name__}: {error}); remove "
+            "it, and they are found again"
+        ) from error
+
+
+def _write(folder: Path, result: Result, tell: Callable[[str], None], *, as_json: bool) -> None:
+    """Write result, page and summary, and print the summary, or the figures as JSON."""
+    from tokalign.evaluate.study.check import problems_of
+    from tokalign.report.study import study_page, study_summary
+
+    saved, summary = result.to_json(), study_summary(result)
+    write_file(folder / _RESULT, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
+    write_file(folder / _PAGE, study_page(result))
+    write_file(folder / _SUMMARY, summary)
+    if as_json:
+        print_json({name: saved[name] for name in ("setting", "measured", "figures", "digest")})
+    else:
+        echo(summary, nl=False)
+    for problem in problems_of(saved, name=_RESULT):
+        tell(f"--check would not accept this result: {problem}")
+    tell(f"result, page and summary -> {folder}")

@@ -1,0 +1,124 @@
+"""A recurrent drafter that goes on from what the target has computed last.
+
+It has no cache: a round starts from the target's hidden state in the row that chose the last
+committed id, which the target's session has kept. Everything is queued on the device, and the host
+waits once for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+
+from tokalign.runtime.draft.beams import Beams, BeamShape
+from tokalign.runtime.interfaces import DraftSampler, DrawnDraft, Pending
+from tokalign.runtime.mlx.beam_search import Step, search
+from tokalign.runtime.mlx.busy import BusyTime, UnderWay
+from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
+from tokalign.runtime.mlx.session import timed
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Array
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+class DrafterSession:
+    """The drafter of one request (`interfaces.BeamSession`).
+
+    target: keeps the hidden states of its passes. The drafter's steps are compiled on a GPU.
+    """
+
+    def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
+        self._drafter, self._target = drafter, target
+        self._step = drafter.step if mx.default_device().type == mx.cpu else compiled_step(drafter)
+        self.busy = BusyTime()
+        self.passes = 0
+
+    @property
+    def seconds(self) -> float:
+        """See `interfaces.BeamSession`."""
+        return self.busy.seconds
+
+    @timed
+    def search(
+        self,
+        ids: Sequence[TargetId],
+        shape: BeamShape,
+        *,
+        count: int,
+        sampler: DraftSampler | None = None,
+    ) -> Pending[Beams | None]:
+        """See `interfaces.BeamSession`."""
+        state = self._begin(ids)
+        if state is None:
+            return UnderWay(self.busy, lambda: None)
+
+        def expect(logits: Array, step: int) -> Array:
+            logits = logits.astype(mx.float32)
+            if sampler is None:
+                return logits - logits.logsumexp(axis=-1, keepdims=True)
+            return sampler.expect(logits, positions=[len(ids) + step] * logits.shape[0])
+
+        count = min(max(count, shape.width), self._drafter.config.vocabulary_size)
+        found = search(self._step, state, _last(ids), shape, count=count, expect=expect)
+        self.passes += shape.length
+        mx.async_eval(*found)  # type: ignore[no-untyped-call]
+
+        def read() -> Beams:
+            mx.eval(*found)  # the one wait of a round's drafting
+            return Beams(*(array.tolist() for array in found))
+
+        return UnderWay(self.busy, read)
+
+    @timed
+    def draw(
+        self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
+    ) -> Pending[DrawnDraft | None]:
+        """See `interfaces.BeamSession`."""
+        state = self._begin(ids)
+        if state is None:
+            return UnderWay(self.busy, lambda: None)
+        history = mx.array(list(ids) if sampler.needs_history else [], dtype=mx.uint32)
+        token, drawn, distributions = _last(ids), [], []
+        for step in range(steps):
+            state, logits = self._step(state, token)
+            token, distribution = sampler.draw(
+                logits.astype(mx.float32), position=len(ids) + step, ids=history
+            )
+            if sampler.needs_history:
+                history = mx.concatenate([history, token])
+            drawn.append(token)
+            distributions.append(distribution)
+        all_drawn = mx.concatenate(drawn)
+        self.passes += steps
+        mx.async_eval(all_drawn)  # type: ignore[no-untyped-call]
+
+        def read() -> DrawnDraft:
+            return DrawnDraft(cast("list[TargetId]", all_drawn.tolist()), distributions)
+
+        return UnderWay(self.busy, read)
+
+    def _begin(self, ids: Sequence[TargetId]) -> DrafterState | None:
+        """The drafter before it reads the last of `ids`; None where the target has no state."""
+        hidden = self._target.state_before_last(ids)
+        return None if hidden is None else self._drafter.initial_state(hidden)
+
+
+def compiled_step(drafter: RecurrentDrafter) -> Step:
+    """The drafter's step as one compiled function; its shapes are those of two passes at most."""
+
+    @mx.compile
+    def step(recurrent: Array, context: Array, ids: Array) -> tuple[Array, Array]:
+        state, logits = drafter.step(DrafterState(recurrent, context), ids)
+        return state.recurrent, logits
+
+    def with_state(state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+        recurrent, logits = step(state.recurrent, state.context, ids)
+        return DrafterState(recurrent, state.context), logits
+
+    return with_state
+
+
+def _last(ids: Sequence[TargetId]) -> Array:
+    return mx.array([ids[-1]], dtype=mx.uint32)

@@ -1,0 +1,106 @@
+"""From a target and a corpus to labels: positions to train on, and positions held out.
+
+They lie in a workspace, where another run with the same target, corpus and options finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tokalign.build.corpus import Corpus
+from tokalign.build.stages import Stage, silent
+from tokalign.errors import CorpusError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import target_fingerprints
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.future_ids import Labeller, can_label_itself
+from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
+from tokalign.train.options import Kind, Labelling, LabelOptions
+from tokalign.train.windows import draw_windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledCorpus:
+    """Labels to train on and labels held out. recipe: what they depend on, as JSON."""
+
+    training: Labels
+    held_out: Labels
+    recipe: Mapping[str, Any]
+
+
+def label_corpus(
+    target: LanguageModel[TargetId],
+    corpus: Corpus,
+    workspace: Path,
+    options: LabelOptions,
+    *,
+    stage: Stage = silent,
+) -> LabelledCorpus:
+    """Label a corpus; what is in the workspace already is not made again.
+
+    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for one that is too short.
+    """
+    training, held_out = workspace / "labels", workspace / "held-out"
+    recipe = _label_recipe(target, corpus, options)
+    if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
+        count = -(-options.held_out // options.window)
+        training_windows = -(-options.positions // options.labelling.positions_of(options.window))
+        with stage(2 * corpus.size, "reading the corpus") as advance:
+            windows = draw_windows(
+                corpus,
+                target.tokenizer,
+                length=options.window,
+                positions=options.window * (count + training_windows),
+                seed=options.seed,
+                progress=advance,
+            )
+        if len(windows) <= count:
+            raise CorpusError(
+                f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
+                "have to be held out; give more text, or fewer --held-out positions"
+            )
+        _label(target, held_out, recipe, windows[:count], _greedy(target, options), stage)
+        _label(target, training, recipe, windows[count:], options.labelling, stage)
+    return LabelledCorpus(
+        training=open_labels(training), held_out=open_labels(held_out), recipe=recipe
+    )
+
+
+def _label_recipe(
+    target: LanguageModel[TargetId], corpus: Corpus, options: LabelOptions
+) -> dict[str, Any]:
+    return {
+        "target": target_fingerprints(target),
+        "corpus": corpus.listing,
+        **asdict(options),
+    }
+
+
+def _greedy(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
+    """The labelling of the positions held out."""
+    kind: Kind = "greedy" if can_label_itself(target.model) else "text"
+    return replace(options.labelling, kind=kind)
+
+
+def _label(
+    target: LanguageModel[TargetId],
+    folder: Path,
+    recipe: Mapping[str, Any],
+    windows: Sequence[list[TargetId]],
+    labelling: Labelling,
+    stage: Stage,
+) -> None:
+    labeller = Labeller(
+        target.model,
+        labelling,
+        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.adds_bos else None,
+        stop_ids=target.stop_ids,
+    )
+    with stage(
+        sum(labelling.positions_of(len(window)) for window in windows), f"labelling {folder.name}"
+    ) as advance:
+        for positions in write_labels(folder, recipe, windows, labeller.label):
+            advance(positions)

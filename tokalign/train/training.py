@@ -1,0 +1,183 @@
+"""A training run from labels to a drafter folder: steps, evaluations, and the best drafter kept.
+
+The state of an unfinished run lies in the workspace, in a folder that is named after everything the
+result depends on. So the same options go on where a run was killed, and end with the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from tokalign.build.stages import Stage, silent
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.tables.drafter_files import read_drafter_config
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.batches import Batches
+from tokalign.train.checkpoint import read_checkpoint, write_checkpoint
+from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.held_out import Acceptance, measure_acceptance
+from tokalign.train.labelled_corpus import LabelledCorpus
+from tokalign.train.options import FitOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How good a drafter is in the middle of its training.
+
+    step, steps: how far it is. loss: on the batches since the last evaluation, in nats per id.
+    steps_since: how many steps this process has made since then.
+    """
+
+    step: int
+    steps: int
+    steps_since: int
+    loss: float
+    acceptance: Acceptance
+    is_best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A finished run. best: guesses accepted per round. stopped_early: before the last step."""
+
+    config: DrafterConfig
+    positions: int
+    steps: int
+    best: float
+    stopped_early: bool
+
+
+def fit_drafter(
+    target: LanguageModel[TargetId],
+    config: DrafterConfig,
+    labels: LabelledCorpus,
+    output: Path,
+    workspace: Path,
+    options: FitOptions,
+    *,
+    stage: Stage = silent,
+    report: Callable[[Evaluation], None] = lambda _: None,
+) -> Trained:
+    """Train a drafter on labels and write the best one into `output`, in float16.
+
+    report: called after every evaluation.
+    Raises: as `Batches`, `save_drafter` and `read_checkpoint`.
+    """
+    run = _Run(target, config, labels, workspace, options)
+    with stage(run.recipe.steps, "training") as advance:
+        advance(run.progress.step)
+        while not run.is_over:
+            evaluation = run.step()
+            if evaluation is not None:
+                report(evaluation)
+            advance(1)
+    run.publish(output)
+    return Trained(
+        config=config,
+        positions=len(labels.training.ids),
+        steps=run.progress.step,
+        best=run.course.best,
+        stopped_early=run.progress.step < run.recipe.steps,
+    )
+
+
+class _Run:
+    """A run as far as it has come, in this process or an earlier one.
+
+    progress, course: its state. Arguments, errors: as of `fit_drafter`.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel[TargetId],
+        config: DrafterConfig,
+        labels: LabelledCorpus,
+        workspace: Path,
+        options: FitOptions,
+    ) -> None:
+        self._target, self._labels, self._options = target, labels, options
+        self._fingerprints = target_fingerprints(target)
+        batches = Batches(
+            labels.training,
+            size=options.batch,
+            vocabulary_size=config.vocabulary_size,
+            candidates=options.candidates,
+            seed=options.seed,
+        )
+        self.recipe = Recipe(
+            steps=max(1, round(options.epochs * batches.per_epoch / options.accumulate)),
+            accumulate=options.accumulate,
+            learning_rate=options.learning_rate,
+            dtype=options.dtype,
+        )
+        mx.random.seed(options.seed)
+        self._drafter = RecurrentDrafter(config, TargetEnds.of(target.model))
+        identity = json.dumps([config.to_json(), asdict(options), labels.recipe], sort_keys=True)
+        self._folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
+        self._best = self._folder / "best"
+        self._checkpoint = self._folder / "checkpoint.safetensors"
+        fresh = begin(self._drafter, self.recipe)
+        self.progress, self.course = read_checkpoint(self._checkpoint, fresh)
+        self._step = make_step(self._drafter, batches, self.recipe)
+        self._losses: list[float] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left, or acceptance no longer improves."""
+        done = self.progress.step >= self.recipe.steps
+        return done or self.course.is_over(self._options.patience)
+
+    def step(self) -> Evaluation | None:
+        """Make a step; evaluate the drafter and save the state where that is due."""
+        self.progress, loss = self._step(self.progress)
+        self._losses.append(float(loss))
+        every = max(1, self.recipe.steps // self._options.evaluations)
+        if self.progress.step % every and self.progress.step < self.recipe.steps:
+            return None
+        evaluation = self._evaluate()
+        if evaluation.is_best:
+            save_drafter(self._best, self._drafter, self._fingerprints, self._told(evaluation))
+        write_checkpoint(self._checkpoint, self.progress, self.course)
+        self._losses.clear()
+        return evaluation
+
+    def publish(self, output: Path) -> None:
+        """Write the best drafter into `output`, and forget the run."""
+        drafter = load_drafter(self._best, self._target)
+        drafter.set_dtype(mx.float16)
+        told = read_drafter_config(self._best)["training"]
+        save_drafter(output, drafter, self._fingerprints, told)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _evaluate(self) -> Evaluation:
+        acceptance = measure_acceptance(self._drafter, self._labels.held_out)
+        self.course = self.course.after(acceptance.per_round)
+        return Evaluation(
+            step=self.progress.step,
+            steps=self.recipe.steps,
+            steps_since=len(self._losses),
+            loss=sum(self._losses) / len(self._losses),
+            acceptance=acceptance,
+            is_best=not self.course.since_best,
+        )
+
+    def _told(self, evaluation: Evaluation) -> dict[str, Any]:
+        """How the drafter was trained, for people who read its configuration."""
+        return {
+            "step": evaluation.step,
+            "positions": len(self._labels.training.ids),
+            "labels": self._labels.recipe["labelling"],
+            "corpus": self._labels.recipe["corpus"],
+            "options": asdict(self._options),
+            "accepted_by_depth": [round(share, 4) for share in evaluation.acceptance.by_depth],
+        }
