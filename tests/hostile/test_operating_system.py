@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from places import DEMO
 from polish import SENTENCES
+from published_checkpoints import write_checkpoint
 from studied import a_result
 
 from tokalign.build.counting.run_files import is_whole
@@ -54,6 +55,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file").touch()
     (folder / "folder").mkdir()
     (folder / "model").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
+    shape = json.loads(Path(TARGET, "config.json").read_text())
+    write_checkpoint(
+        folder / "checkpoint",
+        exit_dim=64,
+        blocks=0,
+        hidden=shape["hidden_size"],
+        vocabulary=shape["vocab_size"],
+    )
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["push"]).code == 0
     saved = run(folder, [*COMMANDS["decode"], "--json"])
@@ -87,6 +98,7 @@ def run(
         text=True,
         env=os.environ
         | {"TOKALIGN_CACHE": str(folder / "cache"), "TOKALIGN_TABLES": str(folder / "tables")}
+        | {"XDG_DATA_HOME": str(folder / "data")}
         | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
         timeout=300,
         check=False,
@@ -118,9 +130,12 @@ COMMANDS = {
         "calibrate --target TARGET --budget 1",
         "chat --target TARGET -m 4 --no-calibrate",
         "check --target TARGET --draft DRAFT --text a.txt",
+        "convert-drafter --target TARGET checkpoint converted",
         f"decode {DECODE}",
         "emulate --target TARGET --text a.txt --dictionary TABLE",
+        "forget notes",
         "inspect TABLE",
+        "learn notes --name notes --target TARGET",
         "project --trace run.json",
         "pull model",
         "push TABLE model",
@@ -172,6 +187,12 @@ def close_all() -> None:
         os.close(descriptor)
 
 
+def prepare(folder: Path, name: str) -> None:
+    """What is deleted must be there first."""
+    if name == "forget":
+        assert run(folder, COMMANDS["learn"]).code == 0
+
+
 def without_stdout(folder: Path, arguments: list[str], how: str) -> Ended:
     if how == "closed":
         return run(folder, arguments, start=close_stdout)
@@ -196,6 +217,7 @@ def test_help_without_stdout_is_one_line(tmp_path: Path, arguments: list[str], h
 def test_a_command_without_stdout_is_one_line(
     folder: Path, name: str, form: list[str], how: str
 ) -> None:
+    prepare(folder, name)
     arguments = [*COMMANDS[name], *(flag for flag in form if flag not in COMMANDS[name])]
     without_stdout(folder, arguments, how).assert_one_line(1, "stdout", REASONS[how])
 
@@ -204,6 +226,7 @@ def test_a_command_without_stdout_is_one_line(
 @pytest.mark.parametrize("how", [pytest.param("full", marks=needs_full), "closed"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: str) -> None:
+    prepare(folder, name)
     if how == "closed":
         ended = run(folder, COMMANDS[name], start=close_stderr)
     else:
@@ -272,6 +295,8 @@ OUTPUTS = {
     "build --workspace": [*BUILD, "elsewhere", "--workspace"],
     "bench --save": [*COMMANDS["bench"], "--save"],
     "bench --results": [*COMMANDS["bench"], "--results"],
+    "cache-prompt --prompt-cache-file": COMMANDS["cache-prompt"][:-1],
+    "convert-drafter": COMMANDS["convert-drafter"][:-1],
     "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
     "decode --trace": [*COMMANDS["decode"], "--trace"],
     "emulate --trace": [*COMMANDS["emulate"], "--trace"],
@@ -279,12 +304,15 @@ OUTPUTS = {
     "report": ["report", "--run", "run.json"],
     "sweep --results": COMMANDS["sweep"][:-1],
 }
-FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
+FOLDERS = {name for name in OUTPUTS if name.startswith(("build", "convert-drafter"))}
+
+
+ENDINGS = {"bench --save": ".md", "cache-prompt --prompt-cache-file": ".safetensors"}
 
 
 def wrong_places(name: str) -> list[str]:
     """Where the output of a command cannot be."""
-    ending = ".md" if name == "bench --save" else ""
+    ending = ENDINGS.get(name, "")
     if name in FOLDERS:
         return ["file", "file/inside", *([READ_ONLY] if Path("/sys").is_dir() else [])]
     if ending:
@@ -306,7 +334,7 @@ def test_an_output_that_cannot_be_there_is_one_line(folder: Path, name: str) -> 
 def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
-    out = tmp_path / ("out" if name in FOLDERS else "out.md")
+    out = tmp_path / f"out{ENDINGS.get(name, '')}"
     ended = run(folder, [*OUTPUTS[name], str(out)], start=small_files)
     ended.assert_one_line(1, str(tmp_path), "File too large", "make room")
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]

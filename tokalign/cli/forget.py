@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.output import always_quiet_option, echo, json_option, print_json
 
 
 @click.command("forget")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @json_option
-@quiet_option
-def command(*, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+@always_quiet_option
+def command(*, names: tuple[str, ...], as_json: bool) -> None:
     """Delete everything that `tokalign learn` keeps under each NAME: texts and dictionaries.
 
     The documents themselves are not touched.
@@ -22,6 +22,7 @@ def command(*, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     collections = [Collection(check_name(name)) for name in names]
     for collection in collections:
         collection.forget()
-        note(f"{collection.folder} is deleted", quiet=quiet)
     if as_json:
         print_json({"forgotten": [str(collection.folder) for collection in collections]})
+    else:
+        echo("\n".join(f"{collection.folder} is deleted" for collection in collections))

@@ -47,16 +47,9 @@ def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:
         "course": json.dumps(asdict(course)),
         "sha256": _digest(progress),
     }
-    with appearing(path, parents=True) as temporary:
-        # mlx adds its suffix to every name without it.
-        written = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}.safetensors")
-        try:
-            mx.save_safetensors(str(written), arrays, told)
-            written.replace(temporary)
-        except RuntimeError as error:  # what mlx makes of a failed write
-            raise OSError(str(error)) from error
-        finally:
-            written.unlink(missing_ok=True)
+    # An open file, not a path: mlx would hide why a write failed.
+    with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, arrays, told)
 
 
 def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from published_checkpoints import write_checkpoint
 from random_models import random_model, write_model
 
 from tokalign.assemble import DraftingOptions, load_decoder
@@ -22,40 +23,6 @@ from tokalign.runtime.mlx.published_drafter import read_published
 HIDDEN, VOCABULARY = 32, 96
 
 Floats = NDArray[np.float64]
-
-
-def write_checkpoint(
-    folder: Path, *, exit_dim: int, blocks: int, vocabulary: int = VOCABULARY, **config: Any
-) -> dict[str, Floats]:
-    """A checkpoint with random arrays, under the names that Transformers saves; returns them."""
-    random = np.random.default_rng(3)
-    shapes: dict[str, tuple[int, ...]] = {
-        "rnn_u.weight": (HIDDEN, HIDDEN),
-        "rnn_u.bias": (HIDDEN,),
-        "rnn_w.weight": (HIDDEN, HIDDEN),
-        f"lm_head.{blocks}.weight": (vocabulary, exit_dim),
-    }
-    for block in range(blocks):
-        shapes[f"lm_head.{block}.linear.weight"] = (exit_dim, exit_dim)
-        shapes[f"lm_head.{block}.linear.bias"] = (exit_dim,)
-    if exit_dim != 2 * HIDDEN:
-        shapes["input_proj.weight"] = (exit_dim, 2 * HIDDEN)
-        shapes["input_proj.bias"] = (exit_dim,)
-    arrays = {name: random.normal(0, 0.3, shape) for name, shape in shapes.items()}
-    folder.mkdir()
-    mx.save_safetensors(
-        str(folder / "model.safetensors"), {n: mx.array(a) for n, a in arrays.items()}
-    )
-    known = {
-        "model_type": "recurrent_drafting_drafter",
-        "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
-        "exit_dim": exit_dim,
-        "num_draft_layers": blocks,
-        "rnn": True,
-    }
-    (folder / "config.json").write_text(json.dumps(known | config))
-    return arrays
 
 
 def silu(x: Floats) -> Floats:

@@ -102,18 +102,17 @@ def load_drafter(folder: Path, target: LanguageModel[TargetId]) -> RecurrentDraf
 
 def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
     """Write them under a name that their bytes give; return its path."""
-    # mlx insists on the suffix.
-    written = folder / f".weights.{os.getpid()}{TEMPORARY_SUFFIX}.safetensors"
+    written = folder / f".weights.{os.getpid()}{TEMPORARY_SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        mx.save_safetensors(str(written), weights)
+        # An open file, not a path: mlx would hide why a write failed.
+        with written.open("wb") as file:
+            mx.save_safetensors(file, weights)
         path = folder / WEIGHTS.format(digest=file_sha256(written)[:12])
         with appearing(path) as temporary:
             written.replace(temporary)
     except OSError as error:
         raise unwritable(folder, error) from error
-    except RuntimeError as error:  # what mlx makes of a failed write
-        raise unwritable(folder, OSError(str(error))) from error
     finally:
         with suppress(OSError):
             written.unlink(missing_ok=True)

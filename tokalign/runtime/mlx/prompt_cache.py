@@ -119,16 +119,9 @@ def write_prompt_cache(
     if logits is not None:
         told[_LOGITS] = b64encode(logits.to_bytes()).decode()
     told[_DIGEST] = _digest(layers, told)
-    with appearing(path) as temporary:
-        # mlx adds its suffix to every name without it.
-        written = temporary.with_name(f"{temporary.name}{_SUFFIX}")
-        try:
-            save_prompt_cache(str(written), layers, told)
-            written.replace(temporary)
-        except RuntimeError as error:  # what mlx makes of a failed write
-            raise OSError(str(error)) from error
-        finally:
-            written.unlink(missing_ok=True)
+    # An open file, not a path: mlx would hide why a write failed.
+    with appearing(path) as temporary, temporary.open("wb") as file:
+        save_prompt_cache(file, layers, told)
 
 
 def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache:
