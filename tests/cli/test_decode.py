@@ -211,7 +211,7 @@ def test_colours_are_printed_on_request(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--target", models["target"], "--draft", models["target"], "-p", PROMPT, "-m", "6"]
-    arguments += ["--num-draft-tokens", "2"]
+    arguments += ["--num-draft-tokens", "2", "--method", "draft"]
     assert "\x1b[" not in (plain := run(*arguments)).output
     assert "rejected and corrected" not in plain.stderr
     assert "\x1b[" not in run(*arguments, "--no-color").output

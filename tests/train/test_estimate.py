@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,8 @@ WORK: dict[str, Any] = {
 
 
 def test_it_bounds_what_mlx_really_holds() -> None:
+    gc.collect()
+    others = mx.get_active_memory()  # what other tests hold
     model, _ = load_weights(DEMO / "target", dtype="float32")
     shape = TargetShape.from_folder(DEMO / "target")
     found = estimate(replace(shape, weight_bytes=2 * shape.weight_bytes), Work(**WORK))
@@ -41,7 +44,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     mx.clear_cache()
     mx.reset_peak_memory()
     labels = labeller.label(window)
-    assert found.labelling_memory / 3 < mx.get_peak_memory() < 1.1 * found.labelling_memory
+    assert found.labelling_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.labelling_memory
 
     made = Batches(labels, size=128, vocabulary_size=4000, candidates=2048, seed=0)
     drafter, recipe = RecurrentDrafter(CONFIG, TargetEnds.of(model)), Recipe(steps=2)
@@ -50,7 +53,7 @@ def test_it_bounds_what_mlx_really_holds() -> None:
     mx.reset_peak_memory()
     for _ in range(2):
         state, _loss = step(state)
-    assert found.training_memory / 3 < mx.get_peak_memory() < 1.1 * found.training_memory
+    assert found.training_memory / 3 < mx.get_peak_memory() - others < 1.1 * found.training_memory
 
 
 def test_work_is_rows_times_weights() -> None:

@@ -88,7 +88,7 @@ class Candidates:
 def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
     """What could be stored after each context of these n-grams."""
     if len(levels) < 2:
-        return Candidates(levels=levels, predictions=[], gained=[], worth=[])
+        return Candidates(levels=levels, predictions=[[]], gained=[], worth=[])
     smoothed, weights = smooth(levels)
     probabilities = [in_other_text(values) for values in smoothed]
     ranks = ranked_predictions(levels, probabilities)
