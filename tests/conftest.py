@@ -17,6 +17,17 @@ settings.register_profile("shared", deadline=None)  # a machine shared with othe
 settings.load_profile("shared")
 
 
+WHOLE_PROGRAMS = "cli", "hostile", "serve"
+"""Folders whose tests start commands and servers, or attack them: the fast lane leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = [Path(__file__).parent / name for name in WHOLE_PROGRAMS]
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tables that a developer has built change no test, and no test changes them."""

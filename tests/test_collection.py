@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from places import ROOT
 
 
+@pytest.mark.slow
 def test_every_test_file_is_collected() -> None:
     """A plain pytest run collects every test file, tests/build/ (a default to skip) included."""
     run = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]

@@ -70,6 +70,8 @@ CHAINS_ONLY = {
 }
 """Architectures without a recurrent state that cannot take trees all the same, and why."""
 
+pytestmark = pytest.mark.slow
+
 TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
 PROMPT = tuple((i * 7 + 3) % zoo.VOCABULARY for i in range(200))
 
