@@ -81,6 +81,9 @@ def test_a_generated_text_ends_at_a_stop_id_and_begins_with_bos() -> None:
     ended = Labeller(random_model(), options, stop_ids={stop}).label(window)
     assert stop not in ended.ids
     assert 0 < len(ended.ids) < len(whole.ids)
+    none = Labeller(random_model(), options, stop_ids=range(96)).label(window)
+    assert none.ids.shape == (0, 5)
+    assert none.hidden.shape == (0, whole.hidden.shape[1])
     other = Labeller(random_model(), options, bos=TargetId(1)).label(window)
     assert other.ids.tolist() != whole.ids.tolist()
 

@@ -231,7 +231,8 @@ def command(
             total, label, in_bytes=total == 2 * corpus.size, unit="positions"
         ),
     )
-    tell(f"{len(labelled.training.ids):,} positions are labelled")
+    found = len(labelled.training.ids)
+    tell(f"{found:,} positions are labelled" + _shortfall(found, labels.positions))
     trained = fit_drafter(
         model,
         config,
@@ -247,6 +248,13 @@ def command(
         print_json(_as_json(trained, output))
     else:
         echo(table(_as_json(trained, output).items()))
+
+
+def _shortfall(found: int, wanted: int) -> str:
+    """What to add where clearly fewer positions were labelled than asked for."""
+    if found > 0.95 * wanted:
+        return ""
+    return f", not {wanted:,}: give more text to get as many"
 
 
 def _make_folder(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing
+from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
 from tokalign.train.fit import Progress
 

@@ -34,6 +34,8 @@ from tokalign.train.labels import Labels
 from tokalign.train.options import OPENING, Labelling
 
 _SOURCE = "future"
+_STEPS_PER_LOOK = 32
+"""After how many ids of generated texts it is looked whether any still goes on."""
 
 
 def can_label_itself(model: Any) -> bool:
@@ -130,18 +132,25 @@ class Labeller:
             openings[:, 0] = self._bos
         cache: list[Any] = make_prompt_cache(self._model)
         unread, states, written = mx.array(openings, mx.uint32), [], []
-        for step_key in mx.random.split(key, length):
+        for step, step_key in enumerate(mx.random.split(key, length), start=1):
             logits = self._states.model(unread, cache=cache)[:, -1]
             states.append(self._states.take_batch()[:, -1])
             written.append(self._choose(logits, step_key))
             mx.async_eval(states[-1], written[-1])  # type: ignore[no-untyped-call]
             unread = written[-1][:, None]
+            if step % _STEPS_PER_LOOK == 0 and step >= future and self._have_ended(written):
+                break
         ids = np.array(mx.stack(written, axis=1), np.int32)
         following = np.lib.stride_tricks.sliding_window_view(ids, future, axis=1)
         hidden = _on_host(mx.stack(states[: following.shape[1]], axis=1))
         goes_on = np.logical_and.accumulate(~np.isin(ids, self._stop_ids), axis=1)
         kept = goes_on[:, future - 1 :]
         return Labels(hidden[kept], following[kept])
+
+    def _have_ended(self, written: list[Array]) -> bool:
+        """Whether every text has ended; reading it waits for the device."""
+        ids = np.array(mx.stack(written, axis=1))
+        return bool(np.isin(ids, self._stop_ids).any(axis=1).all())
 
     def _choose(self, logits: Array, key: Array) -> Array:
         """The next id u32[rows] of each row of logits f[rows, vocabulary]."""

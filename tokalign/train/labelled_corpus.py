@@ -47,7 +47,9 @@ def label_corpus(
     recipe = _label_recipe(target, corpus, options)
     if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
         count = -(-options.held_out // options.window)
-        training_windows = -(-options.positions // options.labelling.positions_of(options.window))
+        labelling = options.labelling
+        training_windows = -(-options.positions // labelling.positions_of(options.window))
+        training_windows *= labelling.openings_per_text
         with stage(2 * corpus.size, "reading the corpus") as advance:
             windows = draw_windows(
                 corpus,
@@ -63,7 +65,7 @@ def label_corpus(
                 "have to be held out; give more text, or fewer --held-out positions"
             )
         _label(target, held_out, recipe, windows[:count], _greedy(target, options), stage)
-        _label(target, training, recipe, windows[count:], options.labelling, stage)
+        _label(target, training, recipe, windows[count:], labelling, stage, options.positions)
     return LabelledCorpus(
         training=open_labels(training), held_out=open_labels(held_out), recipe=recipe
     )
@@ -92,6 +94,7 @@ def _label(
     windows: Sequence[list[TargetId]],
     labelling: Labelling,
     stage: Stage,
+    enough: int | None = None,
 ) -> None:
     labeller = Labeller(
         target.model,
@@ -99,8 +102,8 @@ def _label(
         bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.adds_bos else None,
         stop_ids=target.stop_ids,
     )
-    with stage(
-        sum(labelling.positions_of(len(window)) for window in windows), f"labelling {folder.name}"
-    ) as advance:
-        for positions in write_labels(folder, recipe, windows, labeller.label):
+    most = sum(labelling.positions_of(len(window)) for window in windows)
+    total = most if enough is None else min(most, enough)
+    with stage(total, f"labelling {folder.name}") as advance:
+        for positions in write_labels(folder, recipe, windows, labeller.label, enough=enough):
             advance(positions)

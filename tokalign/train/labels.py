@@ -36,11 +36,14 @@ def write_labels(
     recipe: Mapping[str, Any],
     windows: Sequence[Any],
     label: Callable[[Any, int], Labels],
+    *,
+    enough: int | None = None,
 ) -> Iterator[int]:
     """Label the windows that are not labelled yet; yields the positions of each as it is done.
 
     recipe: what the labels depend on, as JSON; labels in the folder have to be of an equal one.
-    label: gives the labels of a window and its number.
+    label: gives the labels of a window and its number. enough: positions after which the windows
+        that are left are not labelled; None for all windows.
     Raises: IncompatibleError if the folder has labels of another recipe; BundleError if they are
     damaged; UsageError or OutputError if they cannot be written.
     """
@@ -48,6 +51,8 @@ def write_labels(
     done = int(state["windows"])
     if done:
         yield int(state["positions"])
+    if state.get("complete"):
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _growing(folder / _HIDDEN) as hidden, _growing(folder / _IDS) as ids:
@@ -60,13 +65,17 @@ def write_labels(
                 state["windows"] = number + 1
                 state["hidden_size"] = labels.hidden.shape[1]
                 state["future"] = labels.ids.shape[1]
-                state["complete"] = state["windows"] == len(windows)
+                all_done = state["windows"] == len(windows)
+                has_enough = enough is not None and state["positions"] >= enough
+                state["complete"] = all_done or has_enough
                 if state["complete"] or state["windows"] % _WINDOWS_PER_NOTE == 0:
                     for file in (hidden, ids):  # on the disk before anything says so
                         file.flush()
                         os.fsync(file.fileno())
                     write_file(folder / _STATE, json.dumps(state))
                 yield len(labels.ids)
+                if state["complete"]:
+                    break
     except OSError as error:
         raise unwritable(folder, error) from error
 

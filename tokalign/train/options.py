@@ -39,8 +39,16 @@ class Labelling:
         """How many rows of the target a labelled position costs."""
         return self.future if self.kind in ("greedy", "sampled") else 1
 
+    @property
+    def openings_per_text(self) -> int:
+        """How many openings are drawn for each text of full length that is to be written.
+
+        Many texts end long before: in such a one only the positions before its end are labelled.
+        """
+        return 8 if self.kind == "generated" else 1
+
     def positions_of(self, window: int) -> int:
-        """How many positions are labelled for a window of so many ids."""
+        """How many positions are labelled for a window of so many ids, at most."""
         if self.kind == "generated":
             return window // OPENING * (window - self.future + 1)
         return window - self.future if self.kind == "text" else window
