@@ -1,6 +1,6 @@
 """Other projects and tokalign, side by side: same weights, same prompts, one run.
 
-    pip install -r benchmarks/peers/requirements.txt
+    pip install -e '.[mlx,peers]'
     python benchmarks/peers/compare.py --target MODEL --draft MODEL [--draft MODEL] --prompts FILE
 
 Greedy decoding in float32. For every prompt all contenders run, one after another, in an order that

@@ -1,5 +1,6 @@
 """Does Transformers' sampled assisted generation across tokenizers keep the target's distribution?
 
+    pip install -e '.[mlx,peers]'
     python benchmarks/peers/sampled.py --target MODEL --draft MODEL --prompts FILE
 
 With `do_sample` and two tokenizers, Transformers uses universal speculative decoding: the draft
