@@ -319,6 +319,7 @@ class Decoder:
             rows=drafting.draft_rows,
             costs=drafting.costs,
             branches=branches,
+            alternatives=drafting.alternatives,
         )
 
     def translated(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import Beams, BeamShape
+from tokalign.runtime.draft.drawn_places import Place, Shape
 from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -286,6 +287,16 @@ class BeamSession(Protocol):
         self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
     ) -> Pending[DrawnDraft | None]:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
+        ...
+
+    def draw_tree(
+        self, ids: Sequence[TargetId], shape: Shape, *, sampler: DraftSampler
+    ) -> Pending[Place | None]:
+        """Draw a tree of ids that follow `ids`, with one step for each of its depths.
+
+        shape: of the tree (`draft/drawn_places.py`). Returns: the place at the end of the text,
+        with the drawn ids after it. Only where not `sampler.shares_noise`, without processors.
+        """
         ...
 
 

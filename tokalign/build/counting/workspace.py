@@ -25,7 +25,7 @@ from tokalign.errors import UsageError
 RECORD = ".record"
 """How the names of small files end that only name others; alone they are nothing to resume from."""
 
-_LOCK = "lock"
+_LOCK = "counting.lock"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
 
 
@@ -35,8 +35,8 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
 
     It is deleted when the body ends, and when a generator that holds it open is closed early. When
     the body raises or the process dies, the finished files stay.
-    Raises: UsageError if another process is using the folder, or if it cannot be written to;
-        OutputError for a full disk.
+    Raises: UsageError if another process is using the folder, if it holds other files, or if it
+        cannot be written to; OutputError for a full disk.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
@@ -45,6 +45,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        require_workspace(folder, _LOCK)
         lock = (folder / _LOCK).open("w")
     except OSError as error:
         raise unwritable(folder, error, _REMEDY) from error
@@ -67,6 +68,23 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             raise
         else:
             _delete(folder, made)
+
+
+def require_workspace(folder: Path, mark: str) -> None:
+    """Check that a folder is empty or a workspace: at the end it is deleted, whatever is in it.
+
+    mark: the name of the first file that a build writes there.
+    Raises: UsageError for a folder with other files, which may be somebody's documents.
+    """
+    try:
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
+    except OSError as error:
+        raise unwritable(folder, error, _REMEDY) from error
+    if names and mark not in names:
+        raise UsageError(
+            f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
+            "give a folder of its own with --workspace"
+        )
 
 
 def _delete(folder: Path, made: list[Path]) -> None:

@@ -1,8 +1,7 @@
 """From folders of documents to a private dictionary: update the collection, rebuild what is stale.
 
-A dictionary says which texts it was built from, so whether it is stale is read from its header. It
-is replaced without a trace: unlike `tokalign build`, nothing keeps the previous table, because that
-may know documents that are gone.
+The header of a dictionary says which texts it was built from, and so whether it is stale. A stale
+one is overwritten and no copy of it is kept, because it may know documents that are gone.
 """
 
 from __future__ import annotations
