@@ -227,6 +227,26 @@ def test_stop_texts(echo: Server) -> None:
         assert text_of(streamed(echo, text, stop=stop)) == (expected or "")
 
 
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        ("jeden tr", ["trzy"]),
+        ("jeden\n", ["\n\n"]),
+        ("dwa <tool_c", None),
+        ("Łódź 🐈\u200d⬛ żółć", ["⬛ żółwi"]),
+    ],
+)
+def test_the_beginning_of_a_stop_text_or_marker_is_not_lost(
+    echo: Server, text: str, stop: list[str] | None
+) -> None:
+    answer = ask(echo, text, max_tokens=60, stop=stop)
+    assert answer.choices[0].message.content == text
+    chunks = streamed(echo, text, max_tokens=60, stop=stop)
+    assert text_of(chunks) == text
+    reasons = [c.choices[0].finish_reason for c in chunks]
+    assert (reasons[-1], set(reasons[:-1])) == ("stop", {None})
+
+
 @pytest.mark.slow
 def test_a_prediction_is_copied_from(server: Server) -> None:
     prompt: dict[str, Any] = {"max_tokens": 120, **LOOP, "extra_body": {**LOOP["extra_body"]}}
