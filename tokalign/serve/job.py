@@ -46,10 +46,11 @@ class Answer(GenerationContext):  # type: ignore[misc]
 class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
-    connection: the client's socket. shown: responses that the handler has taken, for their
-    log-probabilities.
+    prompt: a text, or its ids. connection: the client's socket. shown: responses that the handler
+    has taken, for their log-probabilities.
     """
 
+    prompt: str | list[int]
     api_key: str = ""
     prediction: str | None = None
     connection: socket.socket | None = None
