@@ -1,4 +1,4 @@
-"""A recurrent drafter never changes the output, and its drawn chains leave the distribution as is.
+"""A recurrent drafter never changes the output, and what it draws leaves the distribution as is.
 
 The drafter was taught a part of the greedy output, so that accepted paths, rejected ones and hidden
 states of inner rows all occur.
@@ -17,7 +17,7 @@ import pytest
 from chi_square import Floats, p_value
 from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import random_drafter, taught_drafter
-from random_models import generate, random_model
+from random_models import VOCABULARY, generate, random_model
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
@@ -79,7 +79,7 @@ def opened(model: Any = None, **options: Any) -> TargetModelSession:
 def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
     return BeamDrafter(
         DrafterSession(drafter(), session),
-        sampler=sampling.draft_sampler,
+        sampler=sampling.draft_sampler(VOCABULARY),
         **{"costs": lambda: Costs(rows=(1.0,)), **how},
     )
 
@@ -165,7 +165,7 @@ def test_a_pass_that_ran_ahead_keeps_the_state_of_the_pass_before_it() -> None:
     assert session.state_before_last(ids[:3]) is None
 
 
-# -- drawn chains ----------------------------------------------------------------------------------
+# -- drawn ids -------------------------------------------------------------------------------------
 
 WIDTH, LENGTH, RUNS = 4, 3, 300
 SHORT = (1, 3)
@@ -175,7 +175,7 @@ def tiny_model() -> Any:
     return random_model(3, vocabulary=WIDTH)
 
 
-def frequencies(options: Sampling) -> Floats:
+def frequencies(options: Sampling, *, branches: bool) -> Floats:
     """How often every sequence is emitted, over as many seeds as there are runs."""
     wild, counts = random_drafter(tiny_model()), np.zeros((WIDTH,) * LENGTH)
     for seed in range(RUNS):
@@ -183,15 +183,15 @@ def frequencies(options: Sampling) -> Floats:
         session = TargetModelSession(tiny_model(), keeps_states=True)
         drafting = BeamDrafter(
             DrafterSession(wild, session),
-            sampler=seeded.draft_sampler,
+            sampler=seeded.draft_sampler(WIDTH),
             length=2,
             costs=lambda: Costs(rows=(1.0,)),
+            branches=branches,
         )
         verifier = TargetVerifier(session, seeded)
-        drawn = 0
-        for event in decode(context, drafting, verifier, limits=Limits(max_tokens=LENGTH)):
-            drawn += len(event.tree) if isinstance(event, Round) else 0
-        assert drawn
+        events = list(decode(context, drafting, verifier, limits=Limits(max_tokens=LENGTH)))
+        trees = [event.tree for event in events if isinstance(event, Round)]
+        assert any(tree.chain_length < len(tree) if branches else tree for tree in trees)
         counts[tuple(context.emitted)] += 1
     return counts
 
@@ -210,19 +210,22 @@ def distribution(options: Sampling) -> Floats:
 
 
 @pytest.mark.slow
-def test_drawn_chains_leave_the_targets_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("branches", [False, True], ids=["chain", "tree"])
+def test_drawn_ids_leave_the_targets_distribution(
+    monkeypatch: pytest.MonkeyPatch, *, branches: bool
+) -> None:
     """By residual rejection; without it, what is drawn would be noticed."""
     options = Sampling(temperature=0.5, acceptance="residual")
     expected = distribution(options)
     assert expected.sum() == pytest.approx(1, abs=1e-5)
-    assert p_value(frequencies(options), expected) > 1e-3
+    assert p_value(frequencies(options, branches=branches), expected) > 1e-3
 
     def accept_all(p: Any, drawn: Draws, **how: Any) -> Any:
         kept = zip(judge(p, drawn, **how).tolist(), drawn.candidates, strict=True)
         return mx.array([ids[0] if ids else token for token, ids in kept], dtype=mx.uint32)
 
     monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", accept_all)
-    assert p_value(frequencies(options), expected) < 1e-3
+    assert p_value(frequencies(options, branches=branches), expected) < 1e-3
 
 
 # -- the draft length controller -------------------------------------------------------------------

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import Beams, BeamShape
+from tokalign.runtime.draft.drawn_places import Place, Shape
 from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -288,6 +289,16 @@ class BeamSession(Protocol):
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
         ...
 
+    def draw_tree(
+        self, ids: Sequence[TargetId], shape: Shape, *, sampler: DraftSampler
+    ) -> Pending[Place | None]:
+        """Draw a tree of ids that follow `ids`, with one step for each of its depths.
+
+        shape: of the tree (`draft/drawn_places.py`). Returns: the place at the end of the text,
+        with the drawn ids after it. Only where not `sampler.shares_noise`, without processors.
+        """
+        ...
+
 
 # -- choosing --------------------------------------------------------------------------------------
 
@@ -305,9 +316,12 @@ class Sampler(Protocol):
         """Whether a choice depends on its position in the context."""
         ...
 
-    @property
-    def draft_sampler(self) -> DraftSampler | None:
-        """How a draft model predicts the choice; None if it can only take its likeliest id."""
+    def draft_sampler(self, vocabulary: int) -> DraftSampler | None:
+        """How a draft model predicts the choice; None if it can only take its likeliest id.
+
+        vocabulary: width of the target's logits. Logits processors are given rows of this width by
+        the draft model, too, whatever it knows of the target's ids.
+        """
         ...
 
     def choose(

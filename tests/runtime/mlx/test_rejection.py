@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from random_models import random_model
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.drawn_places import Place, Shape, shape_of
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -31,7 +32,7 @@ from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Draws, Proposal
-from tokalign.runtime.translation.drawn_tree import DrawnTree, Place, Shape, shape_of
+from tokalign.runtime.translation.drawn_tree import DrawnTree
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

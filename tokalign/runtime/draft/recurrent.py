@@ -4,8 +4,8 @@ The search looks at more continuations than are worth verifying, because listing
 on top of a step. Which of them become rows is decided by the expected gain, like everybody's. A
 beam of fixed shape, as published, is there for experiments.
 Where the target samples with noise that the drafter shares, the search foretells its choices. Where
-nothing can be foretold (residual acceptance, logits processors), a chain is drawn, and the verifier
-is told the distributions, which are exactly known.
+nothing can be foretold, ids are drawn, and the verifier is told the distributions, which are
+exactly known: a tree of several candidates for residual acceptance, a chain with logits processors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from time import perf_counter
 from tokalign.cost.expected_gain import Costs, best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.drawn_places import can_draw_trees, shape_of, tree_after
 from tokalign.runtime.interfaces import BeamSession, DraftSampler
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
@@ -40,6 +42,7 @@ class BeamDrafter:
     decodes greedily. length: steps of a search where nobody else chooses their number.
     beam: propose this beam whole, however unlikely; None lets costs choose the rows.
     rows: propose so many ids, whatever they cost. branches: whether a proposal may be a tree.
+    alternatives: ids in a drawn tree besides one for each step, where neither beam nor rows say.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class BeamDrafter:
         rows: int | None = None,
         costs: Callable[[], Costs],
         branches: bool = True,
+        alternatives: int = DEFAULT_ALTERNATIVES,
     ) -> None:
         self._session, self._sampler = session, sampler
         self._beam, self._rows, self._costs = beam, rows, costs
         self._length = length if beam is None else beam.length
         self._width = 1 if not branches else DEFAULT_SHAPE.width if beam is None else beam.width
         self._branches = branches
+        self._alternatives = alternatives if branches else 0
         self._draws = sampler is not None and (sampler.needs_history or not sampler.shares_noise)
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -76,8 +81,8 @@ class BeamDrafter:
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         """All that a search of at most `steps` steps has found; ids at most `limit` deep.
 
-        Somebody else chooses the rows. Drawn ids are a chain without probabilities, to be proposed
-        as it is. Nothing is found in the first round, before the target's first pass.
+        Somebody else chooses the rows. Drawn ids have no probabilities and are to be proposed as
+        they are. Nothing is found in the first round, before the target's first pass.
         """
         steps = min(steps, limit)
         if not steps:
@@ -108,9 +113,25 @@ class BeamDrafter:
 
     def _drawn(self, context: Context, steps: int) -> Proposal:
         assert self._sampler is not None
+        count = self._drawn_ids(steps)
+        if count > steps and can_draw_trees(self._sampler):
+            shape = shape_of(steps, count)
+            text = self._session.draw_tree(context.ids, shape, sampler=self._sampler).read()
+            if text is None:
+                return Proposal()
+            tree, distributions = tree_after(text, SOURCE)
+            return Proposal(tree=tree, distributions=distributions)
         drawn = self._session.draw(context.ids, steps, sampler=self._sampler).read()
         if drawn is None:
             return Proposal()
         return Proposal(
             tree=TokenTree.chain(drawn.ids, SOURCE), distributions=tuple(drawn.distributions)
         )
+
+    def _drawn_ids(self, steps: int) -> int:
+        """How many ids are drawn with so many steps, if a tree may be."""
+        if self._beam is not None:
+            return self._width * steps
+        if self._rows is not None and self._branches:
+            return self._rows
+        return steps + self._alternatives

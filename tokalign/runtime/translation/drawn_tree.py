@@ -1,85 +1,23 @@
-"""Trees of drawn ids, for a verifier that accepts by the distributions they were drawn from.
+"""Trees of drawn ids that a draft model grows, pass by pass (`draft/drawn_places.py`).
 
-Ids that follow the same id are drawn without replacement, one after the other. Whether one more is
-drawn may depend on nothing that is drawn in that place or deeper in the tree; otherwise its
-distribution would not be the one that the verifier is told. So the shape of a tree is settled
-before anything is drawn (`shape_of`). Every draft token after the first ids is one target token.
-The law of acceptance is in `runtime/mlx/rejection.py`, its proof in `docs/lossless.md`.
+Every draft token after the first ids is one target token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from heapq import heappop, heappush
 from math import inf
 from types import MappingProxyType
-from typing import Any, TypeAlias
 
+from tokalign.runtime.draft.drawn_places import Place, tree_after
 from tokalign.runtime.interfaces import DraftSampler, Pending, Shortlist
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Translated
 from tokalign.runtime.translation.growth import Branches
 from tokalign.tables.alignment import Intersection
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-_ACCEPTED = (0.6, 0.2, 0.1, 0.05)
-"""How often the first, second, ... candidate in a place is assumed to be accepted."""
-
 _SOURCE = "draft"
-
-Shape: TypeAlias = tuple[Any, ...]
-"""For each id that follows, in the order drawn, the shape of what follows it; () for nothing."""
-
-
-@cache
-def shape_of(depth: int, count: int) -> Shape:
-    """The tree of `count` ids, at most `depth` deep, of which most are expected to be accepted.
-
-    Example: with 2 and 4 the text is followed by two ids, the first of which is followed by two:
-    (((), ()), ()).
-    Source: the greedy shape of "Sequoia" (Chen et al., 2024), with the same rates everywhere.
-    """
-    chosen: set[tuple[int, ...]] = set()
-    heap: list[tuple[float, tuple[int, ...]]] = [(-_ACCEPTED[0], (0,))]
-    while heap and len(chosen) < count:
-        reached, path = heappop(heap)
-        chosen.add(path)
-        above, place = path[:-1], path[-1]
-        if place + 1 < len(_ACCEPTED):
-            heappush(heap, (reached / _ACCEPTED[place] * _ACCEPTED[place + 1], (*above, place + 1)))
-        if len(path) < depth:
-            heappush(heap, (reached * _ACCEPTED[0], (*path, 0)))
-
-    def below(path: tuple[int, ...]) -> Shape:
-        following = [(*path, place) for place in range(len(_ACCEPTED))]
-        return tuple([below(one) for one in following if one in chosen])
-
-    return below(())
-
-
-def can_draw_trees(sampler: DraftSampler | None) -> bool:
-    """Whether the ids of a tree are drawn; logits processors would need each row's history."""
-    return sampler is not None and not sampler.shares_noise and not sampler.needs_history
-
-
-@dataclass(slots=True)
-class Place:
-    """A place in the tree after which ids are drawn: the text's end, or that of a drawn id.
-
-    shape: of what follows. row: of the branches, -1 at the end of the text. ids: that lead here
-    from the place before; the first of them was drawn, and the others are sure to follow it.
-    distribution: f[1, vocabulary] that the places following were drawn from.
-    """
-
-    shape: Shape
-    ids: tuple[TargetId, ...] = ()
-    depth: int = 0
-    row: int = -1
-    following: list[Place] = field(default_factory=list)
-    distribution: Array | None = None
 
 
 class DrawnTree:
@@ -119,7 +57,7 @@ class DrawnTree:
             self._pending = self._look(
                 [one for place in places for one in place.following if one.shape]
             )
-        tree, distributions = _tree_after(self._text)
+        tree, distributions = tree_after(self._text, _SOURCE)
         return Translated((), self._counts, tree=tree, distributions=distributions)
 
     def _look(
@@ -148,24 +86,3 @@ class DrawnTree:
             row = self._branches.extend(place.row, token) if shape else -1
             drawn.append(Place(shape, (target,), place.depth + 1, row))
         return drawn
-
-
-def _tree_after(text: Place) -> tuple[TokenTree, tuple[Array | None, ...]]:
-    """The drawn tree, each id's first candidate before the others, and its distributions."""
-    ids: list[TargetId] = []
-    parents: list[int] = []
-    distributions = [text.distribution]  # of the text, then of each id
-
-    def add(place: Place, last: int) -> None:
-        for one in place.following:
-            at = last
-            for token in one.ids:
-                ids.append(token)
-                parents.append(at)
-                distributions.append(None)
-                at = len(ids) - 1
-            distributions[-1] = one.distribution
-            add(one, at)
-
-    add(text, -1)
-    return TokenTree(tuple(ids), tuple(parents), (_SOURCE,) * len(ids)), tuple(distributions)

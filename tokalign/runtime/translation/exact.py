@@ -14,9 +14,9 @@ The draft model then goes on after several of the likeliest covers at once and g
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
 Where ids are accepted by the distributions that they were drawn from, the tree is drawn in a shape
-that is settled beforehand (`drawn_tree.py`). Where the target or the draft model's cache takes no
-tree, the draft is a chain after the likeliest next target token (`exact_continuation.py`), and the
-host waits twice: for the covers, and for the whole chain.
+that is settled beforehand (`draft/drawn_places.py`). Where the target or the draft model's cache
+takes no tree, the draft is a chain after the likeliest next target token (`exact_continuation.py`),
+and the host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from math import log
 from operator import attrgetter, itemgetter
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.drawn_places import Place, Shape, can_draw_trees, shape_of
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Pair, PendingDraft
@@ -38,13 +39,7 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.drawn_tree import (
-    DrawnTree,
-    Place,
-    Shape,
-    can_draw_trees,
-    shape_of,
-)
+from tokalign.runtime.translation.drawn_tree import DrawnTree
 from tokalign.runtime.translation.exact_continuation import (
     Continuation,
     GrownDraft,

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.drawn_places import Place, can_draw_trees, shape_of
 from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
 from tokalign.runtime.translation.base import PendingDraft, Translated
-from tokalign.runtime.translation.drawn_tree import DrawnTree, Place, can_draw_trees, shape_of
+from tokalign.runtime.translation.drawn_tree import DrawnTree
 from tokalign.runtime.translation.growth import (
     TEXT,
     Branches,
