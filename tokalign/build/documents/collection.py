@@ -33,6 +33,7 @@ from tokalign.build.documents.finding import FoundFile, Rules
 from tokalign.build.documents.reading import read_document
 from tokalign.build.file_lock import locked
 from tokalign.errors import CorpusError, MissingAssetError
+from tokalign.json_text import parse_json
 from tokalign.tables.finding import learned_folder
 
 SETTINGS, DOCUMENTS = "settings.json", "documents.jsonl.zst"
@@ -118,7 +119,7 @@ class Collection:
         """Raises: CorpusError if they are broken."""
         path = self.folder / SETTINGS
         try:
-            value = json.loads(path.read_text("utf-8"))
+            value = parse_json(path.read_text("utf-8"))
             rules = value["rules"]
             return Settings(
                 folders=tuple(value["folders"]),
@@ -284,4 +285,4 @@ def _pieces(text: str) -> Iterator[str]:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
         for line in io.TextIOWrapper(unpacked, encoding="utf-8"):
-            yield json.loads(line)
+            yield parse_json(line)
