@@ -49,7 +49,7 @@ from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_draf
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.cache import embedding_of
+from tokalign.runtime.mlx.cache import embedding_of, vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
@@ -101,7 +101,7 @@ class World:
         """The drafter for one text."""
         states = PlayedStates(text.given, self.hidden[self.texts.index(text)])
         session = DrafterSession(self.drafter, cast("TargetModelSession", states))
-        sampler = text.sampler.draft_sampler
+        sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
         return BeamDrafter(
             session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
         )
@@ -198,7 +198,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                     pair,
                     Prompt(target=text.ids[: text.given]),
                     DraftModelSession(model.model),
-                    text.sampler.draft_sampler,
+                    text.sampler.draft_sampler(vocabulary_size(world.target.model)),
                 )
 
             name = f"draft model, exact, K = 4, {alternatives} alternatives"

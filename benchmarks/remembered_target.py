@@ -92,10 +92,14 @@ class Text:
 class TextSampler:
     """Chooses what a given text goes on with, whatever the target's logits are."""
 
-    needs_history, needs_position, draft_sampler = False, True, None
+    needs_history, needs_position = False, True
 
     def __init__(self, ids: Sequence[TargetId]) -> None:
         self._ids = list(ids)
+
+    def draft_sampler(self, vocabulary: int) -> None:
+        """See `interfaces.Sampler`."""
+        return None
 
     def choose(
         self,

@@ -53,8 +53,7 @@ class LikeliestDrafts(Sampling):
 
     __slots__ = ()
 
-    @property
-    def draft_sampler(self) -> None:
+    def draft_sampler(self, vocabulary: int) -> None:
         """See `interfaces.Sampler`."""
         return None
 

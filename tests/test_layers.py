@@ -36,7 +36,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
-    {"arguments"},
+    {"arguments", "json_text"},
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},

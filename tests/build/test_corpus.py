@@ -164,3 +164,9 @@ def test_the_stamp_waits_for_a_complete_reading(tmp_path: Path) -> None:
     corpus = Corpus([written(tmp_path, "a.txt", TEXT)])
     next(corpus.lines())
     assert corpus.stamp == {}
+
+
+@pytest.mark.parametrize("weight", [0, -1, 0.0005, 10_001, 1e18, float("inf"), float("nan")])
+def test_a_weight_that_counts_cannot_hold_is_refused(tmp_path: Path, weight: float) -> None:
+    with pytest.raises(CorpusError, match="a weight has to be over 0 and at most 10,000"):
+        Corpus([written(tmp_path, "a.txt", TEXT)], weights={"a.txt": weight})

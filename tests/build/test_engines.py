@@ -265,6 +265,37 @@ def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> N
     fewer = Corpus([tmp_path / "a.txt"])
     with pytest.raises(UsageError, match="other files;"):
         job_in(tmp_path, fewer)
+    other = BackoffOptions(max_bytes=5000, workspace=tmp_path / "workspace")
+    with pytest.raises(UsageError, match="other language, max_bytes, tasks;"):
+        plan_dictionary(
+            small_tokenizer(), corpus, other, language="en", path=tmp_path / "en.tok", shares=1
+        )
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "thesis.txt").write_text("Rozdział pierwszy")
+    with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
+        job_in(tmp_path, corpus)
+    assert [path.name for path in (tmp_path / "workspace").iterdir()] == ["thesis.txt"]
+
+
+def test_a_table_that_was_made_before_is_reported_where_it_is(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    """A job that ended between its table and its folder, and is given with another file."""
+    job = job_in(tmp_path, corpus)
+    for _, task, tasks in job.tasks():
+        for rank in range(tasks):
+            task(None, rank, tasks)
+            marks = Path(job.logs(task.step)) / "completions"
+            marks.mkdir(parents=True, exist_ok=True)
+            (marks / f"{rank:05d}").touch()
+    [table] = run_job(replace(job, path=tmp_path / "other.tok"), one_by_one()).tables
+    assert table.path == job.path
+    assert table.path.is_file()
 
 
 def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> None:

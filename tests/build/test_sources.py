@@ -132,6 +132,19 @@ def test_a_folder_is_all_corpus_files_in_it_by_their_paths(folder: Path) -> None
         find_sources([str(folder / "empty")])
 
 
+@pytest.mark.parametrize("spelled", [".", "./", "../corpus", "./../corpus/./", "b/.."])
+def test_a_folder_has_the_same_files_however_it_is_spelled(
+    folder: Path, spelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names go into stamps, and by them hidden files are left out."""
+    (folder / ".git").mkdir()
+    (folder / ".git" / "notes.txt").write_text("Nie.\n")
+    monkeypatch.chdir(folder)
+    sources = find_sources([spelled])
+    assert [source.name for source in sources] == ["a.txt", "b/a.txt", "b/c.jsonl"]
+    assert list(Corpus(sources).lines()) == ["Raz.", "Dwa.", "Trzy."]
+
+
 def test_a_quoted_glob_is_what_it_matches(folder: Path) -> None:
     assert lines_of(f"{folder}/*.txt") == ["Raz."]
     assert lines_of(f"{folder}/**/*.txt") == ["Raz.", "Dwa."]

@@ -131,7 +131,7 @@ def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) ->
 
 @pytest.mark.slow
 def test_a_key_from_the_environment() -> None:
-    with process(*TARGET, TOKALIGN_API_KEY="klucz") as (_, url):
+    with process(*TARGET, TOKALIGN_API_KEY="klucz\n") as (_, url):
         statuses = []
         for key in ("klucz", "inny"):
             client = connect(url)

@@ -148,8 +148,7 @@ HOSTILE = {
     "UTF-16": Hostile(
         name="a.txt",
         data=lambda: "ala\nma\n".encode("utf-16") + b"\n" + LINE,
-        read=("\0m\0a\0", "\0", GOOD),
-        skipped=((1, f"{NOT_UTF8} 0"),),
+        refused="it is UTF-16; convert it",
     ),
     "every kind of broken UTF-8": Hostile(
         name="a.txt",

@@ -17,7 +17,7 @@ import pytest
 from chi_square import Floats, p_value
 from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import random_drafter, taught_drafter
-from random_models import generate, random_model
+from random_models import VOCABULARY, generate, random_model
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
@@ -79,7 +79,7 @@ def opened(model: Any = None, **options: Any) -> TargetModelSession:
 def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
     return BeamDrafter(
         DrafterSession(drafter(), session),
-        sampler=sampling.draft_sampler,
+        sampler=sampling.draft_sampler(VOCABULARY),
         **{"costs": lambda: Costs(rows=(1.0,)), **how},
     )
 
@@ -183,7 +183,7 @@ def frequencies(options: Sampling, *, branches: bool) -> Floats:
         session = TargetModelSession(tiny_model(), keeps_states=True)
         drafting = BeamDrafter(
             DrafterSession(wild, session),
-            sampler=seeded.draft_sampler,
+            sampler=seeded.draft_sampler(WIDTH),
             length=2,
             costs=lambda: Costs(rows=(1.0,)),
             branches=branches,

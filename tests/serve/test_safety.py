@@ -52,6 +52,20 @@ def test_a_key_is_needed(locked: Server, path: str, headers: dict[str, str]) -> 
     assert request(locked, "GET", "/health").status == 200
 
 
+@pytest.mark.parametrize("key", [b"Bearer klucz-\xc5\xbc", b"bearer  klucz-\xc5\xbc "])
+def test_a_key_may_have_any_letters_and_its_scheme_any_case(key: bytes) -> None:
+    with serving(demo_settings(draft_model=None, api_keys=("klucz-ż",))) as server:
+        headers: dict[str, Any] = {"Authorization": key}
+        assert request(server, "GET", "/v1/models", None, headers).status == 200
+        assert request(server, "GET", "/v1/models", None, bearer("klucz-z")).status == 401
+
+
+def test_a_request_without_the_key_is_refused_whatever_its_body(locked: Server) -> None:
+    """Its body is neither kept nor read for faults."""
+    assert request(locked, "POST", PATH, b"x" * (9 << 20)).status == 401
+    assert request(locked, "POST", PATH, b"{").status == 401
+
+
 def test_nothing_crosses_api_keys(locked: Server) -> None:
     """Neither a kept context nor an earlier output serves the owner of another key."""
 

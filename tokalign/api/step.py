@@ -33,7 +33,7 @@ from tokalign.runtime.methods import (
     check_translation,
     choose_translation,
 )
-from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import LogitsProcessor
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -98,9 +98,10 @@ def speculative_generate_step(
     target_session.require_ids("prompt", ids)
     context = Context([*target_session.held, *ids])
     chooser = make_sampler(None, sampler, logits_processors)
+    sampling = chooser.draft_sampler(vocabulary_size(model))
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context, chooser.draft_sampler),
+        _pass_ids(tokenizer, draft_tokenizer, translation, context, sampling),
         num_draft_tokens=num_draft_tokens,
         alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )

@@ -10,6 +10,7 @@ from here: `build/` and `runtime/` do not import each other.
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
     alignment/                  two tokenizers -> the alignment of a pair
+    documents/                  a user's own documents -> a private dictionary
 
 Read `pipeline.py` next, for the order of the steps; `engines.py` and `executors.py` have a
 dictionary counted by datatrove on many machines.

@@ -20,6 +20,9 @@ from tokalign.errors import CorpusError
 Progress = Callable[[int], None]
 """Called with the number of bytes read from disk since the last call."""
 
+HEAVIEST = 10_000
+"""The largest weight of a file: counts in thousandths, of any corpus, then fit into 64 bits."""
+
 _SHOWN = 10
 
 
@@ -42,7 +45,7 @@ class Corpus:
 
         field, report: see `TextFile`.
         weights: file name -> how many times each occurrence in the file counts; over 0, at most
-            three decimals, 1 for files that are not named.
+            `HEAVIEST` and three decimals, 1 for files that are not named.
         Raises: CorpusError for a file that is missing, not a regular file, of an unknown kind or
             named twice, and for a weight that is wrong or of no file.
         """
@@ -156,7 +159,9 @@ def _check_weight(name: str, weight: float, names: Sequence[str]) -> None:
             f"a weight is given for this file, but the corpus has only {', '.join(names)}",
             path=name,
         )
-    if weight <= 0 or round(weight, 3) != weight:
+    if not 0 < weight <= HEAVIEST or round(weight, 3) != weight:
         raise CorpusError(
-            f"a weight has to be over 0, with at most three decimals, not {weight}", path=name
+            f"a weight has to be over 0 and at most {HEAVIEST:,}, with at most three decimals, "
+            f"not {weight}",
+            path=name,
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokalign.atomic_file import write_file
 from tokalign.build.corpus import Corpus
@@ -29,7 +29,7 @@ from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import workers
-from tokalign.build.counting.workspace import sole_process
+from tokalign.build.counting.workspace import require_workspace, sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.build.pipeline import write_table
 from tokalign.errors import CorpusError, OutputError, UsageError
@@ -70,6 +70,17 @@ class DictionaryJob:
         """Where the tasks find each other's files. All machines have to see it."""
         return self.counting.folder
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the table, as far as it is known before the corpus is read."""
+        return {
+            **self.counting.facts,
+            "language": self.language,
+            "max_bytes": self.options.max_bytes,
+            "p_min": self.options.p_min,
+            "tasks": self.shares,
+        }
+
     def tasks(self) -> Iterator[tuple[StepName, Task, int]]:
         """Each step with what datatrove calls for each of its tasks, and how many tasks it has."""
         for name in STEPS:
@@ -95,7 +106,7 @@ def plan_dictionary(
     options.workspace: the folder, which all machines have to see; it may hold a job that was
         killed, which then goes on. Its memory is not used here.
     path: of the table file. shares, max_words: see `DictionaryJob`.
-    Raises: UsageError if the folder holds another job or cannot be written to.
+    Raises: UsageError if the folder holds another job or other files, or cannot be written to.
     """
     folder = options.workspace or path.with_suffix(".counting")
     job = DictionaryJob(
@@ -119,9 +130,11 @@ def plan_dictionary(
 
 def _claim(job: DictionaryJob) -> None:
     """Note in the folder which job it is for. Completion marks of another one would be wrong."""
-    facts = json.loads(json.dumps({**job.counting.facts, "tasks": job.shares}))
+    facts = json.loads(json.dumps(job.facts))
     file = job.folder / _JOB
     if not file.exists():
+        if job.folder.is_dir():
+            require_workspace(job.folder, _JOB)
         write_file(file, json.dumps(facts, ensure_ascii=False), parents=True, remedy=_REMEDY)
     there = json.loads(file.read_text("utf-8"))
     other = [name for name in facts if there.get(name) != facts[name]]
@@ -200,6 +213,7 @@ def _table(job: DictionaryJob, _: Share) -> None:
     written = write_table(job.path, bundle)
     peaks = [max(read_peak_memory(counting, step, job.shares)) for step in ("encode", "count")]
     report = {
+        "path": str(written.path),
         "bytes": written.bytes,
         "entries": written.entries,
         "previous": written.previous and str(written.previous),

@@ -56,7 +56,7 @@ def run_job(job: DictionaryJob, executor: Executor) -> BuildReport:
         _require_done(job, executor, step, previous)
     else:
         report = json.loads((job.folder / REPORT).read_text("utf-8"))
-        tables.append(_written(job, report))
+        tables.append(_written(report))
         shutil.rmtree(job.folder, ignore_errors=True)
     return BuildReport(
         tables=tuple(tables),
@@ -67,9 +67,9 @@ def run_job(job: DictionaryJob, executor: Executor) -> BuildReport:
     )
 
 
-def _written(job: DictionaryJob, report: dict[str, Any]) -> WrittenTable:
+def _written(report: dict[str, Any]) -> WrittenTable:
     return WrittenTable(
-        path=job.path,
+        path=Path(report["path"]),
         kind="dictionary",
         bytes=report["bytes"],
         entries=report["entries"],

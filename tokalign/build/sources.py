@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -81,7 +81,8 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
         return _find_remote(name)
     path = Path(name)
     if path.is_dir():
-        return _in_folder(name, sorted(str(file) for file in path.rglob("*") if file.is_file()))
+        files = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+        return _in_folder(name, {file: str(path / file) for file in files})
     if any(c in name for c in _MAGIC) and not path.exists():
         found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
         return _under_glob(name, found)
@@ -94,14 +95,19 @@ def _find_remote(url: str) -> list[Source]:
             found = sorted(system.unstrip_protocol(file) for file in system.glob(path))
             return _under_glob(system.unstrip_protocol(path), found)
         if system.isdir(path):
+            folder = system.unstrip_protocol(path)
             found = sorted(system.unstrip_protocol(file) for file in system.find(path))
-            return _in_folder(system.unstrip_protocol(path), found)
+            return _in_folder(folder, {_relative(file, folder): file for file in found})
     return [Source(PurePosixPath(path.partition("?")[0]).name, url)]
 
 
-def _in_folder(folder: str, found: Sequence[str]) -> list[Source]:
-    sources = [Source(_relative(file, folder), file) for file in found]
-    known = [one for one in sources if one.name.endswith(tuple(KINDS)) and not _is_hidden(one.name)]
+def _in_folder(folder: str, found: Mapping[str, str]) -> list[Source]:
+    """The corpus files among those found: path in the folder -> location."""
+    known = [
+        Source(name, location)
+        for name, location in found.items()
+        if name.endswith(tuple(KINDS)) and not _is_hidden(name)
+    ]
     if not known:
         raise CorpusError(
             f"there is no corpus file in this folder ({len(found):,} files of other kinds); "

@@ -35,6 +35,7 @@ it to 100 MB."""
 
 _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
 _SHOWN_FIELDS, _SHOWN_CHARACTERS = 10, 40
 
@@ -114,14 +115,20 @@ class TextFile:
         """One text per line, object or row; some may be empty.
 
         Raises: CorpusError for a file that cannot be opened or that changes while it is read, for
-            a damaged archive or Parquet file, and for a field that the first object or the whole
-            Parquet file lacks.
+            a damaged archive or Parquet file, a file in UTF-16, and for a field that the first
+            object or the whole Parquet file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 
     def _texts_of_lines(self) -> Iterator[str]:
         parse = self._parse_object if self._source.kind == ".jsonl" else bytes.decode
         for number, line in enumerate(self._raw_lines(), 1):
+            if number == 1 and line.startswith(_UTF_16):
+                # Most of its lines would pass for UTF-8, as texts full of zeros.
+                raise CorpusError(
+                    "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
+                    path=self._source.location,
+                )
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:

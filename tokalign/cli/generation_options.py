@@ -6,7 +6,6 @@ Every option is written once, in mlx-lm's words where mlx-lm has it. A command t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from tokalign.cli.drafting_options import (
 )
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_max_tokens(_context: click.Context, _option: click.Parameter, value: in
 def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
     """The variables of a chat template. Raises: UsageError if they are no JSON object."""
     try:
-        variables = json.loads(value)
+        variables = parse_json(value)
     except ValueError:
         variables = None
     if isinstance(variables, dict):

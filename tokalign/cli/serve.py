@@ -199,7 +199,7 @@ def _settings(given: dict[str, Any]) -> Any:
     adapter = given.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
         raise UsageError(f"--adapter-path {adapter} is not a folder")
-    keys = (*given.pop("api_keys"), os.environ.get(KEY_VARIABLE, ""))
+    keys = [key.strip() for key in (*given.pop("api_keys"), os.environ.get(KEY_VARIABLE, ""))]
     drafting = DraftingOptions(
         method=given.pop("method"),
         translation=given.pop("translation"),

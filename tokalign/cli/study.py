@@ -34,6 +34,7 @@ from tokalign.cli.study_setup import (
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
 from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
+from tokalign.json_text import parse_json
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -324,7 +325,7 @@ def _read_causes(path: Path) -> list[Attribution]:
     from tokalign.evaluate.study.causes import Attribution
 
     try:
-        return list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
+        return list(map(Attribution.from_json, parse_json(path.read_text("utf-8"))))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{path} does not hold the causes of rounds ({type(error).__name__}: {error}); remove "

@@ -7,7 +7,6 @@ shipped in `cost/curves/`, or written by hand. The decode loop and `tokalign pro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
@@ -195,7 +195,7 @@ def read_curve(name: str) -> CostCurve:
     shipped = SHIPPED / f"{name}.json"
     path = shipped if name in shipped_names() else Path(name).expanduser()
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(

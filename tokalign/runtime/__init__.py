@@ -1,1 +1,28 @@
-"""Decoding: bundles and models in, events out."""
+"""Decoding: models and tables in, events out.
+
+A round, to be read in this order:
+
+    loop.py                 propose, verify, commit: the whole round on one screen
+    interfaces.py           what drafter, verifier and session ask of each other
+    proposal.py, verify.py  a guess, and the target's verdict on it
+    context.py, limits.py   the committed ids, and what ends a generation
+    events.py, rounds.py    what goes out of the loop, and what one round did
+
+What drafts:
+
+    draft/                  drafters: from models, tables and contexts, and the hybrid of them all
+    translation/            a draft model's ids -> the target's
+    draft_length/           how many tokens to draft in a round
+    mlx/                    models: sessions, caches, trees, sampling; all that imports mlx
+
+Around the loop:
+
+    methods.py              the names of methods and translations
+    drafting.py             a method's name -> its drafters
+    decoder.py              models, tables and options -> a decoder, from which requests are decoded
+    generate.py             one request: events -> output tokens with text and statistics
+    text.py, statistics.py  ids -> text, events -> figures
+    chat.py                 messages -> prompt ids
+    conversation.py         contexts that last from turn to turn
+    session_store.py        what a named session keeps for drafting
+"""

@@ -37,7 +37,7 @@ from tokalign.runtime.interfaces import (
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.prompt_cache import PromptCache
@@ -313,7 +313,7 @@ class Decoder:
             return None
         return BeamDrafter(
             DrafterSession(self.drafter, target),
-            sampler=self.sampler.draft_sampler,
+            sampler=self._draft_sampler,
             length=drafting.num_draft_tokens or DEFAULT_SHAPE.length,
             beam=drafting.beam,
             rows=drafting.draft_rows,
@@ -332,8 +332,12 @@ class Decoder:
         if session is None or self.draft is None or not self.drafting.uses_model:
             return None
         pair = Pair(self.target.tokenizer, self.draft.tokenizer)
-        sampler = self.sampler.draft_sampler
+        sampler = self._draft_sampler
         return make_model_drafter(self.drafting, pair, prompt, session, sampler, trees=trees)
+
+    @property
+    def _draft_sampler(self) -> DraftSampler | None:
+        return self.sampler.draft_sampler(vocabulary_size(self.target.model))
 
 
 def make_model_drafter(

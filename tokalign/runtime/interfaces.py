@@ -316,9 +316,12 @@ class Sampler(Protocol):
         """Whether a choice depends on its position in the context."""
         ...
 
-    @property
-    def draft_sampler(self) -> DraftSampler | None:
-        """How a draft model predicts the choice; None if it can only take its likeliest id."""
+    def draft_sampler(self, vocabulary: int) -> DraftSampler | None:
+        """How a draft model predicts the choice; None if it can only take its likeliest id.
+
+        vocabulary: width of the target's logits. Logits processors are given rows of this width by
+        the draft model, too, whatever it knows of the target's ids.
+        """
         ...
 
     def choose(

@@ -61,6 +61,7 @@ def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     for name in ("chat_template_kwargs", "role_mapping"):
         if not isinstance(body.get(name, {}), dict):
             raise Refusal(400, f"{name} has to be an object, not {shown(body[name])}")
+    _check_bias(body.get("logit_bias", {}))
     if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
         raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
     if not isinstance(body.get("draft_model", ""), str):
@@ -91,6 +92,13 @@ def predicted(body: Mapping[str, Any]) -> str | None:
 
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+def _check_bias(bias: object) -> None:
+    """What mlx-lm's handler would fail on; it refuses the rest itself."""
+    for value in bias.values() if isinstance(bias, dict) else ():
+        if not isinstance(value, int | float | str):
+            raise Refusal(400, f"logit_bias has to give ids numbers, not {shown(value)}")
 
 
 def _check_stop(stop: object) -> None:
@@ -179,7 +187,7 @@ def _check_tools(body: dict[str, Any]) -> None:
     elif isinstance(choice, dict):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise Refusal(
                 400,
                 f"tool_choice names the tool {shown(name)}, but tools has "

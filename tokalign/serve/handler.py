@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from ipaddress import ip_address
 from time import monotonic
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ from tokalign.arguments import shown
 from tokalign.runtime.text import token_bytes
 from tokalign.serve import body, metrics
 from tokalign.serve.job import NO_TOKEN, Asked
-from tokalign.serve.limits import read_body
+from tokalign.serve.limits import RequestStream, discard_body, read_body
 from tokalign.serve.refusal import Refusal, refusal_of
 from tokalign.serve.scheduler import Scheduler
 
@@ -35,6 +35,8 @@ _COMPLETIONS = "/v1/completions"
 _OPTIONAL = ("num_draft_tokens",)
 _MOST = 1 << 62
 """Larger integers do not fit the arrays that they end up in."""
+
+_CONTROLS = {i: f"\\x{i:02x}" for i in (*range(0x20), *range(0x7F, 0xA0))}
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +59,12 @@ class Handler(APIHandler):  # type: ignore[misc]
         self.timeout = self.settings.limits.read_seconds
         super().__init__(scheduler, *given, **named)
 
+    def setup(self) -> None:
+        """Have the whole request arrive within its time, not only each part of it."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = BufferedReader(RequestStream(self.connection, self.timeout))
+
     # -- routes ------------------------------------------------------------------------------------
 
     def do_GET(self) -> None:  # noqa: N802
@@ -73,7 +81,7 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def _get(self) -> None:
         self._require_allowed()
-        path = unquote(urlsplit(self.path).path)
+        path = unquote(self._plain_path)
         if path != "/health":
             self._authorize()
         if path == "/health":
@@ -92,17 +100,20 @@ class Handler(APIHandler):  # type: ignore[misc]
                 raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
             self._write_json(found[0])
         else:
-            raise Refusal(404, f"there is nothing at {path}", code="not_found")
+            raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
 
     def _post(self) -> None:
-        # A body that is left unread would reset the connection before the answer is read.
+        try:
+            self._require_allowed()
+            self._authorize()
+        except Refusal:
+            discard_body(self.rfile, self.headers)
+            raise
         data = read_body(self.rfile, self.headers, self.settings.limits)
         arrived = monotonic()
-        self._require_allowed()
-        self._authorize()
-        path = urlsplit(self.path).path
+        path = self._plain_path
         if path not in (*_CHATS, _COMPLETIONS):
-            raise Refusal(404, f"there is nothing at {path}", code="not_found")
+            raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
         given = body.read_json(data)
         prediction = body.predicted(given)
         checked = body.check(given, chat=path in _CHATS)
@@ -124,6 +135,14 @@ class Handler(APIHandler):  # type: ignore[misc]
         self.path, self.rfile = path, BytesIO(data)
         self.headers.replace_header("Content-Length", str(len(data)))
         super().do_POST()
+
+    @property
+    def _plain_path(self) -> str:
+        """The path that is asked for, without a query; empty for an address that has none."""
+        try:
+            return urlsplit(self.path).path
+        except ValueError:
+            return ""
 
     def _preflight(self) -> None:
         self._require_allowed()
@@ -225,7 +244,7 @@ class Handler(APIHandler):  # type: ignore[misc]
                 self._refuse(refusal)
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # nobody is there to read an answer
-        path = urlsplit(self.path).path
+        path = self._plain_path
         known = (*_CHATS, _COMPLETIONS, "/v1/models", "/health", "/metrics")
         self.scheduler.metrics.requests.labels(
             path if path in known else "other", str(self._status)
@@ -270,19 +289,20 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log a line; what a client sends cannot forge another one."""
-        line = (format % args).translate({i: f"\\x{i:02x}" for i in range(32)})
+        line = (format % args).translate(_CONTROLS)
         _LOG.info("%s %s", self.address_string(), line)
 
     # -- who may ask -------------------------------------------------------------------------------
 
     def _api_key(self) -> str:
-        given: str = self.headers.get("Authorization", "")
-        return given.removeprefix("Bearer ").strip()
+        """The key of the request; empty if there is none."""
+        scheme, _, key = str(self.headers.get("Authorization", "")).strip().partition(" ")
+        return key.strip() if scheme.lower() == "bearer" else ""
 
     def _authorize(self) -> None:
         """Raises: Refusal unless one of the server's keys is given, if it has any."""
         keys = self.settings.api_keys
-        given = self._api_key().encode("utf-8", "replace")
+        given = self._api_key().encode("latin-1")  # as which `http.server` reads every header
         matches = [hmac.compare_digest(given, key.encode()) for key in keys]
         if keys and not any(matches):
             raise Refusal(
@@ -311,11 +331,15 @@ class Handler(APIHandler):  # type: ignore[misc]
         """
         if self.settings.api_keys or not _is_loopback(self.connection.getsockname()[0]):
             return
-        name = urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
+        host = str(self.headers.get("Host", "localhost"))
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            name = ""
         if name != "localhost" and not _is_loopback(name):
             raise Refusal(
                 403,
-                f"this server is for this machine only, not for {name[:100]!r}",
+                f"this server is for this machine only, not for {host[:100]!r}",
                 code="host_not_allowed",
             )
 

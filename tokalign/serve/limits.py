@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import RawIOBase
+from socket import socket
+from time import monotonic
+from typing import Any, BinaryIO
 
 from tokalign.serve.refusal import Refusal
 
 _CHUNK = 1 << 16
 _DISCARDED = 1 << 26
-"""Of a body that is refused, so much is read, so that the client gets to read the answer."""
+"""Bytes of the body of a refused request that are read at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,37 +34,64 @@ class Limits:
     connections: int = 512
 
 
-def read_body(
-    stream: BinaryIO,
-    headers: Mapping[str, str],
-    limits: Limits,
-    clock: Callable[[], float] = time.monotonic,
-) -> bytes:
+class RequestStream(RawIOBase):
+    """The bytes of one request, all of which have to arrive within so many seconds.
+
+    The timeout of a socket bounds only the time between two of them.
+    """
+
+    def __init__(self, connection: socket, seconds: float) -> None:
+        """seconds: from now on; also the timeout of the socket for what is written."""
+        self._connection, self._seconds = connection, seconds
+        self._deadline = monotonic() + seconds
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `RawIOBase`. Raises: TimeoutError."""
+        left = self._deadline - monotonic()
+        if left <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._seconds)
+
+
+def read_body(stream: BinaryIO, headers: Mapping[str, str], limits: Limits) -> bytes:
     """The body of a request. Raises: Refusal for one that is too long, too slow or cut off."""
     length = _length(headers)
-    deadline = clock() + limits.read_seconds
     if length > limits.body_bytes:
-        _discard(stream, min(length, _DISCARDED), deadline, clock)
+        discard_body(stream, headers)
         raise Refusal(
             413,
             f"the body has {length} bytes, but at most {limits.body_bytes} are read; shorten the "
             "request, or start the server with a larger --max-body-size",
             code="request_too_large",
         )
-    parts: list[bytes] = []
-    left = length
-    while left:
-        if clock() > deadline:
-            raise _too_slow(limits)
-        try:
-            part = stream.read(min(left, _CHUNK))
-        except TimeoutError as error:
-            raise _too_slow(limits) from error
-        if not part:
-            raise Refusal(400, f"the body ends {left} bytes before its Content-Length")
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+    try:
+        data = stream.read(length)
+    except TimeoutError as error:
+        raise Refusal(
+            408, f"the request did not arrive within {limits.read_seconds:g} seconds"
+        ) from error
+    if len(data) < length:
+        raise Refusal(400, f"the body ends {length - len(data)} bytes before its Content-Length")
+    return data
+
+
+def discard_body(stream: BinaryIO, headers: Mapping[str, str]) -> None:
+    """Read the body of a request that is refused, so that the client gets to read the answer.
+
+    Left unread, it would reset the connection. None of it is kept.
+    """
+    with suppress(TimeoutError, Refusal):
+        left = min(_length(headers), _DISCARDED)
+        while left and (part := stream.read(min(left, _CHUNK))):
+            left -= len(part)
 
 
 def _length(headers: Mapping[str, str]) -> int:
@@ -71,15 +101,3 @@ def _length(headers: Mapping[str, str]) -> int:
     if not (given.isascii() and given.isdigit() and len(given) < 20):
         raise Refusal(400, f"Content-Length has to be a number of bytes, not {given[:40]!r}")
     return int(given)
-
-
-def _discard(stream: BinaryIO, length: int, deadline: float, clock: Callable[[], float]) -> None:
-    try:
-        while length > 0 and clock() < deadline and (part := stream.read(min(length, _CHUNK))):
-            length -= len(part)
-    except TimeoutError:
-        return
-
-
-def _too_slow(limits: Limits) -> Refusal:
-    return Refusal(408, f"the body did not arrive within {limits.read_seconds:g} seconds")

@@ -1,5 +1,13 @@
 """Read-only tables, their file format, and how they are found and opened.
 
-`build` makes these tables and `runtime` uses them; the two meet only here. To read on: `bundle` for
-the file, `opening` for which file is used, `absorption` for the theory of boundaries.
+`build` makes these tables and `runtime` uses them; the two meet only here.
+
+    token_tree.py       the value that guesses are
+    dictionary.py       what every dictionary answers: backoff.py (with binary_fuse.py; for a batch,
+                        batch_lookup.py) and dictspec.py; dictionaries.py is several at once
+    alignment.py        the tables of a pair; boundary.py and absorption.py say what may follow the
+                        committed text
+    bundle.py           the file format, with header.py and sections.py
+    finding.py          where tables are looked for; opening.py reads and checks them
+    travelling.py       `push` and `pull`; drafter_files.py checks a drafter's folder
 """

@@ -6,13 +6,13 @@ Time is work divided by a speed that the caller knows of the machine, that of re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import BundleError
+from tokalign.json_text import parse_json
 from tokalign.train.options import OPENING, Labelling
 
 _FLOAT = 4
@@ -68,7 +68,7 @@ class TargetShape:
         """
         size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
         try:
-            return cls.from_config(json.loads((folder / "config.json").read_bytes()), size)
+            return cls.from_config(parse_json((folder / "config.json").read_bytes()), size)
         except (KeyError, ValueError) as error:
             raise BundleError(
                 f"{folder / 'config.json'} does not tell {error}, which an estimate needs; "
@@ -120,7 +120,7 @@ class Estimate:
         return max(self.labelling_memory, self.training_memory)
 
     def seconds(self, rows_per_second: float) -> tuple[float, float]:
-        """Of labelling and of training, on a machine on which the target reads a prompt that fast.
+        """Seconds of labelling and of training, where the target reads a prompt at this speed.
 
         Training is taken to run at the same number of FLOP per second.
         """
@@ -147,7 +147,7 @@ def estimate(target: TargetShape, work: Work) -> Estimate:
 
 
 def _pass_memory(target: TargetShape, work: Work) -> float:
-    """Of the last pass over a window: the cache, logits, scores of a layer, and its activations."""
+    """Bytes of the last pass over a window: cache, logits, scores of a layer, activations."""
     columns = work.window * work.labelling.rows_per_position
     cached = columns if work.labelling.kind != "generated" else work.window // OPENING * columns
     cache = cached * target.layers * 2 * target.kv_width * _FLOAT
@@ -158,7 +158,7 @@ def _pass_memory(target: TargetShape, work: Work) -> float:
 
 
 def _step_memory(target: TargetShape, work: Work, candidates: int) -> float:
-    """Of one step, or of measuring acceptance on a batch, whichever is more."""
+    """Bytes of one step, or of measuring acceptance on a batch, whichever is more."""
     rows = work.batch * (work.labelling.future - 1)
     logits = _LOGIT_COPIES * rows * candidates * _FLOAT
     head = 2 * candidates * target.hidden_size * _FLOAT

@@ -70,9 +70,9 @@ class Labeller:
             )
 
     def label(self, window: list[TargetId], number: int = 0) -> Labels:
-        """Label a window: each of its positions, but for the text's ids not the last ones; or the
-        positions of the texts that the target writes after its openings.
+        """Label the positions of a window, or of texts that the target writes after its openings.
 
+        With the text's own ids the last positions are left out, because nothing follows them.
         number: of the window, so that each has its own random numbers.
         Raises: UsageError for a window that is too long for layers with a sliding window.
         """

@@ -43,7 +43,8 @@ class Labelling:
     def openings_per_text(self) -> int:
         """How many openings are drawn for each text of full length that is to be written.
 
-        Many texts end long before: in such a one only the positions before its end are labelled.
+        Many texts end early, and only the positions before the end of a text are labelled, so
+        more openings are drawn than texts of full length are needed.
         """
         return 8 if self.kind == "generated" else 1
 

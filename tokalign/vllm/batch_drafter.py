@@ -3,8 +3,9 @@
 Every request gets a chain of ids, because vLLM verifies no trees. At each position the surest
 source says which id comes next, as long as all ids of the chain together are probable enough. Where
 one dictionary is the only source, the chain is that of `BackoffTable.follow`. The hybrid of the MLX
-runtime mixes its sources, and learns how far to trust them. Here no text is kept from step to step,
-and its mixture without that learning proposed more rows for the same tokens.
+runtime mixes its sources and learns how far to trust them. Here no text is kept from step to step,
+so nothing can be learned from it, and the mixture without learning proposed more rows for the same
+tokens.
 This module knows nothing of vLLM; `proposer.py` does.
 """
 

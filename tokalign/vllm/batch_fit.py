@@ -1,9 +1,10 @@
 """Which dictionaries fit which requests of a batch: `DictionaryFit` for all of them at once.
 
-What is kept is how well each dictionary did on the text of each row, and the last ids of that text.
-A row whose text goes on from there is followed on; any other, such as one that vLLM has given to
-another request, is begun anew from its last `PROMPT_END` ids. Texts that are taken for one another,
-because they have the same last ids at the same place, would share a number and no text.
+For each row it keeps how well each dictionary did on the text so far, and the last ids of the text.
+If a row's text goes on from these ids, only the new ids are read. Otherwise, for example because
+vLLM has given the row to another request, the last `PROMPT_END` ids of the text are read again. Two
+texts with the same last ids at the same place are mistaken for one; the second then takes over how
+well the dictionaries did on the first, and no text.
 """
 
 from __future__ import annotations

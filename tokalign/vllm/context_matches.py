@@ -2,8 +2,8 @@
 
 `runtime/draft/context_copy.py` keeps a suffix automaton for every request. Here nothing is kept
 from step to step: vLLM hands over the ids of all requests and may move a request to another row at
-any time, and to search all rows anew by comparing arrays takes some ten microseconds. Nothing of a
-request can so get into another.
+any time, and searching all rows anew by comparing arrays takes some ten microseconds. So nothing of
+one request can get into another.
 """
 
 from __future__ import annotations

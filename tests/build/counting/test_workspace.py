@@ -149,5 +149,16 @@ def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
     corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
     first = count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace")
     next(first)
-    with pytest.raises(UsageError, match="in use"):
+    with pytest.raises(UsageError, match="is building in"):
         next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace"))
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """The workspace is deleted at the end, so it must not be a folder of documents."""
+    corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
+        next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path))
+    assert sorted(tmp_path.iterdir()) == before
+    (tmp_path / "empty").mkdir()
+    list(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "empty"))

@@ -161,7 +161,7 @@ def test_drafting_waits_once_at_its_end(
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
     target.logits(ids[:3])
     waits = Waits(monkeypatch)
-    sampler = sampling.draft_sampler
+    sampler = sampling.draft_sampler(VOCABULARY)
     pending = session.search(ids, BeamShape(4, 5), count=8, sampler=sampler)
     assert waits.seen == []
     assert pending.read() is not None

@@ -104,6 +104,37 @@ def test_no_drafter_changes_what_processors_make_of_the_output(temperature: floa
         assert generate(RandomDrafter(seed, plain), sampling) == plain
 
 
+@pytest.mark.parametrize("acceptance", ["match", "residual"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_processors_are_given_rows_of_the_targets_width_by_a_draft(
+    temperature: float, acceptance: Any
+) -> None:
+    """A mask over the vocabulary fits, and a bias of an id that the draft has not named is none."""
+    widths = set()
+
+    def only_even(_: Any, logits: mx.array) -> mx.array:
+        widths.add(logits.shape[-1])
+        return mx.where(mx.arange(VOCABULARY) % 2 == 0, logits, -mx.inf)
+
+    [bias] = make_logits_processors(logit_bias={VOCABULARY - 1: 9.0, 4: 3.0})
+    chosen = Sampling(
+        temperature=temperature, processors=(bias, only_even), acceptance=acceptance, seed=2
+    )
+    sampler = chosen.draft_sampler(VOCABULARY)
+    assert sampler is not None
+    ids = [TargetId(i) for i in (1, 2, 3)]
+    few = {TargetId(i): -1.0 for i in (2, 3, 4)}
+    noise = sampler.noise_at(3, VOCABULARY)
+    ranked, q = sampler.draw_among(few, position=3, ids=ids, noise=noise)
+    assert ranked[0] in (2, 4)
+    if q is not None:
+        assert (q[0, 4] / q[0, 2]).item() == pytest.approx(np.exp(3.0 / temperature), rel=1e-3)
+    for width in (VOCABULARY - 8, VOCABULARY + 8):  # of drafts that know fewer ids, or are padded
+        drawn, _ = sampler.draw(mx.zeros((1, width)), position=3, ids=ids)
+        assert drawn.item() % 2 == 0
+    assert widths == {VOCABULARY}
+
+
 def test_mlx_lms_samplers_can_be_used() -> None:
     sampler = CallableSampler(make_sampler(0.0))
     chosen, _ = sampler.choose(rows(4), position=0)

@@ -71,6 +71,24 @@ def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
         np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
 
 
+def test_rows_of_a_tree_are_right_in_the_pass_that_quantizes_the_cache() -> None:
+    """The layers are replaced then, and the mask belongs to the new ones."""
+    model, context = random_model(vocabulary=32, seed=3, heads=1), [1, 2, 3, 8, 8, 2]
+    options = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=5)
+    tree = tree_of([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
+
+    def read() -> TargetModelSession:
+        session = TargetModelSession(model, options)
+        session.logits(context[:5])
+        return session
+
+    rows = np.array(read().tree(context, tree))
+    for index in range(-1, len(tree.ids)):
+        path = [tree.ids[i] for i in tree.path_to(index)]
+        chain = np.array(read().logits([*context, *path], last=1 + len(path)))
+        np.testing.assert_allclose(rows[index + 1], chain[-1], atol=2e-5)
+
+
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize("following", [[9, 6], [9, 7, 3, 6], [4, 5, 6], [4, 6], [8, 8], [], [4]])
 def test_the_path_that_is_gone_along_is_kept(following: list[int], bits: int | None) -> None:

@@ -7,7 +7,7 @@ from copy import deepcopy
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
-from random_models import random_model
+from random_models import VOCABULARY, random_model
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
@@ -48,7 +48,7 @@ def rounds_of(
     context = Context(PROMPT)
     drafter = NeuralDrafter(
         DraftModelSession(draft),
-        SharedIds(sampling.draft_sampler),
+        SharedIds(sampling.draft_sampler(VOCABULARY)),
         num_draft_tokens=3,
         alternatives=alternatives,
     )

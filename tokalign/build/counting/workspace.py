@@ -7,9 +7,6 @@ can be used whatever has changed since.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,12 +17,13 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
+from tokalign.build.file_lock import locked
 from tokalign.errors import UsageError
 
 RECORD = ".record"
 """How the names of small files end that only name others; alone they are nothing to resume from."""
 
-_LOCK = "lock"
+_LOCK = "counting.lock"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
 
 
@@ -35,8 +33,8 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
 
     It is deleted when the body ends, and when a generator that holds it open is closed early. When
     the body raises or the process dies, the finished files stay.
-    Raises: UsageError if another process is using the folder, or if it cannot be written to;
-        OutputError for a full disk.
+    Raises: UsageError if another process is using the folder, if it holds other files, or if it
+        cannot be written to; OutputError for a full disk.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
@@ -45,16 +43,10 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("w")
     except OSError as error:
         raise unwritable(folder, error, _REMEDY) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{folder} is in use by another build; wait for it or choose another folder"
-            ) from None
+    require_workspace(folder, _LOCK)
+    with locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"):
         for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             unfinished.unlink()
         try:
@@ -67,6 +59,23 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             raise
         else:
             _delete(folder, made)
+
+
+def require_workspace(folder: Path, mark: str) -> None:
+    """Check that a folder is empty or a workspace: at the end it is deleted, whatever is in it.
+
+    mark: the name of the first file that a build writes there.
+    Raises: UsageError for a folder with other files, which may be somebody's documents.
+    """
+    try:
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
+    except OSError as error:
+        raise unwritable(folder, error, _REMEDY) from error
+    if names and mark not in names:
+        raise UsageError(
+            f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
+            "give a folder of its own with --workspace"
+        )
 
 
 def _delete(folder: Path, made: list[Path]) -> None:
@@ -84,23 +93,10 @@ def sole_process(folder: Path, name: str) -> Iterator[None]:
 
     Raises: UsageError if another process holds it.
     """
-    path = folder / f"{name}.lock"
-    try:
-        lock = path.open("a+")
-    except OSError as error:
-        raise unwritable(path, error, _REMEDY) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise UsageError(
-                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
-                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}")
-        lock.flush()
+    remedy = (
+        "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
+    )
+    with locked(folder / f"{name}.lock", f"doing {name} in {folder}", remedy):
         yield
 
 

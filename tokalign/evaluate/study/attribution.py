@@ -1,4 +1,4 @@
-"""Why rounds ended: where the target's passes went that a perfect draft would have saved.
+"""Why rounds ended, and with them why the target had to compute a pass that a perfect draft saves.
 
 Every round ends with an id of the target's own, and its cause is one of `CAUSES`. Where a proposed
 id was rejected, an oracle (`oracle.py`) says whether the draft model knew better: if its best guess

@@ -36,7 +36,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The set of prompts and the temperature, in words."""
         decoding = f"T = {self.temperature:g}" if self.temperature else "greedy"
         return f"{self.prompt_set or 'all prompts'}, {decoding}"
 
@@ -170,7 +170,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def bucket_name(bounds: tuple[float, float]) -> str:
-    """As the Polish study writes it."""
+    """The name of a bucket of acceptance, as the Polish study writes it."""
     low, high = bounds
     if not low:
         return f"< {high:.0%}"

@@ -51,7 +51,7 @@ class Sample:
 
     @property
     def temperature(self) -> float:
-        """Of the sampling."""
+        """The temperature of sampling; 0 is greedy decoding."""
         return self.block.temperature or 0.0
 
     @property

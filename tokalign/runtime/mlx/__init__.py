@@ -1,1 +1,30 @@
-"""Everything that imports mlx: sessions of models, passes over trees, and how ids are chosen."""
+"""Everything in the runtime that imports mlx: sessions of models, trees, and how ids are chosen.
+
+session.py              passes of a model over whole contexts, counted and timed
+    target_session.py       the target's
+    draft_session.py        the draft model's: likeliest ids and drawn chains
+    busy.py                 how much of the time passes are under way
+cache.py                a model's cache, kept in step with the contexts that it is given
+    layers.py               taking positions back, whatever the kind of a layer's cache
+    window_cache.py         the same for sliding windows
+    prompt_cache.py         caches in mlx-lm's files
+    rows_of_text.py         what the target finds likely along a prompt that is cached
+tree_attention.py       passes over trees
+    tree_probe.py           whether a model takes trees
+    twin.py                 module objects that share the weights of a model
+sampling.py             choosing ids, on the device
+    candidates.py           the same among a few, on the host
+    noise.py                randomness keyed by seed and position
+    drawing.py              drawing a draft over target ids
+    rejection.py            accepting what was drawn from another distribution
+    likeliest.py            the likeliest ids of every row
+recurrent_drafter.py    a recurrent drafter's network
+    hidden_state.py         the target's last hidden state, from which it starts
+    beam_search.py          its beam search
+    drafter_session.py      a drafter at work for one request
+    drafter_folder.py       its files
+    drafter_finding.py      finding the drafter that belongs to a target
+    published_drafter.py    reading published ones
+weights.py              a model's weights, and their device
+machine.py              for which machine and models a measured cost curve is valid
+"""

@@ -157,6 +157,29 @@ class ModelCache(Generic[Id]):
         """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
         self._embeddings = begin, embeddings
 
+    def quantize(self) -> None:
+        """Quantize what the cache holds, if it is time; `forward` does so, too.
+
+        mlx-lm does so after each pass, which is before the next one. By then what was rejected is
+        gone, so it does not count. Layers are replaced: what is set on one has to be set later.
+        Raises: CacheError where a layer cannot be quantized as asked.
+        """
+        options = self._options
+        if options.kv_bits is None or not _positions(self.layers):
+            return
+        try:
+            maybe_quantize_kv_cache(
+                self.layers,
+                quantized_kv_start=options.quantized_kv_start,
+                kv_group_size=options.kv_group_size,
+                kv_bits=options.kv_bits,
+            )
+        except (ValueError, NotImplementedError) as error:
+            reason = str(error).partition(". ")[0] or type(error).__name__
+            raise self._cannot_be_quantized(
+                reason, "choose another --kv-group-size, or leave --kv-bits out"
+            ) from error
+
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy.
 
@@ -167,7 +190,7 @@ class ModelCache(Generic[Id]):
         """
         self.computed += tokens.size
         model = self.model if model is None else model
-        self._quantize()
+        self.quantize()
         try:
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
         except (AttributeError, TypeError, ValueError) as error:
@@ -206,7 +229,7 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
-        self._quantize()
+        self.quantize()
         self._layers.hand_over()
         remember(self.layers, ids)
 
@@ -280,28 +303,6 @@ class ModelCache(Generic[Id]):
         return cast(
             "list[Any]", make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
         )
-
-    def _quantize(self) -> None:
-        """Quantize what the cache holds, if it is time.
-
-        mlx-lm does so after each pass, which is before the next one. By then what was rejected is
-        gone, so it does not count.
-        """
-        options = self._options
-        if options.kv_bits is None or not _positions(self.layers):
-            return
-        try:
-            maybe_quantize_kv_cache(
-                self.layers,
-                quantized_kv_start=options.quantized_kv_start,
-                kv_group_size=options.kv_group_size,
-                kv_bits=options.kv_bits,
-            )
-        except (ValueError, NotImplementedError) as error:
-            reason = str(error).partition(". ")[0] or type(error).__name__
-            raise self._cannot_be_quantized(
-                reason, "choose another --kv-group-size, or leave --kv-bits out"
-            ) from error
 
     def _cannot_be_quantized(self, reason: str, remedy: str) -> CacheError:
         options = self._options

@@ -12,7 +12,7 @@ is the largest of `score + noise` (`noise.py`), so the draft's noise can be the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 import mlx.core as mx
@@ -87,10 +87,11 @@ class Sampling:
         """Only the noise depends on the position."""
         return self.temperature > 0
 
-    @property
-    def draft_sampler(self) -> Sampling | None:
+    def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """See `interfaces.Sampler`."""
-        return self if self.temperature > 0 or self.processors else None
+        if self.processors:
+            return replace(self, processors=_at_width(self.processors, vocabulary))
+        return self if self.temperature > 0 else None
 
     def choose(
         self,
@@ -292,10 +293,9 @@ class CallableSampler:
         """The sampler is not told the position."""
         return False
 
-    @property
-    def draft_sampler(self) -> Sampling | None:
+    def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """See `interfaces.Sampler`."""
-        return Sampling(processors=self.processors) if self.processors else None
+        return Sampling(processors=self.processors).draft_sampler(vocabulary)
 
     def choose(
         self,
@@ -314,6 +314,24 @@ class CallableSampler:
 def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
     """The ids, that of the largest value first."""
     return cast("list[TargetId]", ids[np.argsort(-values, kind="stable")].tolist())
+
+
+def _at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsProcessor]:
+    """All processors as one for rows f[1, any width], which it widens or cuts to `width` for them.
+
+    Ids that a row lacks are impossible. A processor may name any id of the target, or add a mask
+    over all of them, where a draft has a row of a few ids only.
+    """
+
+    def process(ids: Array, logits: Array) -> Array:
+        own = logits.shape[-1]
+        missing = [(0, 0), (0, max(0, width - own))]
+        row = mx.pad(logits[:, :width], missing, constant_values=-mx.inf)
+        for processor in processors:
+            row = processor(ids, row)
+        return row[:, :own]
+
+    return (process,)
 
 
 def logprobs_of(

@@ -161,6 +161,7 @@ class ModelSession(Generic[Id]):
             kept = len(context) + computed
             tokens = proposed[computed:]
             wanted = len(tokens)
+        cache.quantize()  # which replaces layers, so it comes before their masks are set
         with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
             logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-wanted:]
         cache.holds_tree(context, tree)
