@@ -16,6 +16,7 @@ import click
 
 from tokalign.cli.build_options import given, read_dictionary_options, read_size
 from tokalign.cli.corpus_options import find_corpus, read_weights
+from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
@@ -32,17 +33,17 @@ _POSITIONS = 100_000
 
 
 @click.command("build")
+@target_tokenizer_option
 @click.option(
-    "--draft", metavar="NAME", help="The draft's tokenizer: alias, path or Hub repository."
+    "--draft", metavar="NAME", help="The draft's tokenizer: an alias, a path or a Hub repository."
 )
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @click.option(
     "--corpus",
     "corpus_files",
     metavar="FILE",
     multiple=True,
     help="Text to count: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted "
-    "glob, a URL such as hf://datasets/..., or - for lines on standard input; may be repeated. "
+    "glob, a URL such as hf://datasets/..., or - for lines on standard input; repeatable. "
     "Default: the bundled corpora/pl-mini.txt, which is small and Polish.",
 )
 @field_option
@@ -51,7 +52,7 @@ _POSITIONS = 100_000
     "weights",
     metavar="NAME=W",
     multiple=True,
-    help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
+    help="backoff: count the corpus file NAME (suffixes may be left out) W times; repeatable.",
 )
 @click.option(
     "--language",
@@ -60,8 +61,9 @@ _POSITIONS = 100_000
 )
 @click.option(
     "--output",
+    metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Folder. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
+    help="Where the tables go. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
 )
 @click.option(
     "--dictionary-kind",
