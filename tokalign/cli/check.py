@@ -13,6 +13,7 @@ import click
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
@@ -124,7 +125,6 @@ def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
             f"One of nine tenths of this text gives {saving.own:.2f} on the rest; "
             "one of more text of this kind gives more."
         )
-    build = "tokalign build --target TARGET --dictionary-only --language CODE --corpus FILE"
     if own_text and saving.own is not None and saving.own > (saving.found or 1.0):
-        own += f" Build it with: {build}"
+        own += f" Build it with: {HOW_TO_BUILD}"
     return f"{found} {own}"
