@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
@@ -345,3 +346,22 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> No
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "tokalign: interrupted"
     assert not out.exists()
+
+
+def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
+    target = DEMO / "target"
+    options = ["build", "--from-model", "--target", target, "--positions", "300"]
+    options += ["--output", tmp_path]
+    result = tokalign(*options, "--json")
+    assert result.returncode == 0, result.stderr
+    [built] = json.loads(result.stdout)["tables"]
+    assert (built["kind"], built["path"]) == ("logits", str(tmp_path / "target" / "pl.logits.tok"))
+    assert built["entries"] > 300
+    for more, told in (
+        (["--draft", target], "--draft does nothing with --from-model"),
+        (["--dictionary-bytes", "9"], "--dictionary-bytes does nothing with --from-model"),
+        (["--dictionary-only"], "--dictionary-only and --from-model exclude each other"),
+    ):
+        assert_one_line_error(tokalign(*options, *more), 2, told)
+    other = tokalign("build", "--target", target, "--dictionary-only", "--positions", "3")
+    assert_one_line_error(other, 2, "give --from-model too")

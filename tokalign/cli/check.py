@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
@@ -23,12 +24,18 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 
 
 @click.command("check")
-@click.option("--draft", required=True, help="Alias, path or Hub repository of the draft model.")
-@click.option("--target", required=True, help="Alias, path or Hub repository of the target model.")
+@target_tokenizer_option
+@click.option(
+    "--draft",
+    metavar="NAME",
+    required=True,
+    help="The draft's tokenizer: an alias, a path or a Hub repository.",
+)
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text to measure on: .txt or .jsonl, also .gz or .zst. Default: the bundled Polish text.",
+    help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
+    "bundled Polish text.",
 )
 @field_option
 @json_option

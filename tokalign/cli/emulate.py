@@ -14,6 +14,7 @@ from tokalign.cli.drafting_options import (
     every_position_option,
     language_option,
     order_option,
+    target_tokenizer_option,
 )
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 
 @click.command("emulate")
+@target_tokenizer_option
+@text_option
+@field_option
 @click.option(
     "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", help="How to draft."
 )
 @dictionary_option
 @language_option
 @order_option
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
-@text_option
-@field_option
 @click.option(
     "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
 )

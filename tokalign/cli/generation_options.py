@@ -20,11 +20,13 @@ from tokalign.cli.drafting_options import (
     beam_length_option,
     beam_width_option,
     dictionary_option,
+    draft_model_option,
     draft_rows_option,
     drafter_option,
     dtype_option,
     language_option,
     order_option,
+    target_model_option,
     translation_option,
 )
 from tokalign.cli.prompt_text import read_text
@@ -68,7 +70,7 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
 
 
 MODEL = (
-    click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model."),
+    target_model_option,
     click.option(
         "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
     ),
@@ -79,7 +81,7 @@ MODEL = (
 )
 
 DRAFTING = (
-    click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model."),
+    draft_model_option,
     drafter_option,
     click.option(
         "--method",
@@ -115,9 +117,24 @@ SAMPLING = (
         show_default=True,
         help="Sampling temperature; 0 is greedy decoding.",
     ),
-    click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="0 and 1 are off."),
-    click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
-    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off."),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        help="Sample among the likeliest tokens of this probability together; 0 and 1 are off.",
+    ),
+    click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Sample among so many of the likeliest tokens; 0 is off.",
+    ),
+    click.option(
+        "--min-p",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        help="Leave out tokens less probable than this share of the likeliest; 0 is off.",
+    ),
     click.option(
         "--xtc-probability",
         type=click.FloatRange(0, 1),
@@ -181,7 +198,7 @@ PREFILL_RESPONSE = click.option(
     "--prefill-response",
     metavar="TEXT",
     callback=read_text,
-    help="The beginning of the answer, which goes on there.",
+    help="The beginning of the answer; the model continues it.",
 )
 
 CACHE = (

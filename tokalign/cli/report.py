@@ -22,7 +22,7 @@ from tokalign.json_text import parse_json
     default="-",
     help="What `tokalign decode --json` printed; - reads it from stdin.",
 )
-@click.option("--title", default="How this text was decoded")
+@click.option("--title", default="How this text was decoded", help="The title of the page.")
 @json_option
 @quiet_option
 def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> None:

@@ -39,8 +39,8 @@ CORPUS = (
         metavar="FILE",
         multiple=True,
         type=_PATH,
-        help="Text of the kind that the target will write: .txt or .jsonl, also .gz or .zst; may "
-        "be repeated.",
+        help="Text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or "
+        ".parquet; repeatable.",
     ),
     field_option,
     click.option(
@@ -58,7 +58,9 @@ CORPUS = (
         default=0.7,
         help="The temperature of sampled and generated labels.",
     ),
-    click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
+    click.option(
+        "--positions", type=click.IntRange(min=1), default=1_000_000, help="Positions to train on."
+    ),
     click.option(
         "--held-out",
         type=click.IntRange(min=1),
@@ -80,14 +82,17 @@ SHAPE = (
     click.option(
         "--width",
         type=click.IntRange(min=1),
-        help=f"Of the drafter's layers. Default: the target's hidden size, at most {_WIDEST}.",
+        help="The width of the drafter's layers. Default: the target's hidden size, at most "
+        f"{_WIDEST}.",
     ),
-    click.option("--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks."),
+    click.option(
+        "--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks in the drafter."
+    ),
     click.option(
         "--head",
         type=click.Choice(["tied", "factored"]),
         default="tied",
-        help="tied: the target's output head. factored: one of its own, of low rank.",
+        help="The output head. tied: that of the target. factored: one of its own, of low rank.",
     ),
     click.option(
         "--rank", type=click.IntRange(min=1), default=512, help="The rank of a factored head."
@@ -118,13 +123,13 @@ FIT = (
         "--learning-rate",
         type=click.FloatRange(0, min_open=True),
         default=1e-3,
-        help="Its peak; it falls along a cosine.",
+        help="The largest learning rate; it falls along a cosine.",
     ),
     click.option(
         "--train-dtype",
         type=click.Choice(["float32", "bfloat16"]),
         default="float32",
-        help="What passes of the drafter compute in; its weights are trained in float32.",
+        help="The number format of the drafter's passes; its weights are trained in float32.",
     ),
     click.option(
         "--evaluations",
@@ -139,27 +144,29 @@ FIT = (
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
     click.option(
-        "--seed", type=click.IntRange(min=0), default=0, help="Of everything that is drawn."
+        "--seed", type=click.IntRange(min=0), default=0, help="Seed of everything that is drawn."
     ),
 )
 
 DRY_RUN = (
-    click.option("--dry-run", is_flag=True, help="Only say what it would take."),
     click.option(
-        "--memory", metavar="SIZE", help="--dry-run: of the machine that is meant, as 32G."
+        "--dry-run", is_flag=True, help="Only say how much memory, disk and work it would take."
+    ),
+    click.option(
+        "--memory", metavar="SIZE", help="--dry-run: memory of the machine that will train, as 32G."
     ),
     click.option(
         "--rows-per-second",
         type=click.FloatRange(0, min_open=True),
-        help="--dry-run: how many prompt tokens per second the target reads there, as "
-        "mlx_lm.generate prints.",
+        help="--dry-run: prompt tokens per second that the target reads there; mlx_lm.generate "
+        "prints them.",
     ),
 )
 
 
 @click.command("train-drafter")
 @with_options(*MODEL, *CORPUS)
-@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="Of the drafter.")
+@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="The drafter's folder.")
 @click.option(
     "--workspace",
     type=_PATH,
