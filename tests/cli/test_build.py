@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
 from tokalign.tables.bundle import open_bundle
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
 
@@ -152,6 +154,16 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     assert result.returncode == 0, result.stderr
     bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
+
+
+@pytest.mark.slow
+def test_the_command_in_messages_is_one_that_works(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    meant = {"TARGET": target, "CODE": "pl", "FILE": corpus, "tokalign": None}
+    words = [meant.get(word, word) for word in HOW_TO_BUILD.split()]
+    built = tokalign(*filter(None, words), "--output", tmp_path / "o")
+    assert built.returncode == 0, built.stderr
 
 
 @pytest.mark.slow
@@ -334,3 +346,22 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> No
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "tokalign: interrupted"
     assert not out.exists()
+
+
+def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
+    target = DEMO / "target"
+    options = ["build", "--from-model", "--target", target, "--positions", "300"]
+    options += ["--output", tmp_path]
+    result = tokalign(*options, "--json")
+    assert result.returncode == 0, result.stderr
+    [built] = json.loads(result.stdout)["tables"]
+    assert (built["kind"], built["path"]) == ("logits", str(tmp_path / "target" / "pl.logits.tok"))
+    assert built["entries"] > 300
+    for more, told in (
+        (["--draft", target], "--draft does nothing with --from-model"),
+        (["--dictionary-bytes", "9"], "--dictionary-bytes does nothing with --from-model"),
+        (["--dictionary-only"], "--dictionary-only and --from-model exclude each other"),
+    ):
+        assert_one_line_error(tokalign(*options, *more), 2, told)
+    other = tokalign("build", "--target", target, "--dictionary-only", "--positions", "3")
+    assert_one_line_error(other, 2, "give --from-model too")

@@ -16,7 +16,6 @@ from platformdirs import user_cache_path
 
 from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
-from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
 
@@ -86,5 +85,5 @@ def _read(path: Path) -> CostCurve | None:
     """Read a curve; a damaged or outdated file counts as none, and will be measured again."""
     try:
         return CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
-    except (OSError, ValueError, UsageError):
+    except (OSError, ValueError):
         return None

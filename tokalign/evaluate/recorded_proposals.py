@@ -218,14 +218,15 @@ def read_trace(path: Path) -> ProposalTrace:
     """A trace, or a run that `decode --json` saved. Raises: UsageError."""
     try:
         text = path.read_text("utf-8")
-        if FORMAT in text.partition("\n")[0]:
-            return ProposalTrace.from_lines(text.splitlines(), name=str(path))
-        saved = parse_json(text)
+        is_trace = FORMAT in text.partition("\n")[0]
+        saved = None if is_trace else parse_json(text)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is neither a trace nor a saved run ({error}); record one with: "
             "tokalign replay ... --trace FILE"
         ) from error
+    if is_trace:
+        return ProposalTrace.from_lines(text.splitlines(), name=str(path))
     return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
 
