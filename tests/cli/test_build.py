@@ -15,6 +15,7 @@ from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
 from tokalign.tables.bundle import open_bundle
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
 
@@ -153,6 +154,16 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     assert result.returncode == 0, result.stderr
     bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
+
+
+@pytest.mark.slow
+def test_the_command_in_messages_is_one_that_works(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    meant = {"TARGET": target, "CODE": "pl", "FILE": corpus, "tokalign": None}
+    words = [meant.get(word, word) for word in HOW_TO_BUILD.split()]
+    built = tokalign(*filter(None, words), "--output", tmp_path / "o")
+    assert built.returncode == 0, built.stderr
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
@@ -131,7 +132,6 @@ def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
             f"One of nine tenths of this text gives {saving.own:.2f} on the rest; "
             "one of more text of this kind gives more."
         )
-    build = "tokalign build --target TARGET --dictionary-only --language CODE --corpus FILE"
     if own_text and saving.own is not None and saving.own > (saving.found or 1.0):
-        own += f" Build it with: {build}"
+        own += f" Build it with: {HOW_TO_BUILD}"
     return f"{found} {own}"

@@ -48,10 +48,14 @@ class Command(NamedTuple):
 
 
 def read_entry(text: str) -> Command | str:
-    """A command, or a message as it is meant. Raises: UsageError for an unknown or wrong command.
+    """A command, or a message as it is meant.
 
     Example: "/save a.json" is `Command("save", "a.json")`, "//save" the message "/save".
+    Raises: UsageError for an unknown or wrong command, and for what is not UTF-8, the bytes of
+        which are halves of surrogate pairs in `text`.
     """
+    if not is_text(text):
+        raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):
         return text[1:]
     if not text.startswith("/"):

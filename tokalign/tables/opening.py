@@ -22,7 +22,7 @@ from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, open_bundle, require_fingerprint
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import SOURCE, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
 from tokalign.tables.dictspec import KIND as DICTSPEC
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
@@ -198,8 +198,8 @@ class _Opened(NamedTuple):
 
 def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> _Opened:
     bundle = _open_kind(path, "dictionary")
-    remedy = "tokalign build --dictionary-only --target TARGET CORPUS"
-    require_fingerprint(bundle, target=target.fingerprint, name=shown_path(path), remedy=remedy)
+    name = shown_path(path)
+    require_fingerprint(bundle, target=target.fingerprint, name=name, remedy=HOW_TO_BUILD)
     with _errors_name(path):
         return _Opened(path, _language(bundle), read_dictionary(bundle, len(target.vocabulary)))
 
