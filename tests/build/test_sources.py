@@ -64,6 +64,10 @@ def test_a_column_that_is_not_there_is_an_error_that_names_the_columns(tmp_path:
     assert list(Corpus([path], field="treść").lines()) == PARAGRAPHS
     with pytest.raises(CorpusError, match=r'column "id" holds int64, not text'):
         list(Corpus([path], field="id").lines())
+    twice = pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"])
+    parquet.write_table(twice, path)
+    with pytest.raises(CorpusError, match='several columns are called "text"'):
+        list(Corpus([path]).lines())
 
 
 def test_rows_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> None:
