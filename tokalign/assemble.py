@@ -59,7 +59,7 @@ _WIDEST_BEAM, _LONGEST_BEAM = 64, 32
 
 
 def no_note(_line: str) -> None:
-    """A `note` that tells nobody."""
+    """A `note` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ drafter_option = click.option(
     type=_PATH,
     metavar="FOLDER",
     help="A recurrent drafter that `tokalign train-drafter` trained for TARGET. Default: the one "
-    "that is found, if there is no draft model.",
+    "that is found.",
 )
 beam_width_option = click.option(
     "--beam-width",

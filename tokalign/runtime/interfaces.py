@@ -278,7 +278,7 @@ class BeamSession(Protocol):
         """Search for what follows `ids`, with one step for each id of a beam.
 
         count: ids listed after every beam, at least as many as there are beams.
-        sampler: foretells the choices of a target that samples (`DraftSampler.expect`); without
+        sampler: predicts the choices of a target that samples (`DraftSampler.expect`); without
         one, probabilities are the drafter's own.
         """
         ...
@@ -353,7 +353,7 @@ class DraftSampler(Protocol):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether `draw` uses the target's own noise, so that the target's choice can be foretold.
+        """Whether `draw` uses the target's own noise, so that the target's choice can be predicted.
 
         Nothing binds the proposed ids then: any other ones may be proposed as well.
         """

@@ -1,6 +1,6 @@
 """The fields of a request that mlx-lm's handler does not check, or not strictly enough.
 
-A field that is null counts as left out, and a field that nobody knows is ignored, as clients send
+A field that is null counts as left out, and an unknown field is ignored, as clients send
 many of both.
 """
 

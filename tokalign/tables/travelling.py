@@ -225,7 +225,7 @@ tokalign decode --target MODEL --prompt "..."
 
 
 def _cell(text: str) -> str:
-    """A text out of a table's header as a cell of a Markdown table, whoever wrote that header."""
+    """A text out of a table's header as a cell of a Markdown table, made harmless."""
     return shown_path(text).replace("|", "\\|").replace("<", "&lt;")
 
 

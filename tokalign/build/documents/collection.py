@@ -9,8 +9,8 @@ A collection is a folder of its own:
 
 The documents are sorted by path, and so are the files found in the folders; an update goes through
 both side by side. A file whose size and time are as they were is not opened, and the text of a file
-that is gone is not copied. So a collection that was updated many times equals one made afresh.
-Nobody but its owner can enter the folder.
+that is gone is not copied. So a collection that was updated many times equals a new
+one. Only its owner can enter the folder.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def _positions(layers: Sequence[Any]) -> int | None:
 
 
 def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
-    """Whether a cache that was given holds something, and nobody noted what."""
+    """Whether a cache that was given holds something without a note of what it holds."""
     return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
 
 
