@@ -243,6 +243,42 @@ def test_the_same_tokens_count_as_drafted(method: str, max_tokens: int) -> None:
     assert [r.from_draft for r in found] == [r.from_draft for r in theirs]
 
 
+class Unlike:
+    """A logits processor with a state of its own: it rules out the ids that it was told last."""
+
+    def __init__(self) -> None:
+        self.last: list[int] = []
+
+    def __call__(self, ids: mx.array, logits: mx.array) -> mx.array:
+        self.last = [*self.last[-5:], int(ids[-1].item())]
+        return mx.where(
+            (mx.arange(logits.shape[-1])[:, None] == mx.array(self.last)).any(axis=1),
+            -mx.inf,
+            logits,
+        )
+
+
+@pytest.mark.parametrize("method", ["auto", "copy", "recycling", "plain"])
+def test_processors_may_keep_a_state(method: str) -> None:
+    """As long as no model drafts, they are called as mlx-lm calls them."""
+    model, tokenizer = tokalign.load(str(DEMO / "target"))
+    model.set_dtype(mx.float32)
+    prompt = "tak tak nie tak tak nie tak tak"
+    found, expected = (
+        [
+            r.token
+            for r in stream(
+                model, tokenizer, prompt, max_tokens=40, logits_processors=[Unlike()], **how
+            )
+        ]
+        for stream, how in (
+            (tokalign.stream_generate, {"method": method}),
+            (mlx_lm.stream_generate, {}),
+        )
+    )
+    assert found == expected
+
+
 @pytest.mark.parametrize("call", [tokalign.stream_generate, tokalign.generate])
 def test_no_tokens_are_refused_as_by_mlx_lm(pair: dict[str, Any], call: Any) -> None:
     with pytest.raises(ValueError, match="max_tokens is 0"):
