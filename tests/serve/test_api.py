@@ -365,6 +365,22 @@ def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
     assert last.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "call", ['{"name": "pogoda"}', '{"arguments": {}}', "[1]", '"pogoda"', "null", '{"name": ']
+)
+def test_what_a_model_writes_in_the_place_of_a_call_is_no_error(
+    echo: Server, call: str, stream: bool
+) -> None:
+    given: dict[str, Any] = {"tools": [WEATHER], "max_tokens": 200}
+    text = f"Sprawdzam. <tool_call>{call}</tool_call>"
+    if stream:
+        assert text_of(streamed(echo, text, **given)).strip() == "Sprawdzam."
+    else:
+        message = ask(echo, text, **given).choices[0].message
+        assert (message.content.strip(), message.tool_calls) == ("Sprawdzam.", None)
+
+
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:
     with_tools = ask(echo, "x", tools=[WEATHER]).usage.prompt_tokens
     assert ask(echo, "x", tools=[WEATHER], tool_choice="none").usage.prompt_tokens < with_tools

@@ -78,6 +78,8 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("stop", [1], "stop"),
         ("stop", "", "stop"),
         ("stop", [""], "stop"),
+        ("stop", "x" * 4097, "stop"),
+        ("stop", ["ab"] * 2049, "stop"),
         ("logprobs", 1, "logprobs"),
         ("top_logprobs", 50, "top_logprobs"),
         ("logit_bias", [1], "logit_bias"),

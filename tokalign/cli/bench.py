@@ -23,6 +23,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
@@ -121,7 +122,7 @@ class Options:
 )
 @click.option(
     "--temp",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="Sampling temperature; 0 is greedy decoding.",
 )

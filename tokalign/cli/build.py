@@ -18,6 +18,7 @@ from tokalign.cli.build_options import given, read_dictionary_options, read_size
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
@@ -85,7 +86,7 @@ _POSITIONS = 100_000
 )
 @click.option(
     "--p-min",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     help="The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
 )
 @click.option(
@@ -206,6 +207,8 @@ def command(
         weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
+    if weights and (alignment_only or kind == "dictspec"):
+        raise UsageError("--weight counts for a back-off dictionary; leave it out here")
     options = read_dictionary_options(
         kind,
         given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),

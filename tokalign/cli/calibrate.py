@@ -15,6 +15,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     target_model_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import CORPUS, shipped
@@ -38,7 +39,7 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 @click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=30.0,
     help="Seconds to measure; up to three times as many if other programs disturb it.",
 )

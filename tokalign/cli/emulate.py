@@ -16,6 +16,7 @@ from tokalign.cli.drafting_options import (
     order_option,
     target_tokenizer_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS, read_order
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--row-cost",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="Cost of each verified row beyond the first, in passes; copy and hybrid weigh it.",
 )

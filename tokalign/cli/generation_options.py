@@ -29,6 +29,7 @@ from tokalign.cli.drafting_options import (
     target_model_option,
     translation_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
@@ -112,14 +113,14 @@ DRAFTING = (
 SAMPLING = (
     click.option(
         "--temp",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=0.0,
         show_default=True,
         help="Sampling temperature; 0 is greedy decoding.",
     ),
     click.option(
         "--top-p",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         help="Sample among the likeliest tokens of this probability together; 0 and 1 are off.",
     ),
@@ -131,19 +132,19 @@ SAMPLING = (
     ),
     click.option(
         "--min-p",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         help="Leave out tokens less probable than this share of the likeliest; 0 is off.",
     ),
     click.option(
         "--xtc-probability",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         help="How often to leave out the likeliest tokens; 0 is off.",
     ),
     click.option(
         "--xtc-threshold",
-        type=click.FloatRange(0, 0.5),
+        type=FiniteRange(0, 0.5),
         default=0.1,
         show_default=True,
         help="Tokens of at least this probability may be left out, all but one.",

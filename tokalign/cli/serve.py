@@ -10,6 +10,7 @@ import click
 
 from tokalign.cli.build_options import read_size
 from tokalign.cli.drafting_options import MODEL_HELP
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.generation_options import (
     CACHE,
     DRAFTING,
@@ -67,14 +68,14 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--read-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=30.0,
     metavar="SECONDS",
     help="Time for sending a request, and for taking a part of the answer.",
 )
 @click.option(
     "--answer-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=1800.0,
     metavar="SECONDS",
     help="Time after which an answer ends where it is.",
@@ -111,13 +112,13 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--temp",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="Temperature where a request gives none; 0 is greedy decoding.",
 )
 @click.option(
     "--top-p",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=1.0,
     help="Where a request gives none; 1 is off.",
 )
@@ -126,19 +127,19 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--min-p",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.0,
     help="Where a request gives none; 0 is off.",
 )
 @click.option(
     "--xtc-probability",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.0,
     help="Where a request gives none; 0 is off.",
 )
 @click.option(
     "--xtc-threshold",
-    type=click.FloatRange(0, 0.5),
+    type=FiniteRange(0, 0.5),
     default=0.1,
     help="Where a request gives none.",
 )

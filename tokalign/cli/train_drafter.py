@@ -16,6 +16,7 @@ import click
 
 from tokalign.atomic_file import unwritable
 from tokalign.cli.build_options import read_size
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.generation_options import MODEL, with_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
@@ -54,7 +55,7 @@ CORPUS = (
     ),
     click.option(
         "--label-temp",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=0.7,
         help="The temperature of sampled and generated labels.",
     ),
@@ -102,7 +103,7 @@ SHAPE = (
 FIT = (
     click.option(
         "--epochs",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=2.0,
         help="How often each position is seen.",
     ),
@@ -121,7 +122,7 @@ FIT = (
     ),
     click.option(
         "--learning-rate",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=1e-3,
         help="The largest learning rate; it falls along a cosine.",
     ),
@@ -157,7 +158,7 @@ DRY_RUN = (
     ),
     click.option(
         "--rows-per-second",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         help="--dry-run: prompt tokens per second that the target reads there; mlx_lm.generate "
         "prints them.",
     ),

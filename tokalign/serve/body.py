@@ -14,6 +14,9 @@ from tokalign.arguments import shown
 from tokalign.serve.refusal import Refusal
 
 _MOST_TOP_LOGPROBS = 11
+_MOST_STOP_CHARACTERS = 4096
+"""mlx-lm keeps what it has made of the stop texts of a hundred requests, 500 bytes a character."""
+
 _RESERVED = {
     "add_generation_prompt",
     "chat_template",
@@ -125,9 +128,13 @@ def _check_bias(bias: object) -> None:
 
 def _check_stop(stop: object) -> None:
     texts = [stop] if isinstance(stop, str) else stop
-    fits = isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
-    if not fits:
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
+    size = sum(map(len, texts))
+    if size > _MOST_STOP_CHARACTERS:
+        raise Refusal(
+            400, f"stop has {size} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken"
+        )
 
 
 def _check_messages(messages: object) -> None:

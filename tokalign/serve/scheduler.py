@@ -41,6 +41,7 @@ from tokalign.serve.own_decoder import (
 from tokalign.serve.refusal import Refusal, refusal_of
 from tokalign.serve.settings import Settings
 from tokalign.serve.speculation import Speculation
+from tokalign.serve.tool_calls import checked
 from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
@@ -337,7 +338,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         answer = Answer(
             has_tool_calling=models.tokenizer.has_tool_calling,
             has_thinking=models.tokenizer.has_thinking,
-            tool_parser=models.tokenizer.tool_parser,
+            tool_parser=checked(models.tokenizer.tool_parser),
             text_sm=text_machine,
             initial_state=initial_state,
             prompt=prompt,
