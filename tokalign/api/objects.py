@@ -72,11 +72,12 @@ def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokeni
         return tokenizer
     if isinstance(tokenizer, str | Path) and str(tokenizer) not in ("", "."):
         return _resolve(str(tokenizer))
-    read: Tokenizer[Any] | None = getattr(tokenizer, _READ_AS, None)
-    if read is None:
-        read = _read_object(tokenizer, argument)
-        setattr(tokenizer, _READ_AS, read)
-    return read
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
+    known: tuple[int | None, Tokenizer[Any]] | None = getattr(tokenizer, _READ_AS, None)
+    if known is None or known[0] != size:
+        known = size, _read_object(tokenizer, argument)
+        setattr(tokenizer, _READ_AS, known)
+    return known[1]
 
 
 def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
