@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from tokalign.arguments import require_callable, require_callables, require_text, shown
@@ -35,6 +36,14 @@ def check_model(name: str, model: Any) -> None:
     """Raises: UsageError for what is no model, such as the pair that `mlx_lm.load` returns."""
     if not callable(model) or not hasattr(model, "layers"):
         raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
+
+
+def check_stream(stream: Any) -> None:
+    """Raises: UsageError for what is neither None nor a stream or a device of mlx."""
+    try:
+        _ = stream is None or mx.stream(stream)
+    except TypeError as error:
+        raise UsageError(f"stream has to be a stream of mlx, not {shown(stream)}") from error
 
 
 def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:
