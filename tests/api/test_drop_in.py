@@ -225,6 +225,16 @@ def test_tokenizers_that_exist_in_memory_only(tmp_path: Path) -> None:
         as_tokenizer(object())
 
 
+def test_tokens_that_are_added_after_a_call_count_in_the_next_one() -> None:
+    _, tokenizer = mlx_lm.load(str(DEMO / "target"))
+    before = as_tokenizer(tokenizer)
+    assert as_tokenizer(tokenizer) is before
+    tokenizer._tokenizer.add_tokens(["<nowy>"], special_tokens=True)
+    after = as_tokenizer(tokenizer)
+    assert len(after.vocabulary) == len(before.vocabulary) + 1
+    assert as_tokenizer(tokenizer) is after
+
+
 def test_load_notes_the_tokenizer_of_a_model(tmp_path: Path) -> None:
     target = tokalign.load(str(write_model(tmp_path / "target", vocabulary_size=420)))
     draft = tokalign.load(str(write_model(tmp_path / "draft", vocabulary_size=340, seed=1)))

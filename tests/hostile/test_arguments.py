@@ -121,6 +121,7 @@ STREAM: list[tuple[str, Any]] = [
     *(("input_embeddings", bad) for bad in (5, "x", mx.zeros((2,)), mx.zeros((2, 32)))),
     *(("session", bad) for bad in (5, b"x", ["x"])),
     *(("note", bad) for bad in (None, "note", 5)),
+    *(("stream", bad) for bad in (5, "gpu", object())),
 ]
 STEP: list[tuple[str, Any]] = [
     *(("prompt", bad) for bad in (None, 5, "Wisła", b"W", [], [5, "6"], [5, 6.0], [5, True])),
@@ -139,6 +140,7 @@ STEP: list[tuple[str, Any]] = [
     *(("tokenizer", bad) for bad in (5, object(), {}, "")),
     *(("draft_tokenizer", bad) for bad in (5, object(), {}, "")),
     *(("translation", bad) for bad in (5, "", "best", "context:0", ["a"])),
+    *(("stream", bad) for bad in (5, "gpu")),
 ]
 ATTACKS = {
     f"{call.__name__}-{name}-{number}": (call, name, bad)

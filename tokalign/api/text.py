@@ -10,6 +10,7 @@ from typing import Any
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
+    check_stream,
     encode,
     language_model,
     make_sampler,
@@ -159,6 +160,7 @@ def stream_generate(
     if prompt_progress_callback is not None:
         require_callable("prompt_progress_callback", prompt_progress_callback)
     require_callable("note", note)
+    check_stream(stream)
     chooser = make_sampler(sampling, sampler, logits_processors)
     target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
     draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)

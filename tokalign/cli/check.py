@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
+from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
 from tokalign.tables.dictionary import HOW_TO_BUILD
@@ -87,8 +87,10 @@ def command(
     if as_json:
         print_json({**result, "machines": machines})
     else:
-        rows = [(name.replace("_", " "), value) for name, value in result.items()]
-        echo(table([*rows, *machines.items()]))
+        print_figures(
+            {name.replace("_", " "): value for name, value in result.items()} | machines,
+            as_json=False,
+        )
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

@@ -135,7 +135,7 @@ class CostCurve:
         assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
         """
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
-        second = f"on {device} verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
+        second = f"on {device}, verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
             drafting = self.draft_pass_at(0) or assumed_draft * rows[0]
