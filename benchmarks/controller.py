@@ -8,8 +8,8 @@
 
 One row per trace and curve shows the speed-up against plain decoding of the best fixed draft
 length, chosen in hindsight, and of `auto`. `auto` begins with the true curve; with `--blind` it
-begins with that of 24 % per row, whose unit it does not know. Nothing is timed. The bars are 0.99
-of plain decoding and 0.97 of the best fixed length.
+begins with that of 24 % per row, whose unit it does not know. Nothing is timed. The
+program fails where `auto` is below 0.99 of plain decoding or 0.97 of the best fixed length.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def benchmark(
     host: float,
     blind: bool,
 ) -> None:
-    """Print the table; exit 1 if a bar is missed."""
+    """Print the table; exit 1 if `auto` is below one of the two limits."""
     rows = [(path.stem, read_trace(path)) for path in traces]
     for names in together:
         paths = [Path(name) for name in names.split(",")]
@@ -71,7 +71,7 @@ def _row(
     costs: Costs,
     knowledge: Callable[[], Knowledge] | None,
 ) -> bool:
-    """Print one row; whether a bar was missed."""
+    """Print one row; returns whether `auto` is below one of the limits."""
     found = project(trace, costs, lengths=LENGTHS, knowledge=knowledge)
     best = found.fixed[found.best]
     missed = found.auto < 0.99 or found.auto < 0.97 * best

@@ -62,7 +62,7 @@ from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.opening import open_dictionary
+from tokalign.tables.opening import open_dictionary, open_logit_rows
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -284,6 +284,7 @@ def benchmark() -> None:
 @shared_options
 @click.option("--rows", default="4,7,15,31", show_default=True, help="Drafted ids.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+@click.option("--logits", is_flag=True, help="Stores begin with a table that is found.")
 def rows_command(
     *,
     target: Path,
@@ -299,6 +300,7 @@ def rows_command(
     cache: Path | None,
     rows: str,
     dictionary: Path | None,
+    logits: bool,
 ) -> None:
     """Print tokens per pass of every method at each number of drafted ids.
 
@@ -312,6 +314,7 @@ def rows_command(
     counts = [int(count) for count in rows.split(",")]
     base = Drafting(
         dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
+        known_rows=open_logit_rows(tokenizer) if logits else None,
         costs=lambda: FREE_ROWS,
     )
     keep_loaded()

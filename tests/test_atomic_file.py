@@ -54,6 +54,18 @@ def test_a_failure_at_any_step_keeps_the_old_file_and_leaves_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_failure_leaves_no_new_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    path = tmp_path / "there" / "a" / "b" / "c.txt"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(OutputError):
+            write_file(path, "new", parents=True)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+    write_file(path, "new", parents=True)
+    assert path.read_text() == "new"
+
+
 def test_a_body_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_file(path, "old")

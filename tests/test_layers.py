@@ -36,7 +36,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 
 LAYERS = (
     {"errors"},
-    {"arguments"},
+    {"arguments", "json_text"},
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},
@@ -127,6 +127,7 @@ RUNS_MODELS = {
     "train/future_ids.py",
     "train/held_out.py",
     "train/labelled_corpus.py",
+    "train/logit_table.py",
     "train/training.py",
 }
 """They load models, run them or ask for the chip, and so import mlx by way of runtime/mlx/."""

@@ -32,14 +32,14 @@ def require_number(name: str, value: Any, *, least: float, most: float = inf) ->
 
 def require_text(name: str, value: object) -> None:
     """Raises: UsageError for what is no text, or one that UTF-8 cannot hold."""
-    if not _is_text(value):
+    if not is_text(value):
         raise UsageError(f"{name} has to be a text without lone surrogates, not {shown(value)}")
 
 
 def require_texts(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of texts; a single text is none."""
     fits = isinstance(value, Iterable) and not isinstance(value, str)
-    if not fits or not all(map(_is_text, value)):  # type: ignore[call-overload]
+    if not fits or not all(map(is_text, value)):  # type: ignore[call-overload]
         raise UsageError(
             f"{name} has to be a sequence of texts without lone surrogates, not {shown(value)}"
         )
@@ -71,7 +71,7 @@ def shown_path(path: object) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Whether it is a text that UTF-8 can hold; a lone surrogate is half a character."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 

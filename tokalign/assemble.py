@@ -38,7 +38,7 @@ from tokalign.runtime.methods import (
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.finding import Note
-from tokalign.tables.opening import FilePath, open_alignment, open_dictionary
+from tokalign.tables.opening import FilePath, open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.registry import resolve_model
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -59,7 +59,7 @@ _WIDEST_BEAM, _LONGEST_BEAM = 64, 32
 
 
 def no_note(_line: str) -> None:
-    """A `note` that tells nobody."""
+    """A `note` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +297,8 @@ def assemble(
         model = drafter if draft is None else draft.model
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
+    if logits is not None and not len(logits) and drafting.known_rows is not None:
+        logits.begin_with(drafting.known_rows)
     return Decoder(
         target=target,
         draft=draft,
@@ -355,6 +357,9 @@ def choose_drafting(
     )
     if with_drafter:
         drafting = replace(drafting, costs=lambda: ASSUMED_DRAFTER_COSTS)
+    if drafting.uses_logits:
+        rows = open_logit_rows(target, languages=options.languages, beside=beside, note=note)
+        drafting = replace(drafting, known_rows=rows)
     if options.method == AUTO:
         explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
         note(explained)

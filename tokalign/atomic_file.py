@@ -1,7 +1,8 @@
 """Writing a file whole or not at all.
 
 The content is written under a temporary name in the same folder, synced to the disk and renamed.
-Whatever happens in between, the path holds the old file or the new one, never a part of it.
+Whatever happens in between, the path holds the old file or the new one, never a part of it, and a
+write that fails leaves no new folders.
 Pipes and devices are refused: the rename would put a file in their place.
 """
 
@@ -48,6 +49,7 @@ def appearing(
         file at `path`, so that whoever reads it has to notice that.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    made = [folder for folder in path.parents if parents and not folder.exists()]
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +65,8 @@ def appearing(
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()  # it stays unless nothing was written into it
 
 
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:

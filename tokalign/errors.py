@@ -25,8 +25,8 @@ class TokalignError(Exception):
     exit_code = 1
 
 
-class UsageError(TokalignError):
-    """An argument that cannot be honoured."""
+class UsageError(TokalignError, ValueError):
+    """An argument that cannot be honoured. mlx-lm raises a `ValueError` for those, so it is one."""
 
     exit_code = 2
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.sources import find_sources
+from tokalign.build.sources import Source, find_sources
 from tokalign.build.text_files import LONGEST_LINE
 from tokalign.errors import CorpusError
 
@@ -64,6 +64,10 @@ def test_a_column_that_is_not_there_is_an_error_that_names_the_columns(tmp_path:
     assert list(Corpus([path], field="treść").lines()) == PARAGRAPHS
     with pytest.raises(CorpusError, match=r'column "id" holds int64, not text'):
         list(Corpus([path], field="id").lines())
+    twice = pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"])
+    parquet.write_table(twice, path)
+    with pytest.raises(CorpusError, match='several columns are called "text"'):
+        list(Corpus([path]).lines())
 
 
 def test_rows_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> None:
@@ -130,6 +134,13 @@ def test_a_folder_is_all_corpus_files_in_it_by_their_paths(folder: Path) -> None
     (folder / "empty").mkdir()
     with pytest.raises(CorpusError, match="no corpus file in this folder"):
         find_sources([str(folder / "empty")])
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    source = Source("z\udcff.txt", str(tmp_path / "z.txt"))
+    (tmp_path / "z.txt").write_text("Raz.\n")
+    with pytest.raises(CorpusError, match="not UTF-8; rename it"):
+        Corpus([source])
 
 
 @pytest.mark.parametrize("spelled", [".", "./", "../corpus", "./../corpus/./", "b/.."])

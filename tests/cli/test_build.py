@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+from tokalign.cli.build import command
+from tokalign.errors import UsageError
 from tokalign.tables.bundle import open_bundle
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
 
@@ -155,6 +161,16 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
 
 
 @pytest.mark.slow
+def test_the_command_in_messages_is_one_that_works(
+    tmp_path: Path, target: Path, corpus: Path
+) -> None:
+    meant = {"TARGET": target, "CODE": "pl", "FILE": corpus, "tokalign": None}
+    words = [meant.get(word, word) for word in HOW_TO_BUILD.split()]
+    built = tokalign(*filter(None, words), "--output", tmp_path / "o")
+    assert built.returncode == 0, built.stderr
+
+
+@pytest.mark.slow
 def test_weights_memory_and_workspace_are_honoured(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -289,6 +305,35 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tasks", "4"], "--tasks does nothing with the engine of one machine"),
+        (["--workers", "4"], "--workers does nothing"),
+        (["--local-tasks", "4"], "--local-tasks does nothing"),
+        (["--local-rank-offset", "4"], "--local-rank-offset does nothing"),
+        (["--dictionary-kind", "dictspec", "--workspace", "w"], "--workspace is for"),
+        (["--dictionary-kind", "dictspec", "--weight", "text=2"], "--weight counts for"),
+        (["--p-min", "nan"], "nan is not a finite number"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    tmp_path: Path, target: Path, corpus: Path, options: list[str], told: str
+) -> None:
+    build = ["--target", target, "--dictionary-only", "--language", "pl", "--corpus", corpus]
+    arguments = [*map(str, build), "--output", str(tmp_path / "out"), *options]
+    result = CliRunner().invoke(command, arguments)
+    assert isinstance(result.exception, UsageError | SystemExit)
+    assert told in result.output + str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_p_min_that_no_table_can_hold_is_refused() -> None:
+    for options in (BackoffOptions, DictspecOptions):
+        with pytest.raises(UsageError, match="p_min"):
+            options(p_min=float("nan"))
+
+
 _SLOW_BUILD = """
 import sys, time
 from tokalign.build.text_files import TextFile
@@ -334,3 +379,22 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> No
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "tokalign: interrupted"
     assert not out.exists()
+
+
+def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
+    target = DEMO / "target"
+    options = ["build", "--from-model", "--target", target, "--positions", "300"]
+    options += ["--output", tmp_path]
+    result = tokalign(*options, "--json")
+    assert result.returncode == 0, result.stderr
+    [built] = json.loads(result.stdout)["tables"]
+    assert (built["kind"], built["path"]) == ("logits", str(tmp_path / "target" / "pl.logits.tok"))
+    assert built["entries"] > 300
+    for more, told in (
+        (["--draft", target], "--draft does nothing with --from-model"),
+        (["--dictionary-bytes", "9"], "--dictionary-bytes does nothing with --from-model"),
+        (["--dictionary-only"], "--dictionary-only and --from-model exclude each other"),
+    ):
+        assert_one_line_error(tokalign(*options, *more), 2, told)
+    other = tokalign("build", "--target", target, "--dictionary-only", "--positions", "3")
+    assert_one_line_error(other, 2, "give --from-model too")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
-from tokalign.cli.entries import EditedEntries, StreamEntries
+from tokalign.cli.dialogue import read_entry
+from tokalign.cli.entries import EditedEntries, StreamEntries, open_entries
+from tokalign.errors import UsageError
 
 ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
 
@@ -38,6 +40,28 @@ def test_lines_of_a_stream() -> None:
     while (entry := entries.read()) is not None:
         found.append(entry)
     assert found == ["Ala", "ma \nkota", "", "/reset", "koniec"]
+
+
+@pytest.mark.parametrize("locale", ["strict", "surrogateescape"])
+def test_a_line_that_is_not_utf8_is_refused_and_the_next_one_is_read(
+    locale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """locale: how Python's stdin treats such bytes, which depends on the locale."""
+    stdin = TextIOWrapper(BytesIO(b"z\xffa\ndobra\n"), encoding="utf-8", errors=locale)
+    monkeypatch.setattr("sys.stdin", stdin)
+    entries = open_entries(None)
+    first, second = entries.read(), entries.read()
+    assert first is not None
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read_entry(first)
+    assert second == "dobra"
+
+
+def test_a_history_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("prompt_toolkit")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--no-history"):
+        EditedEntries(tmp_path / "file" / "chat-history")
 
 
 def test_enter_sends_and_escape_enter_begins_a_line() -> None:

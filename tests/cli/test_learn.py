@@ -76,6 +76,15 @@ def test_learn_list_use_and_forget(user: User) -> None:
     assert "nothing was learned under the name notes" in gone.stderr
 
 
+def test_of_several_names_all_are_there_before_one_is_forgotten(user: User) -> None:
+    learned = user.run("learn", user.documents, "--name", "notes", "--target", user.target)
+    assert learned.returncode == 0
+    refused = user.run("forget", "notes", "other")
+    assert (refused.returncode, "under the name other" in refused.stderr) == (4, True)
+    assert "notes" in user.run("learn", "--list").stdout
+    assert user.run("forget", "notes", "notes").returncode == 0
+
+
 def test_wrong_use_is_one_line(user: User) -> None:
     for arguments, code, words in [
         (["learn", user.documents], 2, "give --name NAME"),

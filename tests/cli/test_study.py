@@ -29,7 +29,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
-SHORT = ["--prompts", "1", "-m", "6", "--condition", "exact", "--condition", "copy"]
+SHORT = ["--limit", "1", "-m", "6", "--condition", "exact", "--condition", "copy"]
 
 
 def study(*arguments: str | Path) -> Result:
@@ -203,7 +203,7 @@ def test_a_recurrent_drafter_is_a_condition(
     target: LanguageModel[TargetId] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
     save_drafter(tmp_path / "d", random_drafter(target.model), target_fingerprints(target))
     given = ["--target", DEMO / "target", "--drafter", tmp_path / "d", "--dtype", "float32"]
-    short = ["--prompts", "1", "-m", "5", "--condition", "drafter", "--output", tmp_path / "out"]
+    short = ["--limit", "1", "-m", "5", "--condition", "drafter", "--output", tmp_path / "out"]
     result = study(*given, *short, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -14,6 +14,7 @@ from served import demo_settings, echo_folder, metric, request, serving
 
 from tokalign.serve.server import Server
 from tokalign.serve.settings import Settings
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 USER = "Opisz krótko Wisłę."
 LOOP = {"extra_body": {"logit_bias": {"2": -100, "4": -100}}}
@@ -111,14 +112,29 @@ def test_a_stream_has_the_same_text_and_usage(server: Server) -> None:
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
     assert all(c.usage is None for c in chunks[:-1])
     assert not any(c.usage for c in streamed(server))
+    assert {c.object for c in chunks} == {"chat.completion.chunk"}
 
 
 def test_completions(server: Server) -> None:
     given: dict[str, Any] = {"model": "default_model", "prompt": "Wisła jest", "max_tokens": 12}
     whole = client(server).completions.create(**given)
-    parts = client(server).completions.create(**given, stream=True)
+    usage = {"stream_options": {"include_usage": True}}
+    *parts, last = client(server).completions.create(**given, **usage, stream=True)
     assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
-    assert whole.object == "text_completion"
+    assert last.usage.completion_tokens == whole.usage.completion_tokens
+    assert {one.object for one in (whole, *parts, last)} == {"text_completion"}
+
+
+def test_a_prompt_of_ids_is_its_text(server: Server) -> None:
+    ids = Tokenizer.from_file(DEMO / "target").encode("<s>Wisła jest", specials=True)
+    texts = []
+    for prompt in ("Wisła jest", ids, [ids]):
+        answer = client(server).completions.create(
+            model="default_model", prompt=prompt, max_tokens=12
+        )
+        assert answer.usage.prompt_tokens == len(ids)
+        texts.append(answer.choices[0].text)
+    assert len(set(texts)) == 1
 
 
 def test_a_kept_context_is_counted(server: Server) -> None:
@@ -209,6 +225,17 @@ def test_logprobs_of_a_completion(server: Server) -> None:
     found = answer.choices[0].logprobs
     assert len(found.tokens) == len(found.token_logprobs) == answer.usage.completion_tokens
     assert [len(top) for top in found.top_logprobs] == [2] * len(found.tokens)
+    text = "".join(found.tokens)
+    assert text.strip() == answer.choices[0].text
+    assert all(
+        text.startswith(token, at)
+        for token, at in zip(found.tokens, found.text_offset, strict=True)
+    )
+    parts = client(server).completions.create(
+        model="default_model", prompt="Wisła jest", max_tokens=5, logprobs=2, stream=True
+    )
+    streamed_offsets = [at for part in parts for at in part.choices[0].logprobs.text_offset]
+    assert streamed_offsets == found.text_offset
 
 
 def test_stop_texts(echo: Server) -> None:
@@ -225,6 +252,26 @@ def test_stop_texts(echo: Server) -> None:
         assert answer.choices[0].message.content == expected
         assert answer.choices[0].finish_reason == "stop"
         assert text_of(streamed(echo, text, stop=stop)) == (expected or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        ("jeden tr", ["trzy"]),
+        ("jeden\n", ["\n\n"]),
+        ("dwa <tool_c", None),
+        ("Łódź 🐈\u200d⬛ żółć", ["⬛ żółwi"]),
+    ],
+)
+def test_the_beginning_of_a_stop_text_or_marker_is_not_lost(
+    echo: Server, text: str, stop: list[str] | None
+) -> None:
+    answer = ask(echo, text, max_tokens=60, stop=stop)
+    assert answer.choices[0].message.content == text
+    chunks = streamed(echo, text, max_tokens=60, stop=stop)
+    assert text_of(chunks) == text
+    reasons = [c.choices[0].finish_reason for c in chunks]
+    assert (reasons[-1], set(reasons[:-1])) == ("stop", {None})
 
 
 @pytest.mark.slow
@@ -316,6 +363,22 @@ def test_a_tool_call_and_its_result(echo: Server, stream: bool) -> None:
     last = ask(echo, messages=messages, tools=[WEATHER]).choices[0]
     assert "Słońce." in last.message.content
     assert last.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "call", ['{"name": "pogoda"}', '{"arguments": {}}', "[1]", '"pogoda"', "null", '{"name": ']
+)
+def test_what_a_model_writes_in_the_place_of_a_call_is_no_error(
+    echo: Server, call: str, stream: bool
+) -> None:
+    given: dict[str, Any] = {"tools": [WEATHER], "max_tokens": 200}
+    text = f"Sprawdzam. <tool_call>{call}</tool_call>"
+    if stream:
+        assert text_of(streamed(echo, text, **given)).strip() == "Sprawdzam."
+    else:
+        message = ask(echo, text, **given).choices[0].message
+        assert (message.content.strip(), message.tool_calls) == ("Sprawdzam.", None)
 
 
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:

@@ -78,6 +78,8 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("stop", [1], "stop"),
         ("stop", "", "stop"),
         ("stop", [""], "stop"),
+        ("stop", "x" * 4097, "stop"),
+        ("stop", ["ab"] * 2049, "stop"),
         ("logprobs", 1, "logprobs"),
         ("top_logprobs", 50, "top_logprobs"),
         ("logit_bias", [1], "logit_bias"),
@@ -109,9 +111,37 @@ def test_a_wrong_field_is_named(server: Server, field: str, value: Any, word: st
     expect(server, 400, word, body=body)
 
 
-@pytest.mark.parametrize("value", [5, None, ["a", "b"], [1, 2], {}])
+@pytest.mark.parametrize("value", [5, None, ["a", "b"], [1, 2.5], [True], [[1], [2]], {}, []])
 def test_a_prompt_that_is_no_text(server: Server, value: Any) -> None:
     expect(server, 400, "prompt", path="/v1/completions", body={"prompt": value})
+
+
+@pytest.mark.parametrize("ids", [[-1], [5, 4000], [1 << 70]])
+def test_ids_that_the_model_does_not_have(server: Server, ids: list[int]) -> None:
+    body = {"prompt": ids}
+    expect(server, 400, "prompt[", "from 0 to 3999", path="/v1/completions", body=body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("response_format", {"type": "json_object"}),
+        ("response_format", "json"),
+        ("echo", True),
+        ("suffix", "koniec"),
+        ("best_of", 2),
+        ("functions", [{"name": "pogoda"}]),
+    ],
+)
+def test_what_is_not_served_is_refused(server: Server, field: str, value: Any) -> None:
+    for path, given in ((CHAT, {"messages": MESSAGES}), ("/v1/completions", {"prompt": "Wisła"})):
+        expect(server, 400, f"{field} is not served", path=path, body={**given, field: value})
+
+
+def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
+    harmless = {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
+    body = {"messages": MESSAGES, "max_tokens": 2, "functions": [], **harmless}
+    assert request(server, "POST", CHAT, body).status == 200
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_dictionary_that_does_not_fit_is_refused(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
     monkeypatch.setattr("tokalign.tables.finding._user_data", lambda: tmp_path)
-    with pytest.raises(MissingAssetError, match="no dictionary fits the model's tokenizer"):
+    with pytest.raises(MissingAssetError, match="no dictionary fits the tokenizer of"):
         DictionaryProposer(config())
     with pytest.raises(IncompatibleError, match="but the model has only 50 ids"):
         DictionaryProposer(config({"dictionary": str(dictionary)}, vocabulary=50))

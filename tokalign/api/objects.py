@@ -10,7 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import greedy_sampler
 
 from tokalign.arguments import require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
@@ -35,6 +37,14 @@ def check_model(name: str, model: Any) -> None:
     """Raises: UsageError for what is no model, such as the pair that `mlx_lm.load` returns."""
     if not callable(model) or not hasattr(model, "layers"):
         raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
+
+
+def check_stream(stream: Any) -> None:
+    """Raises: UsageError for what is neither None nor a stream or a device of mlx."""
+    try:
+        _ = stream is None or mx.stream(stream)
+    except TypeError as error:
+        raise UsageError(f"stream has to be a stream of mlx, not {shown(stream)}") from error
 
 
 def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:
@@ -72,11 +82,12 @@ def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokeni
         return tokenizer
     if isinstance(tokenizer, str | Path) and str(tokenizer) not in ("", "."):
         return _resolve(str(tokenizer))
-    read: Tokenizer[Any] | None = getattr(tokenizer, _READ_AS, None)
-    if read is None:
-        read = _read_object(tokenizer, argument)
-        setattr(tokenizer, _READ_AS, read)
-    return read
+    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
+    known: tuple[int | None, Tokenizer[Any]] | None = getattr(tokenizer, _READ_AS, None)
+    if known is None or known[0] != size:
+        known = size, _read_object(tokenizer, argument)
+        setattr(tokenizer, _READ_AS, known)
+    return known[1]
 
 
 def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
@@ -161,11 +172,13 @@ def make_sampler(
 ) -> Sampler:
     """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it.
 
+    mlx-lm's greedy sampler is greedy decoding, which needs no order.
+
     Raises: UsageError.
     """
     processors = () if processors is None else processors
     require_callables("logits_processors", processors)
-    if sampler is None:
+    if sampler is None or (sampler is greedy_sampler and sampling is None):
         sampling = sampling or Sampling()
         return replace(sampling, processors=(*sampling.processors, *processors))
     require_callable("sampler", sampler)

@@ -12,6 +12,7 @@ from tokalign.api.objects import (
     AnyTokenizer,
     as_tokenizer,
     check_model,
+    check_stream,
     folder_of,
     make_sampler,
     read_ids,
@@ -77,6 +78,7 @@ def speculative_generate_step(
     """
     check_model("model", model)
     check_model("draft_model", draft_model)
+    check_stream(stream)
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
     check_draft_tokens(num_draft_tokens)

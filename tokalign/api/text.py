@@ -10,6 +10,7 @@ from typing import Any
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
+    check_stream,
     encode,
     language_model,
     make_sampler,
@@ -110,7 +111,7 @@ def stream_generate(
     tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
         tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
-    max_tokens: tokens to generate at most; -1 for as many as the context holds.
+    max_tokens: tokens to generate at most, one or more; -1 for as many as the context holds.
     drafter: the folder of a recurrent drafter that was trained on the model; without a draft model,
         one in the model's folder or beside its tables is found.
     beam_width, beam_length: propose the drafter's beam of this shape whole, for experiments.
@@ -151,12 +152,15 @@ def stream_generate(
     """
     check_model("model", model)
     require_integer("max_tokens", max_tokens, least=-1)
+    if max_tokens == 0:
+        raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
     for name, value, kind in (("sampling", sampling, Sampling), ("session", session, str)):
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
     if prompt_progress_callback is not None:
         require_callable("prompt_progress_callback", prompt_progress_callback)
     require_callable("note", note)
+    check_stream(stream)
     chooser = make_sampler(sampling, sampler, logits_processors)
     target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
     draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)

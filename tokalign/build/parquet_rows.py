@@ -52,6 +52,8 @@ def _require_text(schema: Any, column: str, location: str) -> None:
             f'no column "{column}"; the columns are: {columns}; choose one with --field',
             path=location,
         )
+    if schema.names.count(column) > 1:
+        raise CorpusError(f'several columns are called "{column}"; rename one', path=location)
     kind = schema.field(column).type
     text = kind.value_type if types.is_dictionary(kind) else kind
     if not (types.is_string(text) or types.is_large_string(text) or types.is_string_view(text)):

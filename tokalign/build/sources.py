@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tokalign.arguments import is_text
 from tokalign.build.packings import PACKINGS
 from tokalign.build.source_bytes import file_system, is_url, size_of
 from tokalign.errors import CorpusError
@@ -49,8 +50,11 @@ class Source:
     def require(self) -> int:
         """Check that the file can be a part of a corpus, and return its size in bytes.
 
-        Raises: CorpusError for a file of another kind, a missing one, a folder, a pipe, a device.
+        Raises: CorpusError for a file of another kind, a missing one, a folder, a pipe, a device,
+            and for a name that no table can hold.
         """
+        if not is_text(self.name):
+            raise CorpusError("its name is not UTF-8; rename it", path=self.location)
         if not any(self.name.endswith(kind) for kind in KINDS):
             raise CorpusError(
                 f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}",

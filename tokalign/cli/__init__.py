@@ -17,30 +17,37 @@ from tokalign import __version__
 from tokalign.cli.streams import finish, one_line, open_closed_streams, tell, unwritten, visible
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
 
-_COMMANDS = {
-    "bench": "Measure every way to draft against plain decoding.",
-    "build": "Build the tables of a (draft, target) pair and a language.",
-    "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
-    "calibrate": "Measure what passes cost on this machine.",
-    "chat": "Talk with a model; every turn computes only what is new.",
-    "check": "Predict from the tokenizers alone how well a pair will work.",
-    "convert-drafter": "Convert a drafter that was published with the ReDrafter paper.",
-    "decode": "Generate text, faster, with exactly the target's own output.",
-    "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
-    "forget": "Delete everything that was learned under a name.",
-    "inspect": "Show what is in a table file.",
-    "learn": "Make a private dictionary of your own documents.",
-    "project": "Estimate the speed-up of recorded drafts under any cost curve.",
-    "pull": "Fetch the tables of a model or of a repository of tables.",
-    "push": "Put tables into a repository, beside a model or by themselves.",
-    "replay": "Measure a draft model on texts that play the target's output.",
-    "report": "Show how each token of a run came about, as a page.",
-    "study": "Run the papers' experiments on this machine, and check results of others.",
-    "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
-    "sweep": "Measure dictionaries of many kinds and sizes on texts.",
-    "train-drafter": "Train a small drafter that continues from the target's hidden state.",
-    "verify": "Check a table file byte for byte.",
+_GROUPS = {
+    "Generate text": {
+        "check": "Predict from the tokenizers alone how well a pair will work.",
+        "decode": "Generate text, faster, with exactly the target's own output.",
+        "chat": "Talk with a model; every turn computes only what is new.",
+        "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
+        "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
+        "report": "Show how each token of a run came about, as a page.",
+    },
+    "Make what drafts": {
+        "build": "Build the tables of a (draft, target) pair and a language.",
+        "learn": "Make a private dictionary of your own documents.",
+        "forget": "Delete everything that was learned under a name.",
+        "train-drafter": "Train a small drafter that continues from the target's hidden state.",
+        "convert-drafter": "Convert a drafter that was published with the ReDrafter paper.",
+        "inspect": "Show what is in a table file.",
+        "verify": "Check table files byte for byte.",
+        "push": "Put tables into a repository, beside a model or by themselves.",
+        "pull": "Fetch the tables of a model or of a repository of tables.",
+    },
+    "Measure": {
+        "calibrate": "Measure what passes cost on this machine.",
+        "bench": "Measure every way to draft against plain decoding.",
+        "study": "Run the papers' experiments on this machine, and check results of others.",
+        "replay": "Measure a draft model on texts that play the target's output.",
+        "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
+        "project": "Estimate the speed-up of recorded drafts under any cost curve.",
+        "sweep": "Measure dictionaries of many kinds and sizes on texts.",
+    },
 }
+_COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
 _CLOSE = 0.75
 """How similar (`difflib`) an option has to be to a mistyped one to be suggested for it."""
@@ -74,8 +81,9 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([*commands.items()])
 
 
 @click.group(

@@ -15,12 +15,15 @@ from click.core import ParameterSource
 from tokalign import __version__
 from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import (
+    MODEL_HELP,
     alignment_option,
     dictionary_option,
+    draft_model_option,
     drafter_option,
     dtype_option,
     language_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
@@ -86,20 +89,50 @@ class Options:
 
 
 @click.command("bench")
-@click.option("--target", "--model", "target", metavar="NAME", help="The model.")
-@click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
-@click.option("--prompts", type=_PATH, multiple=True, metavar="FILE", help="User messages.")
-@click.option("--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue.")
+@click.option("--target", "--model", "target", metavar="NAME", help=MODEL_HELP)
+@draft_model_option
+@click.option(
+    "--prompts", type=_PATH, multiple=True, metavar="FILE", help="User messages; repeatable."
+)
+@click.option(
+    "--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
+)
 @field_option
 @limit_option
 @click.option(
-    "--condition", "conditions", multiple=True, metavar="NAME", help="A method or a translation."
+    "--condition",
+    "conditions",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only this method or translation; repeatable.",
 )
-@click.option("-k", "--num-draft-tokens", default="2,4", metavar="K,K,auto")
-@click.option("-m", "--max-tokens", type=click.IntRange(min=1), default=64)
-@click.option("--temp", type=click.FloatRange(min=0), default=0.0)
-@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0)
-@click.option("--repeats", type=click.IntRange(min=1), default=1)
+@click.option(
+    "-k",
+    "--num-draft-tokens",
+    default="2,4",
+    metavar="N,N,...",
+    help="Tokens drafted in a round: numbers, auto, or both.",
+)
+@click.option(
+    "-m",
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    help="Tokens to generate at most.",
+)
+@click.option(
+    "--temp",
+    type=FiniteRange(min=0),
+    default=0.0,
+    help="Sampling temperature; 0 is greedy decoding.",
+)
+@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, help="Seed of sampling.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    help="How often each prompt is measured.",
+)
 @dtype_option
 @drafter_option
 @dictionary_option
@@ -108,14 +141,32 @@ class Options:
 @click.option(
     "--window-tokens",
     type=click.IntRange(min=1),
-    help="Target tokens given of each text to continue; default: all.",
+    help="Target tokens of each text that are given as the prompt. Default: all.",
 )
-@click.option("--ignore-chat-template", is_flag=True, help="Do not apply the chat template.")
 @click.option(
-    "--results", type=_PATH, metavar="FILE.jsonl", help="Keep measurements; resume from FILE."
+    "--ignore-chat-template", is_flag=True, help="Use the text as it is, without a template."
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table")
-@click.option("--save", type=_PATH, multiple=True, metavar="FILE", help=".md, .csv, .json, .html")
+@click.option(
+    "--results",
+    type=_PATH,
+    metavar="FILE.jsonl",
+    help="Keep the measurements here; a killed run resumes from them.",
+)
+@click.option(
+    "-o",
+    "--format",
+    "output",
+    type=click.Choice(FORMATS),
+    default="table",
+    help="The form of what goes to stdout.",
+)
+@click.option(
+    "--save",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Also write a .md, .csv, .json or .html file; repeatable.",
+)
 @json_option
 @quiet_option
 def command(**given: Any) -> None:

@@ -16,7 +16,9 @@ import click
 
 from tokalign.cli.build_options import given, read_dictionary_options, read_size
 from tokalign.cli.corpus_options import find_corpus, read_weights
+from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
@@ -28,20 +30,21 @@ if TYPE_CHECKING:
 
 _BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
+_POSITIONS = 100_000
 
 
 @click.command("build")
+@target_tokenizer_option
 @click.option(
-    "--draft", metavar="NAME", help="The draft's tokenizer: alias, path or Hub repository."
+    "--draft", metavar="NAME", help="The draft's tokenizer: an alias, a path or a Hub repository."
 )
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @click.option(
     "--corpus",
     "corpus_files",
     metavar="FILE",
     multiple=True,
     help="Text to count: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted "
-    "glob, a URL such as hf://datasets/..., or - for lines on standard input; may be repeated. "
+    "glob, a URL such as hf://datasets/..., or - for lines on standard input; repeatable. "
     "Default: the bundled corpora/pl-mini.txt, which is small and Polish.",
 )
 @field_option
@@ -50,7 +53,7 @@ _SHOWN_PROBLEMS = 10
     "weights",
     metavar="NAME=W",
     multiple=True,
-    help="backoff: count the corpus file NAME (suffixes may be left out) W times; may be repeated.",
+    help="backoff: count the corpus file NAME (suffixes may be left out) W times; repeatable.",
 )
 @click.option(
     "--language",
@@ -59,8 +62,9 @@ _SHOWN_PROBLEMS = 10
 )
 @click.option(
     "--output",
+    metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Folder. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
+    help="Where the tables go. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
 )
 @click.option(
     "--dictionary-kind",
@@ -82,7 +86,7 @@ _SHOWN_PROBLEMS = 10
 )
 @click.option(
     "--p-min",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     help="The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
 )
 @click.option(
@@ -106,6 +110,16 @@ _SHOWN_PROBLEMS = 10
 )
 @click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
 @click.option("--alignment-only", is_flag=True, help="Only the alignment of the pair.")
+@click.option(
+    "--from-model",
+    is_flag=True,
+    help="Neither: have TARGET, a model, read a part of the corpus, and keep what it finds likely.",
+)
+@click.option(
+    "--positions",
+    type=click.IntRange(min=1),
+    help="--from-model: how many tokens it reads. Default: 100000.",
+)
 @engine_options
 @click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1)
 @json_option
@@ -129,19 +143,40 @@ def command(
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
+    from_model: bool,
+    positions: int | None,
     engine: EngineOptions,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
-    Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok.
+    Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok, or
+    with --from-model OUTPUT/<target>/<language>.logits.tok, with which decoding begins.
     FILEs without an option belong to the corpus too, so that --corpus folder/*.zst works. Equal
     inputs give equal files. An interrupted build changes no table; the same command resumes it.
     """
-    if dictionary_only and alignment_only:
-        raise UsageError("--dictionary-only and --alignment-only exclude each other; give one")
-    if draft is None and not dictionary_only:
+    alone = {
+        "--dictionary-only": dictionary_only,
+        "--alignment-only": alignment_only,
+        "--from-model": from_model,
+    }
+    if sum(alone.values()) > 1:
+        several = " and ".join(name for name, is_given in alone.items() if is_given)
+        raise UsageError(f"{several} exclude each other; give one")
+    counting = given(
+        draft=draft,
+        dictionary_bytes=dictionary_bytes,
+        ngrams=ngrams,
+        p_min=p_min,
+        workspace=workspace,
+    )
+    if from_model and counting:
+        option = next(iter(counting)).replace("_", "-")
+        raise UsageError(f"--{option} does nothing with --from-model, which counts no text")
+    if positions is not None and not from_model:
+        raise UsageError("--positions is how much a model reads; give --from-model too")
+    if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_engine = engine.engine != "local"
     if on_engine and not dictionary_only:
@@ -172,6 +207,8 @@ def command(
         weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
+    if weights and (alignment_only or kind == "dictspec"):
+        raise UsageError("--weight counts for a back-off dictionary; leave it out here")
     options = read_dictionary_options(
         kind,
         given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),
@@ -189,14 +226,18 @@ def command(
             tell=tell,
         )
     else:
-        builders = _plan(
-            None if dictionary_only else draft,
-            target,
-            output=output,
-            language=language or _BUNDLED_LANGUAGE,
-            dictionary=None if alignment_only else options,
-            tell=tell,
-        )
+        language = language or _BUNDLED_LANGUAGE
+        if from_model:
+            builders = _plan_reading(target, positions, output=output, language=language, tell=tell)
+        else:
+            builders = _plan(
+                None if dictionary_only else draft,
+                target,
+                output=output,
+                language=language,
+                dictionary=None if alignment_only else options,
+                tell=tell,
+            )
         built = build_tables(
             corpus,
             builders,
@@ -250,6 +291,29 @@ def _plan(
             theirs.tokenizer, ours.tokenizer, corpus, stage=stage
         )
     return builders
+
+
+def _plan_reading(
+    target: str,
+    positions: int | None,
+    *,
+    output: Path | None,
+    language: str,
+    tell: Callable[[str], None],
+) -> dict[Path, Builder]:
+    """Load the model, and map the file to be written to what builds its bundle."""
+    from tokalign.assemble import load_models
+    from tokalign.tables.finding import table_folder
+    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.train.logit_table import build_logit_table
+
+    [model] = load_models([target], note=tell)
+    path = (output or table_folder()) / resolve_tokenizer(target).slug / f"{language}.logits.tok"
+    return {
+        path: lambda corpus, stage: build_logit_table(
+            model, corpus, language=language, positions=positions or _POSITIONS, stage=stage
+        )
+    }
 
 
 def _with_workspace(

@@ -17,13 +17,15 @@ def read_dictionary_options(
     """The options of one kind of dictionary; what is not given has its default.
 
     backoff, dictspec: what was given for each kind. p_min: for either kind, None if not given.
-    Raises: UsageError for a size that bounds the other kind.
+    Raises: UsageError for an option of the other kind.
     """
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 
     if kind == "dictspec":
         if "max_bytes" in backoff:
             raise UsageError("--dictionary-bytes bounds a backoff dictionary; use --ngrams here")
+        if "workspace" in backoff:
+            raise UsageError("--workspace is for --dictionary-kind backoff; leave it out here")
         return DictspecOptions(**dictspec, **given(p_min=p_min))
     if dictspec:
         raise UsageError("--ngrams is for --dictionary-kind dictspec; use --dictionary-bytes here")

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.drafting_options import dtype_option
+from tokalign.cli.drafting_options import (
+    draft_model_option,
+    dtype_option,
+    target_model_option,
+)
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import CORPUS, shipped
@@ -23,20 +28,20 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 
 
 @click.command("calibrate")
-@click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
-@click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model.")
+@target_model_option
+@draft_model_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write here, not to the cache.",
+    help="Write the curve here and not to the cache, where `decode` finds it.",
 )
 @click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=30.0,
-    help="Seconds; up to three times as many if other programs disturb the measurement.",
+    help="Seconds to measure; up to three times as many if other programs disturb it.",
 )
 @dtype_option
 @json_option

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
+from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
@@ -22,12 +24,18 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 
 
 @click.command("check")
-@click.option("--draft", required=True, help="Alias, path or Hub repository of the draft model.")
-@click.option("--target", required=True, help="Alias, path or Hub repository of the target model.")
+@target_tokenizer_option
+@click.option(
+    "--draft",
+    metavar="NAME",
+    required=True,
+    help="The draft's tokenizer: an alias, a path or a Hub repository.",
+)
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text to measure on: .txt or .jsonl, also .gz or .zst. Default: the bundled Polish text.",
+    help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
+    "bundled Polish text.",
 )
 @field_option
 @json_option
@@ -79,8 +87,10 @@ def command(
     if as_json:
         print_json({**result, "machines": machines})
     else:
-        rows = [(name.replace("_", " "), value) for name, value in result.items()]
-        echo(table([*rows, *machines.items()]))
+        print_figures(
+            {name.replace("_", " "): value for name, value in result.items()} | machines,
+            as_json=False,
+        )
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
@@ -124,7 +134,6 @@ def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
             f"One of nine tenths of this text gives {saving.own:.2f} on the rest; "
             "one of more text of this kind gives more."
         )
-    build = "tokalign build --target TARGET --dictionary-only --language CODE --corpus FILE"
     if own_text and saving.own is not None and saving.own > (saving.found or 1.0):
-        own += f" Build it with: {build}"
+        own += f" Build it with: {HOW_TO_BUILD}"
     return f"{found} {own}"

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.drafting_options import dtype_option
+from tokalign.cli.drafting_options import (
+    dtype_option,
+    target_model_option,
+)
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 
 _PATH = click.Path(path_type=Path)
@@ -15,7 +18,7 @@ _PATH = click.Path(path_type=Path)
 @click.command("convert-drafter")
 @click.argument("checkpoint", type=_PATH)
 @click.argument("output", type=_PATH)
-@click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model.")
+@target_model_option
 @dtype_option
 @json_option
 @quiet_option

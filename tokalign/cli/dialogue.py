@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tokalign.arguments import is_text
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 
 COMMANDS = {
     "system": ("TEXT", "set the system message; without a text, remove it"),
@@ -46,10 +48,14 @@ class Command(NamedTuple):
 
 
 def read_entry(text: str) -> Command | str:
-    """A command, or a message as it is meant. Raises: UsageError for an unknown or wrong command.
+    """A command, or a message as it is meant.
 
     Example: "/save a.json" is `Command("save", "a.json")`, "//save" the message "/save".
+    Raises: UsageError for an unknown or wrong command, and for what is not UTF-8, the bytes of
+        which are halves of surrogate pairs in `text`.
     """
+    if not is_text(text):
+        raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):
         return text[1:]
     if not text.startswith("/"):
@@ -157,7 +163,7 @@ class Dialogue:
     def from_json(cls, text: str, *, name: str) -> Dialogue:
         """Read what `to_json` writes. Raises: UsageError, with `name`, for anything else."""
         try:
-            messages = json.loads(text)
+            messages = parse_json(text)
         except ValueError:
             messages = None
         if not isinstance(messages, list) or not _are_messages(messages):
@@ -176,7 +182,7 @@ def _are_messages(values: Sequence[Any]) -> bool:
     """Whether these are messages of two people in turn, after at most one system message."""
     roles = []
     for value in values:
-        if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        if not isinstance(value, dict) or not is_text(value.get("content")):
             return False
         roles.append(value.get("role"))
     turns = roles[1:] if roles[:1] == ["system"] else roles

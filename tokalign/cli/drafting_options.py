@@ -10,6 +10,19 @@ from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER
 
 _PATH = click.Path(path_type=Path)
 
+MODEL_HELP = "The model: an alias, a folder or a Hub repository."
+TOKENIZER_HELP = "The target's tokenizer: an alias, a path or a Hub repository."
+DRAFT_HELP = "A smaller model that drafts; its tokenizer may be another one."
+
+target_model_option = click.option(
+    "--target", "--model", "target", metavar="NAME", required=True, help=MODEL_HELP
+)
+target_tokenizer_option = click.option(
+    "--target", metavar="NAME", required=True, help=TOKENIZER_HELP
+)
+draft_model_option = click.option(
+    "--draft", "--draft-model", "draft", metavar="NAME", help=DRAFT_HELP
+)
 order_option = click.option(
     "--order",
     metavar="NAMES",
@@ -20,7 +33,7 @@ language_option = click.option(
     "--language",
     multiple=True,
     metavar="CODES",
-    help="Languages of the dictionaries that are looked for, such as pl or pl,en; repeatable. "
+    help="Languages of the dictionaries to look for, such as pl or pl,en; repeatable. "
     "Default: every language, unless --dictionary is given.",
 )
 translation_option = click.option(
@@ -33,7 +46,7 @@ alternatives_option = click.option(
     "--alternatives",
     type=click.IntRange(min=0),
     default=DEFAULT_ALTERNATIVES,
-    help="Tokens that a draft model proposes besides one for each of its passes, in a tree.",
+    help="Tokens that a draft model's tree has besides one for each of its passes; 0 for chains.",
 )
 draft_rows_option = click.option(
     "--draft-rows",
@@ -45,8 +58,8 @@ drafter_option = click.option(
     "--drafter",
     type=_PATH,
     metavar="FOLDER",
-    help="A recurrent drafter of TARGET that tokalign train-drafter trained; else one is found "
-    "beside TARGET.",
+    help="A recurrent drafter that `tokalign train-drafter` trained for TARGET. Default: the one "
+    "that is found.",
 )
 beam_width_option = click.option(
     "--beam-width",
@@ -65,10 +78,13 @@ dictionary_option = click.option(
     type=_PATH,
     multiple=True,
     metavar="FILE",
-    help="A .dictionary.tok file, repeatable; each is a source of its own. Else they are found.",
+    help="A .dictionary.tok file; repeatable. Default: those that are found.",
 )
 alignment_option = click.option(
-    "--alignment", type=_PATH, metavar="FILE", help="An .alignment.tok file; else one is found."
+    "--alignment",
+    type=_PATH,
+    metavar="FILE",
+    help="An .alignment.tok file. Default: the one that is found.",
 )
 every_position_option = click.option(
     "--trace",

@@ -14,7 +14,9 @@ from tokalign.cli.drafting_options import (
     every_position_option,
     language_option,
     order_option,
+    target_tokenizer_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS, read_order
@@ -24,21 +26,21 @@ if TYPE_CHECKING:
 
 
 @click.command("emulate")
+@target_tokenizer_option
+@text_option
+@field_option
 @click.option(
     "--method", type=click.Choice(LOOKUP_METHODS), default="dictionary", help="How to draft."
 )
 @dictionary_option
 @language_option
 @order_option
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
-@text_option
-@field_option
 @click.option(
     "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
 )
 @click.option(
     "--row-cost",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="Cost of each verified row beyond the first, in passes; copy and hybrid weigh it.",
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from platformdirs import user_state_path
 
+from tokalign.atomic_file import unwritable
 from tokalign.cli.dialogue import COMMANDS, EntryLines
 from tokalign.errors import MissingAssetError
 
@@ -84,9 +86,12 @@ class EditedEntries:
 def open_entries(history: Path | None) -> Entries:
     """Line editing if stdin and stdout are a terminal, else plain lines.
 
-    Raises: MissingAssetError if the library for it is not installed.
+    Raises: MissingAssetError if the library for it is not installed; UsageError or OutputError for
+        a history that cannot be kept.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them
+            sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
     try:
         return EditedEntries(history)
@@ -103,9 +108,15 @@ def history_file() -> Path:
 
 
 def _private(path: Path) -> str:
-    """The name of a file that only its owner may read; it is made if necessary."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    """The name of a file that only its owner may read; it is made if necessary.
+
+    Raises: UsageError, OutputError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise unwritable(path, error, "keep no history, with --no-history") from error
     return str(path)
 
 

@@ -19,7 +19,9 @@ def command(*, names: tuple[str, ...], as_json: bool) -> None:
     from tokalign.build.documents.collection import Collection
     from tokalign.build.documents.learning import check_name
 
-    collections = [Collection(check_name(name)) for name in names]
+    collections = [Collection(check_name(name)) for name in dict.fromkeys(names)]
+    for collection in collections:
+        collection.require()  # all of them, before one is deleted
     for collection in collections:
         collection.forget()
     if as_json:

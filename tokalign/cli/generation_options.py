@@ -6,7 +6,6 @@ Every option is written once, in mlx-lm's words where mlx-lm has it. A command t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,15 +20,19 @@ from tokalign.cli.drafting_options import (
     beam_length_option,
     beam_width_option,
     dictionary_option,
+    draft_model_option,
     draft_rows_option,
     drafter_option,
     dtype_option,
     language_option,
     order_option,
+    target_model_option,
     translation_option,
 )
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ def read_max_tokens(_context: click.Context, _option: click.Parameter, value: in
 def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
     """The variables of a chat template. Raises: UsageError if they are no JSON object."""
     try:
-        variables = json.loads(value)
+        variables = parse_json(value)
     except ValueError:
         variables = None
     if isinstance(variables, dict):
@@ -68,7 +71,7 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
 
 
 MODEL = (
-    click.option("--target", "--model", "target", metavar="NAME", required=True, help="The model."),
+    target_model_option,
     click.option(
         "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
     ),
@@ -79,7 +82,7 @@ MODEL = (
 )
 
 DRAFTING = (
-    click.option("--draft", "--draft-model", "draft", metavar="NAME", help="A smaller model."),
+    draft_model_option,
     drafter_option,
     click.option(
         "--method",
@@ -110,23 +113,38 @@ DRAFTING = (
 SAMPLING = (
     click.option(
         "--temp",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=0.0,
         show_default=True,
         help="Sampling temperature; 0 is greedy decoding.",
     ),
-    click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="0 and 1 are off."),
-    click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
-    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off."),
+    click.option(
+        "--top-p",
+        type=FiniteRange(0, 1),
+        default=0.0,
+        help="Sample among the likeliest tokens of this probability together; 0 and 1 are off.",
+    ),
+    click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Sample among so many of the likeliest tokens; 0 is off.",
+    ),
+    click.option(
+        "--min-p",
+        type=FiniteRange(0, 1),
+        default=0.0,
+        help="Leave out tokens less probable than this share of the likeliest; 0 is off.",
+    ),
     click.option(
         "--xtc-probability",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.0,
         help="How often to leave out the likeliest tokens; 0 is off.",
     ),
     click.option(
         "--xtc-threshold",
-        type=click.FloatRange(0, 0.5),
+        type=FiniteRange(0, 0.5),
         default=0.1,
         show_default=True,
         help="Tokens of at least this probability may be left out, all but one.",
@@ -181,7 +199,7 @@ PREFILL_RESPONSE = click.option(
     "--prefill-response",
     metavar="TEXT",
     callback=read_text,
-    help="The beginning of the answer, which goes on there.",
+    help="The beginning of the answer; the model continues it.",
 )
 
 CACHE = (

@@ -27,7 +27,7 @@ _SHOWN_PROBLEMS = 10
     "targets",
     metavar="NAME",
     multiple=True,
-    help="The target's tokenizer: alias, path or Hub repository; repeatable. Remembered.",
+    help="The target's tokenizer: an alias, a path or a Hub repository; repeatable. Remembered.",
 )
 @click.option(
     "--exclude",

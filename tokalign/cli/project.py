@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--draft-pass",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="PASSES",
     help="Cost of a pass of the draft model in passes of the target. Default: the curve's, or 0.1.",
 )

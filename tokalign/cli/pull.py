@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
 
 
 @click.command("pull")
@@ -30,4 +30,4 @@ def command(*, name: str, as_json: bool, quiet: bool) -> None:
         print_json({"files": [str(path) for path in paths]})
     else:
         for path in paths:
-            click.echo(path)
+            echo(str(path))

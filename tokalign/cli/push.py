@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
 
 
 @click.command("push")
@@ -46,4 +46,4 @@ def command(
         described = [table.described() for table in tables]
         print_json({"repository": name, "files": described, "model_card": card})
     else:
-        click.echo(card, nl=False)
+        echo(card, nl=False)

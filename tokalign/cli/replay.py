@@ -14,6 +14,7 @@ from tokalign.cli.drafting_options import (
     alternatives_option,
     dtype_option,
     every_position_option,
+    target_tokenizer_option,
     translation_option,
 )
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
@@ -35,10 +36,10 @@ _KEYS = (
 
 
 @click.command("replay")
+@target_tokenizer_option
 @click.option(
-    "--draft-model", "--draft", "draft", metavar="NAME", required=True, help="The draft model."
+    "--draft", "--draft-model", "draft", metavar="NAME", required=True, help="The draft model."
 )
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
 @text_option
 @field_option
 @translation_option

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from tokalign.atomic_file import write_file
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 
 
 @click.command("report")
@@ -22,7 +22,7 @@ from tokalign.errors import UsageError
     default="-",
     help="What `tokalign decode --json` printed; - reads it from stdin.",
 )
-@click.option("--title", default="How this text was decoded")
+@click.option("--title", default="How this text was decoded", help="The title of the page.")
 @json_option
 @quiet_option
 def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> None:
@@ -44,7 +44,7 @@ def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> 
 def _read(run: str) -> Any:
     """Read the JSON in a file, or on stdin. Raises: UsageError."""
     try:
-        return json.loads(sys.stdin.read() if run == "-" else Path(run).read_text("utf-8"))
+        return parse_json(sys.stdin.read() if run == "-" else Path(run).read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{run} cannot be read ({error.strerror}); give --run RUN.json") from error
     except ValueError as error:

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from tokalign.cli.build_options import read_size
+from tokalign.cli.drafting_options import MODEL_HELP
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.generation_options import (
     CACHE,
     DRAFTING,
@@ -33,7 +35,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 
 
 @click.command("serve")
-@click.option("--target", "--model", "model", metavar="NAME", help="The model to serve.")
+@click.option("--target", "--model", "model", metavar="NAME", help=MODEL_HELP)
 @with_options(*MODEL[1:], *DRAFTING)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 is any free port.")
@@ -49,7 +51,8 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     metavar="ORIGINS",
     default="",
     callback=_read_names,
-    help="Web origins whose pages may ask, separated by commas; * allows all. Default: none.",
+    help="Web origins whose pages may send requests, separated by commas; * allows all. "
+    "Default: none.",
 )
 @click.option(
     "--allow-model-switching",
@@ -61,21 +64,21 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     metavar="SIZE",
     default="8M",
     callback=_read_size,
-    help="Longer requests are refused.",
+    help="The longest request; longer ones are refused.",
 )
 @click.option(
     "--read-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=30.0,
     metavar="SECONDS",
-    help="For sending a request, and for taking a part of the answer.",
+    help="Time for sending a request, and for taking a part of the answer.",
 )
 @click.option(
     "--answer-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=1800.0,
     metavar="SECONDS",
-    help="After which an answer ends where it is.",
+    help="Time after which an answer ends where it is.",
 )
 @click.option(
     "--max-waiting",
@@ -88,9 +91,16 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     default=True,
     help="Draft from earlier answers to the same API key.",
 )
-@click.option("--chat-template", metavar="TEMPLATE", default="", help="Instead of the model's own.")
 @click.option(
-    "--use-default-chat-template", is_flag=True, help="Where the model has none of its own."
+    "--chat-template",
+    metavar="TEMPLATE",
+    default="",
+    help="A chat template in place of the model's own.",
+)
+@click.option(
+    "--use-default-chat-template",
+    is_flag=True,
+    help="Use the tokenizer's default template if the model has none.",
 )
 @click.option(
     "--chat-template-args",
@@ -102,15 +112,37 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--temp",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="Temperature where a request gives none; 0 is greedy decoding.",
 )
-@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="1 is off.")
-@click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off.")
-@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
-@click.option("--xtc-probability", type=click.FloatRange(0, 1), default=0.0, help="0 is off.")
-@click.option("--xtc-threshold", type=click.FloatRange(0, 0.5), default=0.1, help="For XTC.")
+@click.option(
+    "--top-p",
+    type=FiniteRange(0, 1),
+    default=1.0,
+    help="Where a request gives none; 1 is off.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=0), default=0, help="Where a request gives none; 0 is off."
+)
+@click.option(
+    "--min-p",
+    type=FiniteRange(0, 1),
+    default=0.0,
+    help="Where a request gives none; 0 is off.",
+)
+@click.option(
+    "--xtc-probability",
+    type=FiniteRange(0, 1),
+    default=0.0,
+    help="Where a request gives none; 0 is off.",
+)
+@click.option(
+    "--xtc-threshold",
+    type=FiniteRange(0, 0.5),
+    default=0.1,
+    help="Where a request gives none.",
+)
 @click.option(
     "--extra-eos-token",
     multiple=True,

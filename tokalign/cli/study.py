@@ -14,6 +14,8 @@ import click
 
 from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import (
+    DRAFT_HELP,
+    MODEL_HELP,
     dictionary_option,
     drafter_option,
     dtype_option,
@@ -34,6 +36,7 @@ from tokalign.cli.study_setup import (
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
 from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
+from tokalign.json_text import parse_json
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -48,35 +51,59 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
 @click.command("study")
-@click.option("--target", "--model", "target", metavar="NAME", help="The model.")
+@click.option("--target", "--model", "target", metavar="NAME", help=MODEL_HELP)
 @click.option(
     "--draft", "--draft-model", "draft", multiple=True, metavar="NAME",
-    help="A smaller model; repeatable.",
+    help=f"{DRAFT_HELP} Repeatable.",
 )  # fmt: skip
 @drafter_option
-@click.option("--preset", type=click.Choice([*PRESETS]), default="quick")
+@click.option(
+    "--preset", type=click.Choice([*PRESETS]), default="quick",
+    help="quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
+    "of Spec-Bench.",
+)  # fmt: skip
 @click.option(
     "--output", type=_PATH, metavar="FOLDER",
     help="Where measurements, result, page and summary go; a killed study resumes from it.",
 )  # fmt: skip
-@click.option("--articles", type=_PATH, metavar="FILE", help="Encyclopedic texts; else own ones.")
-@click.option("--instructions", type=_PATH, metavar="FILE", help="User messages; else own ones.")
-@click.option("--questions", type=_PATH, metavar="FILE", help="Short questions; else own ones.")
+@click.option(
+    "--articles", type=_PATH, metavar="FILE", help="Encyclopedic texts. Default: tokalign's own."
+)
+@click.option(
+    "--instructions", type=_PATH, metavar="FILE", help="User messages. Default: tokalign's own."
+)
+@click.option(
+    "--questions", type=_PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
+)
 @field_option
-@click.option("--prompts", type=click.IntRange(min=1), help="Most of each set; else the preset's.")
-@click.option("-m", "--max-tokens", type=click.IntRange(min=1), help="Default: the preset's.")
+@click.option(
+    "--limit", "prompts", type=click.IntRange(min=1),
+    help="Only the first N prompts of each set. Default: the preset's.",
+)  # fmt: skip
+@click.option(
+    "-m",
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Tokens to generate at most. Default: the preset's.",
+)
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME",
-    help="Only this method or translation; repeatable.",
+    help="Measure only this method or translation; repeatable.",
 )  # fmt: skip
 @dtype_option
 @dictionary_option
 @language_option
 @click.option("--estimate", is_flag=True, help="Say how long it would take, and stop.")
-@click.option("--check", type=_PATH, multiple=True, metavar="FILE", help="Check a result.")
+@click.option(
+    "--check",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Check whether a result can be shared; repeatable.",
+)
 @click.option(
     "--compare", type=_PATH, multiple=True, metavar="PATH",
-    help="Compare machines: results, or folders of them; with --save.",
+    help="Compare machines: a result, or a folder of them; repeatable, with --save.",
 )  # fmt: skip
 @click.option("--save", type=_PATH, metavar="FILE.html", help="The page of --compare.")
 @json_option
@@ -336,7 +363,7 @@ def _read_causes(path: Path) -> list[Attribution]:
     from tokalign.evaluate.study.causes import Attribution
 
     try:
-        return list(map(Attribution.from_json, json.loads(path.read_text("utf-8"))))
+        return list(map(Attribution.from_json, parse_json(path.read_text("utf-8"))))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{path} does not hold the causes of rounds ({type(error).__name__}: {error}); remove "

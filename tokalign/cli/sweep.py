@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tokalign.atomic_file import write_file
+from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
@@ -44,21 +45,56 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 
 
 @click.command("sweep")
-@click.option("--target", metavar="NAME", required=True, help="The target's tokenizer.")
-@click.option("--corpus", "corpus_files", type=_PATH, multiple=True, required=True, metavar="FILE")
-@click.option("--text", "text_files", type=_PATH, multiple=True, required=True, metavar="FILE")
-@click.option("--kind", default="backoff,dictspec", help="One or both of them.")
-@click.option("--order", "orders", type=Numbers(int, 1), default="1,2,3")
+@target_tokenizer_option
+@click.option(
+    "--corpus",
+    "corpus_files",
+    type=_PATH,
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Text to count; repeatable.",
+)
+@click.option(
+    "--text",
+    "text_files",
+    type=_PATH,
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Reference texts to measure on; repeatable.",
+)
+@click.option("--kind", default="backoff,dictspec", help="Kinds of dictionary: one or both.")
+@click.option(
+    "--order",
+    "orders",
+    type=Numbers(int, 1),
+    default="1,2,3",
+    help="backoff: ids of the longest context. dictspec: words of the longest n-gram.",
+)
 @click.option(
     "--dictionary-bytes",
     "sizes",
     type=Numbers(int, 1),
     default="1_000_000,2_500_000,5_000_000",
-    help="Sizes of backoff.",
+    help="backoff: the largest sizes of the file.",
 )
-@click.option("--ngrams", type=Numbers(int, 1), default="50_000,200_000", help="Sizes of dictspec.")
-@click.option("--p-min", "p_mins", type=Numbers(float, 0.0), default="0.1,0.2")
-@click.option("--max-draft", type=click.IntRange(min=1), default=8)
+@click.option(
+    "--ngrams",
+    type=Numbers(int, 1),
+    default="50_000,200_000",
+    help="dictspec: how many n-grams to use.",
+)
+@click.option(
+    "--p-min",
+    "p_mins",
+    type=Numbers(float, 0.0),
+    default="0.1,0.2",
+    help="The least probabilities of a proposal.",
+)
+@click.option(
+    "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
+)
 @field_option
 @limit_option
 @click.option(
@@ -66,9 +102,9 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     type=_PATH,
     required=True,
     metavar="FILE",
-    help="CSV; a killed sweep resumes from it.",
+    help="A CSV file of what was measured; a killed sweep resumes from it.",
 )
-@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw them, as an HTML page.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw the results, as an HTML page.")
 @json_option
 @quiet_option
 def command(

@@ -16,6 +16,7 @@ import click
 
 from tokalign.atomic_file import unwritable
 from tokalign.cli.build_options import read_size
+from tokalign.cli.finite import FiniteRange
 from tokalign.cli.generation_options import MODEL, with_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
@@ -40,8 +41,8 @@ CORPUS = (
         metavar="FILE",
         multiple=True,
         type=_PATH,
-        help="Text of the kind that the target will write: .txt or .jsonl, also .gz or .zst; may "
-        "be repeated.",
+        help="Text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or "
+        ".parquet; repeatable.",
     ),
     field_option,
     click.option(
@@ -55,11 +56,13 @@ CORPUS = (
     ),
     click.option(
         "--label-temp",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=0.7,
         help="The temperature of sampled and generated labels.",
     ),
-    click.option("--positions", type=click.IntRange(min=1), default=1_000_000, help="To train on."),
+    click.option(
+        "--positions", type=click.IntRange(min=1), default=1_000_000, help="Positions to train on."
+    ),
     click.option(
         "--held-out",
         type=click.IntRange(min=1),
@@ -81,14 +84,17 @@ SHAPE = (
     click.option(
         "--width",
         type=click.IntRange(min=1),
-        help=f"Of the drafter's layers. Default: the target's hidden size, at most {_WIDEST}.",
+        help="The width of the drafter's layers. Default: the target's hidden size, at most "
+        f"{_WIDEST}.",
     ),
-    click.option("--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks."),
+    click.option(
+        "--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks in the drafter."
+    ),
     click.option(
         "--head",
         type=click.Choice(["tied", "factored"]),
         default="tied",
-        help="tied: the target's output head. factored: one of its own, of low rank.",
+        help="The output head. tied: that of the target. factored: one of its own, of low rank.",
     ),
     click.option(
         "--rank", type=click.IntRange(min=1), default=512, help="The rank of a factored head."
@@ -98,7 +104,7 @@ SHAPE = (
 FIT = (
     click.option(
         "--epochs",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=2.0,
         help="How often each position is seen.",
     ),
@@ -117,15 +123,15 @@ FIT = (
     ),
     click.option(
         "--learning-rate",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=1e-3,
-        help="Its peak; it falls along a cosine.",
+        help="The largest learning rate; it falls along a cosine.",
     ),
     click.option(
         "--train-dtype",
         type=click.Choice(["float32", "bfloat16"]),
         default="float32",
-        help="What passes of the drafter compute in; its weights are trained in float32.",
+        help="The number format of the drafter's passes; its weights are trained in float32.",
     ),
     click.option(
         "--evaluations",
@@ -143,27 +149,29 @@ FIT = (
         "--seed",
         type=click.IntRange(0, MOST_SEED),
         default=0,
-        help="Of everything that is drawn.",
+        help="Seed of everything that is drawn.",
     ),
 )
 
 DRY_RUN = (
-    click.option("--dry-run", is_flag=True, help="Only say what it would take."),
     click.option(
-        "--memory", metavar="SIZE", help="--dry-run: of the machine that is meant, as 32G."
+        "--dry-run", is_flag=True, help="Only say how much memory, disk and work it would take."
+    ),
+    click.option(
+        "--memory", metavar="SIZE", help="--dry-run: memory of the machine that will train, as 32G."
     ),
     click.option(
         "--rows-per-second",
-        type=click.FloatRange(0, min_open=True),
-        help="--dry-run: how many prompt tokens per second the target reads there, as "
-        "mlx_lm.generate prints.",
+        type=FiniteRange(0, min_open=True),
+        help="--dry-run: prompt tokens per second that the target reads there; mlx_lm.generate "
+        "prints them.",
     ),
 )
 
 
 @click.command("train-drafter")
 @with_options(*MODEL, *CORPUS)
-@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="Of the drafter.")
+@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="The drafter's folder.")
 @click.option(
     "--workspace",
     type=_PATH,

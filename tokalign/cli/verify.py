@@ -12,7 +12,9 @@ from tokalign.errors import TokalignError
 
 
 @click.command("verify")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @json_option
 @always_quiet_option
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:

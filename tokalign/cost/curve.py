@@ -7,7 +7,6 @@ shipped in `cost/curves/`, or written by hand. The decode loop and `tokalign pro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
@@ -135,7 +135,7 @@ class CostCurve:
         assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
         """
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
-        second = f"on {device} verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
+        second = f"on {device}, verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
             drafting = self.draft_pass_at(0) or assumed_draft * rows[0]
@@ -195,7 +195,7 @@ def read_curve(name: str) -> CostCurve:
     shipped = SHIPPED / f"{name}.json"
     path = shipped if name in shipped_names() else Path(name).expanduser()
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(

@@ -16,7 +16,7 @@ from platformdirs import user_cache_path
 
 from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
-from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 
 
 def cache_folder() -> Path:
@@ -84,6 +84,6 @@ def _stored() -> Iterator[CostCurve]:
 def _read(path: Path) -> CostCurve | None:
     """Read a curve; a damaged or outdated file counts as none, and will be measured again."""
     try:
-        return CostCurve.from_json(json.loads(path.read_text("utf-8")), name=str(path))
-    except (OSError, ValueError, UsageError):
+        return CostCurve.from_json(parse_json(path.read_text("utf-8")), name=str(path))
+    except (OSError, ValueError):
         return None

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tokalign.atomic_file import unwritable
 from tokalign.errors import IncompatibleError, UsageError
+from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-bench", 1
 PLAIN, CONTROL = "plain", "plain again"
@@ -216,10 +217,10 @@ def read_measurements(
     """Read what a file is about, and its measurements. Raises: UsageError for any other file."""
     lines = (path.read_bytes() if content is None else content).splitlines()
     try:
-        header = json.loads(lines[0])
+        header = parse_json(lines[0])
         if (header["format"], header["version"]) != (FORMAT, VERSION):
             raise ValueError(f"{header['format']} version {header['version']}")
-        return header["about"], [Measurement.from_json(json.loads(line)) for line in lines[1:]]
+        return header["about"], [Measurement.from_json(parse_json(line)) for line in lines[1:]]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} holds no measurements of version {VERSION} ({type(error).__name__}: {error}); "

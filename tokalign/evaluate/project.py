@@ -139,7 +139,7 @@ def _is_model(trace: ProposalTrace, name: str) -> bool:
 
 
 class SimulatedClock:
-    """A clock that shows the time `now`; whoever takes time adds it."""
+    """A clock that shows the time `now`; what takes time adds to it."""
 
     def __init__(self) -> None:
         self.now = 0.0

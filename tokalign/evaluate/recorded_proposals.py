@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
 from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -174,7 +175,7 @@ class ProposalTrace:
         try:
             header: dict[str, Any] = {}
             for number, line in enumerate(lines, 1):
-                saved = json.loads(line)
+                saved = parse_json(line)
                 if number == 1:
                     header = saved
                     if (header["format"], header["version"]) != (FORMAT, VERSION):
@@ -217,14 +218,15 @@ def read_trace(path: Path) -> ProposalTrace:
     """A trace, or a run that `decode --json` saved. Raises: UsageError."""
     try:
         text = path.read_text("utf-8")
-        if FORMAT in text.partition("\n")[0]:
-            return ProposalTrace.from_lines(text.splitlines(), name=str(path))
-        saved = json.loads(text)
+        is_trace = FORMAT in text.partition("\n")[0]
+        saved = None if is_trace else parse_json(text)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is neither a trace nor a saved run ({error}); record one with: "
             "tokalign replay ... --trace FILE"
         ) from error
+    if is_trace:
+        return ProposalTrace.from_lines(text.splitlines(), name=str(path))
     return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
 

@@ -40,8 +40,8 @@ class Conversation:
         self.decoder = decoder
         self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
-        self._copy, known = ContextCopy(), decoder.drafting.logits
-        self._logits = LogitStore() if known is None else known
+        self._copy, kept = ContextCopy(), decoder.drafting.logits
+        self._logits = LogitStore(decoder.drafting.known_rows) if kept is None else kept
 
     @property
     def held(self) -> Sequence[TargetId]:

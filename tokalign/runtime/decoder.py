@@ -274,7 +274,7 @@ class Decoder:
         context_length = min(limits.context_length, target.context_length)
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(target, prompt, draft)
-        as_mlx_lm = self.drafting.method == "draft" and self.drafting.num_draft_tokens is not None
+        as_mlx_lm = draft is not None and self.drafting.num_draft_tokens is not None
         limits = replace(
             limits,
             context_length=context_length,

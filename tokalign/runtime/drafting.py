@@ -42,6 +42,7 @@ from tokalign.runtime.methods import (
     RECYCLING_METHODS,
 )
 from tokalign.tables.alignment import Alignment
+from tokalign.tables.logit_rows import LogitRows
 
 if TYPE_CHECKING:
     from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
@@ -76,7 +77,7 @@ class Drafting:
     adjacency: what the target found likely so far, for the published methods that draft from it;
         None keeps it for a request alone. It has to be of their width.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
-        for a request alone.
+        for a request alone. known_rows: what every store of this kind begins with.
     draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
         costs decide.
     beam: the shape of a recurrent drafter's beam, which is then proposed whole; None to have every
@@ -99,6 +100,7 @@ class Drafting:
     context_copy: ContextCopy | None = None
     adjacency: Adjacency | None = None
     logits: LogitStore | None = None
+    known_rows: LogitRows | None = None
     draft_rows: int | None = None
     beam: BeamShape | None = None
     outputs: Sequence[SuffixAutomaton] = ()
@@ -134,7 +136,9 @@ class Drafting:
     def with_stores(self) -> Drafting:
         """The same with a store of its own, if the method needs one and has none."""
         if self.uses_logits:
-            return self if self.logits is not None else replace(self, logits=LogitStore())
+            if self.logits is not None:
+                return self
+            return replace(self, logits=LogitStore(self.known_rows))
         if not self.is_recycling or self.adjacency is not None:
             return self
         width = UNISPEC_WIDTH if self.method == "unispec" else RECYCLED_WIDTH

@@ -278,7 +278,7 @@ class BeamSession(Protocol):
         """Search for what follows `ids`, with one step for each id of a beam.
 
         count: ids listed after every beam, at least as many as there are beams.
-        sampler: foretells the choices of a target that samples (`DraftSampler.expect`); without
+        sampler: predicts the choices of a target that samples (`DraftSampler.expect`); without
         one, probabilities are the drafter's own.
         """
         ...
@@ -312,8 +312,11 @@ class Sampler(Protocol):
         ...
 
     @property
-    def needs_position(self) -> bool:
-        """Whether a choice depends on its position in the context."""
+    def needs_order(self) -> bool:
+        """Whether choices have to be made in the order of their positions, each position once.
+
+        What chooses may keep a state, as a callable with random numbers of its own does.
+        """
         ...
 
     def draft_sampler(self, vocabulary: int) -> DraftSampler | None:
@@ -353,7 +356,7 @@ class DraftSampler(Protocol):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether `draw` uses the target's own noise, so that the target's choice can be foretold.
+        """Whether `draw` uses the target's own noise, so that the target's choice can be predicted.
 
         Nothing binds the proposed ids then: any other ones may be proposed as well.
         """

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.tokenizer.tokenizer import Tokenizer
@@ -83,7 +84,7 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -
     if asked == "dictionary" and not dictionary:
         raise MissingAssetError(
             "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
-            "tokalign build --dictionary-only --target TARGET CORPUS"
+            f"{HOW_TO_BUILD}"
         )
     return asked
 

@@ -75,11 +75,13 @@ class Proposal:
 
 
 class Rows(Sequence[Array]):
-    """Some rows of an array f[rows, ...], each taken only when it is asked for."""
+    """Some rows of an array f[rows, ...], or by row, each taken only when it is asked for."""
 
     __slots__ = ("_array", "_chosen")
 
-    def __init__(self, array: Sequence[Array], chosen: Sequence[int]) -> None:
+    def __init__(
+        self, array: Sequence[Array] | Mapping[int, Array] | Array, chosen: Sequence[int]
+    ) -> None:
         self._array, self._chosen = array, chosen
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple
 
@@ -15,14 +15,15 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Choices(NamedTuple):
-    """The target's choices, lazy, in arrays i[rows] of one or more rows each.
+    """The target's choices.
 
-    logprobs: f[vocabulary] of each row. rows: how many rows the target computed for them.
-    likely: arrays i[rows, width] and f[rows, width] for the store of rows, if there is one.
+    chosen: i[rows], lazy; or those ids by row that matter, read already. logprobs: f[vocabulary] of
+    each such row. rows: how many rows the target computed for them. likely: arrays i[rows, width]
+    and f[rows, width] for the store of rows, if there is one.
     """
 
-    chosen: list[Array]
-    logprobs: Sequence[Array]
+    chosen: Array | Mapping[int, TargetId]
+    logprobs: Array | Mapping[int, Array]
     rows: int
     likely: tuple[Array, ...] = ()
 
@@ -54,11 +55,12 @@ class TargetVerifier:
         """See `interfaces.Verifier`."""
         began = perf_counter()
         chosen, logprobs, fed, likely = self._choose(context, proposal)
-        if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
-            self._run_ahead(context, chosen[0])
-        choices: list[TargetId] = []
-        for some in chosen:
-            choices += self._session.read(some)
+        if isinstance(chosen, Mapping):
+            choices = chosen
+        else:
+            if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
+                self._run_ahead(context, chosen)
+            choices = dict(enumerate(self._session.read(chosen)))
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
         if self._store is not None:
             ids, values = map(np.array, likely)
@@ -74,59 +76,70 @@ class TargetVerifier:
         )
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
-        """The target's choice after the context and after each proposed id."""
+        """The target's choice after the context and after each proposed id that matters."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and not proposal.tree and ahead[0] == len(context.ids):
             return ahead[1]
         fed = self._session.rows
         tree = proposal.tree
-        if tree.chain_length < len(tree):
-            logits = self._session.tree(context.ids, tree)
-            chosen, logprobs = self._choose_in_tree(context, proposal, logits)
+        is_chain = tree.chain_length == len(tree)
+        if is_chain:
+            logits = self._session.logits([*context.ids, *tree.ids], last=len(tree) + 1)
         else:
-            ids = [*context.ids, *tree.ids]
-            logits = self._session.logits(ids, last=len(tree) + 1)
-            rows, logprobs = self._sampler.choose(
-                logits, position=len(context.ids), ids=ids, drawn=proposal.drawn
-            )
-            chosen = [rows]
-        likely = self._likely(logits, logprobs)
-        self._session.start(*chosen, *_arrays(logprobs), *likely)
-        return Choices(chosen, logprobs, self._session.rows - fed, likely)
+            logits = self._session.tree(context.ids, tree)
+        rows = self._session.rows - fed
+        if tree and self._sampler.needs_order:
+            likely = self._likely(logits)
+            self._session.start(logits, *likely)
+            return Choices(*self._choose_along(context, proposal, logits), rows, likely)
+        chosen, logprobs = self._sampler.choose(
+            logits,
+            position=len(context.ids),
+            ids=context.ids,
+            drawn=proposal.drawn,
+            depths=None if is_chain else [0, *tree.depths],
+        )
+        # Processors change the log-probabilities, so with them the raw ones are computed again.
+        likely = self._likely(logits, None if self._sampler.needs_history else logprobs)
+        self._session.start(chosen, logprobs, *likely)
+        return Choices(chosen, logprobs, rows, likely)
 
-    def _likely(self, logits: Array, logprobs: Sequence[Array]) -> tuple[Array, ...]:
-        """What the store of rows is to be told; nothing without one.
-
-        Processors change the log-probabilities, so with them the raw ones are computed again.
-        """
+    def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
+        """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
         if self._store is None:
             return ()
-        if self._sampler.needs_history:
+        if logprobs is None:
             return self._session.likeliest(logits, self._store.width, normalized=False)
         return self._session.likeliest(logprobs, self._store.width)
 
-    def _choose_in_tree(
+    def _choose_along(
         self, context: Context, proposal: Proposal, logits: Array
-    ) -> tuple[list[Array], Sequence[Array]]:
-        tree, drawn, position = proposal.tree, proposal.drawn, len(context.ids)
-        if not self._sampler.needs_history:
-            chosen, logprobs = self._sampler.choose(
-                logits, position=position, depths=[0, *tree.depths], drawn=drawn
+    ) -> tuple[dict[int, TargetId], dict[int, Array]]:
+        """Choices and log-probabilities of the rows along the path that agrees, one after another.
+
+        Samplers and logits processors that are callables may keep a state. So they are told what
+        plain decoding would tell them: each history once, longer by one id than the last, and none
+        with a rejected id. That costs a wait for each accepted id, and spares the rows that were
+        guessed wrong.
+        """
+        tree, drawn = proposal.tree, proposal.drawn
+        history = list(context.ids)
+        choices: dict[int, TargetId] = {}
+        logprobs: dict[int, Array] = {}
+        row: int | None = 0
+        while row is not None:
+            chosen, row_logprobs = self._sampler.choose(
+                logits[row : row + 1],
+                position=len(history),
+                ids=history,
+                drawn=None if drawn is None else drawn.row(row),
             )
-            return [chosen], logprobs
-        choices = []
-        for row in range(1 + len(tree)):
-            history = [*context.ids, *[tree.ids[i] for i in tree.path_to(row - 1)]]
-            choices.append(
-                self._sampler.choose(
-                    logits[row : row + 1],
-                    position=len(history),
-                    ids=history,
-                    drawn=None if drawn is None else drawn.row(row),
-                )
-            )
-        arrays = [rows for rows, _ in choices]
-        return arrays, [row for _, rows in choices for row in rows]
+            (choices[row],) = self._session.read(chosen)
+            logprobs[row] = row_logprobs[0]
+            history.append(choices[row])
+            child = tree.child_of(row - 1, choices[row])
+            row = None if child is None else child + 1
+        return choices, logprobs
 
     def _run_ahead(self, context: Context, chosen: Array) -> None:
         """Start the next round's pass while the host still waits for this round's id.
@@ -138,9 +151,4 @@ class TargetVerifier:
         following, logprobs = self._sampler.choose(logits, position=position)
         likely = self._likely(logits, logprobs)
         self._session.start(following, logprobs, *likely)
-        self._ahead = position, Choices([following], logprobs, 1, likely)
-
-
-def _arrays(logprobs: Sequence[Array]) -> list[Array]:
-    """Rows that were computed one by one, or all of them as the one array that they are."""
-    return logprobs if isinstance(logprobs, list) else [logprobs]
+        self._ahead = position, Choices(following, logprobs, 1, likely)

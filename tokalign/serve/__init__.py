@@ -11,6 +11,7 @@ answers and event streams; its prompt cache keeps contexts. What is new here:
     handler.py       one HTTP request: paths, keys, origins, statuses, usage
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
+    tool_calls.py    the tool calls in an answer, checked
     contexts.py      caches and outputs that later requests go on with
     own_decoder.py   what a request makes of the server's decoder
     speculation.py   a request that is alone: rounds of drafting and verification

@@ -1,19 +1,22 @@
 """The fields of a request that mlx-lm's handler does not check, or not strictly enough.
 
-A field that is null counts as left out, and a field that nobody knows is ignored, as clients send
+A field that is null counts as left out, and an unknown field is ignored, as clients send
 many of both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, cast
 
 from tokalign.arguments import shown
 from tokalign.serve.refusal import Refusal
 
 _MOST_TOP_LOGPROBS = 11
+_MOST_STOP_CHARACTERS = 4096
+"""mlx-lm keeps what it has made of the stop texts of a hundred requests, 500 bytes a character."""
+
 _RESERVED = {
     "add_generation_prompt",
     "chat_template",
@@ -29,6 +32,21 @@ _RESERVED = {
     "truncation",
 }
 """Arguments of `apply_chat_template` that are no variables of a template."""
+
+_UNSERVED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "response_format": (
+        "nothing makes the model write JSON here; ask for it in a message, and leave the field out",
+        lambda value: value != {"type": "text"},
+    ),
+    "echo": ("the prompt is never part of the answer; leave the field out", bool),
+    "suffix": ("nothing is written before a given end; leave the field out", bool),
+    "best_of": ("one answer is made per request; leave the field out", lambda value: value != 1),
+    "functions": ("give the functions as tools", bool),
+}
+"""Fields of OpenAI's API that ask for another answer than is given: why or what instead, and when.
+
+A client that got an answer all the same would take it for what it has asked for.
+"""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -52,6 +70,7 @@ def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     body = dict(body)
     if body.get("n", 1) != 1 or isinstance(body.get("n"), bool):
         raise Refusal(400, f"n has to be 1, not {shown(body['n'])}: one answer per request")
+    _refuse_unserved(body)
     _check_stop(body.get("stop", []))
     options = body.get("stream_options", {})
     if not isinstance(options, dict):
@@ -94,6 +113,12 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
+def _refuse_unserved(body: Mapping[str, Any]) -> None:
+    for name, (remedy, asks) in _UNSERVED.items():
+        if name in body and asks(body[name]):
+            raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
+
+
 def _check_bias(bias: object) -> None:
     """What mlx-lm's handler would fail on; it refuses the rest itself."""
     for value in bias.values() if isinstance(bias, dict) else ():
@@ -103,9 +128,13 @@ def _check_bias(bias: object) -> None:
 
 def _check_stop(stop: object) -> None:
     texts = [stop] if isinstance(stop, str) else stop
-    fits = isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
-    if not fits:
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
+    size = sum(map(len, texts))
+    if size > _MOST_STOP_CHARACTERS:
+        raise Refusal(
+            400, f"stop has {size} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken"
+        )
 
 
 def _check_messages(messages: object) -> None:
@@ -200,12 +229,17 @@ def _check_tools(body: dict[str, Any]) -> None:
         )
 
 
-def _prompt(prompt: object) -> str:
-    if isinstance(prompt, list) and len(prompt) == 1:
+def _prompt(prompt: object) -> str | list[int]:
+    """A text, or the ids of one. A list may hold one of either, as several prompts would come."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    if not isinstance(prompt, str):
-        raise Refusal(400, f"prompt has to be one text, not {shown(prompt)}")
-    return prompt
+    if isinstance(prompt, str) or _are_ids(prompt):
+        return cast("str | list[int]", prompt)
+    raise Refusal(400, f"prompt has to be one text, or the ids of one, not {shown(prompt)}")
+
+
+def _are_ids(prompt: object) -> bool:
+    return isinstance(prompt, list) and all(type(token) is int for token in prompt)
 
 
 def _spread_logprobs(body: dict[str, Any]) -> None:

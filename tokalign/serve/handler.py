@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from io import BufferedReader, BytesIO
 from ipaddress import ip_address
+from itertools import accumulate
 from time import monotonic
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -53,6 +54,7 @@ class Handler(APIHandler):  # type: ignore[misc]
     _asked: Asked | None = None
     _streams = False  # whether an event stream has begun
     _status = 0  # what was answered
+    _text_length = 0  # characters of the tokens whose log-probabilities were sent
 
     def __init__(self, scheduler: Scheduler, *given: Any, **named: Any) -> None:
         self.scheduler, self.settings = scheduler, scheduler.settings
@@ -204,8 +206,9 @@ class Handler(APIHandler):  # type: ignore[misc]
         return response
 
     def completion_usage_response(self, *counts: Any) -> dict[str, Any]:
-        """As mlx-lm's, with the counts of `_complete`."""
+        """As mlx-lm's, with the counts of `_complete`, named like the stream's other parts."""
         response: dict[str, Any] = super().completion_usage_response(*counts)
+        response["object"] = self.object_type
         self._complete(response["usage"])
         return response
 
@@ -369,8 +372,11 @@ class Handler(APIHandler):  # type: ignore[misc]
         content = [self._token_logprobs(one) for one in new]
         if self.object_type != "text_completion":
             return {"content": content}
+        lengths = [len(one["token"]) for one in content]
+        *offsets, self._text_length = accumulate(lengths, initial=self._text_length)
         return {
             "content": content,
+            "text_offset": offsets,
             "tokens": [one["token"] for one in content],
             "token_logprobs": [one["logprob"] for one in content],
             "top_logprobs": [

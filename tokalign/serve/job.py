@@ -46,10 +46,11 @@ class Answer(GenerationContext):  # type: ignore[misc]
 class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
-    connection: the client's socket. shown: responses that the handler has taken, for their
-    log-probabilities.
+    prompt: a text, or its ids. connection: the client's socket. shown: responses that the handler
+    has taken, for their log-probabilities.
     """
 
+    prompt: str | list[int]
     api_key: str = ""
     prediction: str | None = None
     connection: socket.socket | None = None
@@ -184,14 +185,19 @@ class Job:
         if reason is not None:
             self._detokenizer.finalize()
         text = self._detokenizer.last_segment
-        end = None if reason == "stop" else self._stop_texts.end_in(text)
-        if end is None:
-            self._put(text, token, logprobs, reason)
-            self.ended = reason
-        else:
+        end = self._stop_texts.end_in(text)
+        if end is not None:
             # What precedes the stop text is shown; the handler takes the stop text away.
             self._put(text[:end], token, logprobs, None)
             self.end("stop")
+        elif reason == "stop":
+            # The handler drops what it holds back, such as the first letters of a stop text, if an
+            # answer stops, and shows it if its length ends it. Here it belongs to the answer.
+            self._put(text, token, logprobs, "length")
+            self.end("stop")
+        else:
+            self._put(text, token, logprobs, reason)
+            self.ended = reason
         return self.ended is not None
 
     def end(self, reason: Reason) -> None:

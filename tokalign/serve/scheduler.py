@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Queue
 from threading import Event
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 from mlx_lm.server import (
@@ -41,6 +41,8 @@ from tokalign.serve.own_decoder import (
 from tokalign.serve.refusal import Refusal, refusal_of
 from tokalign.serve.settings import Settings
 from tokalign.serve.speculation import Speculation
+from tokalign.serve.tool_calls import checked
+from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
 """Seconds after which a loop with nothing to do looks whether it has to end."""
@@ -336,7 +338,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         answer = Answer(
             has_tool_calling=models.tokenizer.has_tool_calling,
             has_thinking=models.tokenizer.has_thinking,
-            tool_parser=models.tokenizer.tool_parser,
+            tool_parser=checked(models.tokenizer.tool_parser),
             text_sm=text_machine,
             initial_state=initial_state,
             prompt=prompt,
@@ -379,6 +381,14 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             if kind == "system" or not models.trims:
                 marks[min(end, len(prompt) - 1)] = kind
         return list(prompt), marks, state
+
+    def _tokenize(self, tokenizer: Any, asked: Asked, args: GenerationArguments) -> Any:
+        """See mlx-lm. The prompt of a completion may be given as ids."""
+        ids = asked.prompt
+        if isinstance(ids, str):
+            return super()._tokenize(tokenizer, asked, args)
+        self.model_provider.decoder.open_target().require_ids("prompt", cast("list[TargetId]", ids))
+        return ids, [ids], ["assistant"], "normal", None
 
     def _speculation(self, job: Job) -> Speculation:
         models = self.model_provider

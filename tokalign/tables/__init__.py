@@ -7,6 +7,7 @@
                         batch_lookup.py) and dictspec.py; dictionaries.py is several at once
     alignment.py        the tables of a pair; boundary.py and absorption.py say what may follow the
                         committed text
+    logit_rows.py       what a model found likely, as a table
     bundle.py           the file format, with header.py and sections.py
     finding.py          where tables are looked for; opening.py reads and checks them
     travelling.py       `push` and `pull`; drafter_files.py checks a drafter's folder

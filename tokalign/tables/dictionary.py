@@ -17,6 +17,9 @@ MAX_CONTEXT = 8
 MAX_CONTINUATION = 8
 """The longest continuation that is asked for by default, in ids."""
 
+HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE --corpus FILE"
+"""The command for messages that say what to do without a dictionary."""
+
 Ids = tuple[TargetId, ...]
 
 

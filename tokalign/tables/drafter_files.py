@@ -6,13 +6,13 @@ weights with which digest. `runtime/mlx/drafter_folder.py` writes such folders a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from tokalign.errors import BundleError, MissingAssetError
+from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign recurrent drafter", 1
 CONFIG = "config.json"
@@ -31,7 +31,7 @@ def read_drafter_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingAssetError(f"there is no drafter in {folder}; train one with: {REMEDY}")
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(path.read_bytes())
     except ValueError as error:
         raise damaged(folder, f"{CONFIG} is no JSON") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:

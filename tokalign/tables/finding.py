@@ -20,7 +20,7 @@ from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle
 
-KINDS = ("dictionary", "alignment")
+KINDS = ("dictionary", "alignment", "logits")
 """The kinds of tables; a file is found if its name ends in .KIND.tok."""
 
 Note = Callable[[str], None]

@@ -22,11 +22,13 @@ from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, open_bundle, require_fingerprint
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import SOURCE, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
 from tokalign.tables.dictspec import KIND as DICTSPEC
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
 from tokalign.tables.header import HeaderError, read_parameter
+from tokalign.tables.logit_rows import KIND as LOGITS
+from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
@@ -103,6 +105,33 @@ def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dicti
     )
 
 
+def open_logit_rows(
+    target: Tokenizer[TargetId],
+    *,
+    languages: Sequence[str] = (),
+    beside: Path | None = None,
+    note: Note = lambda _: None,
+) -> LogitRows | None:
+    """What a model of this tokenizer was found to expect of a corpus; None where nothing is found.
+
+    languages: of the corpora; every one by default. Of several tables, all rows are taken.
+    beside, note: as in `open_dictionary`.
+    """
+    found: dict[str, list[Path]] = {}
+    tables = find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note)
+    for path, bundle in tables:
+        if not languages or _language(bundle) in languages:
+            found.setdefault(path.name, []).append(path)
+
+    def read(path: Path) -> LogitRows:
+        with _errors_name(path):
+            return LogitRows.from_bundle(_open_kind(path, LOGITS), len(target.vocabulary))
+
+    opened = [_first_usable(LOGITS, paths, read, note) for paths in found.values()]
+    rows = [one for one in opened if one is not None]
+    return joined(rows) if rows else None
+
+
 def open_alignment(
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId],
@@ -150,6 +179,8 @@ def check_tables(bundle: Bundle, name: str) -> None:
             read_dictionary(bundle)
         elif bundle.kind == "alignment":
             Alignment.from_sections(bundle.sections)
+        elif bundle.kind == LOGITS:
+            LogitRows.from_bundle(bundle)
         else:
             raise BundleError(
                 f"unknown kind {bundle.kind!r}; update tokalign or rebuild the table with: "
@@ -167,8 +198,8 @@ class _Opened(NamedTuple):
 
 def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> _Opened:
     bundle = _open_kind(path, "dictionary")
-    remedy = "tokalign build --dictionary-only --target TARGET CORPUS"
-    require_fingerprint(bundle, target=target.fingerprint, name=shown_path(path), remedy=remedy)
+    name = shown_path(path)
+    require_fingerprint(bundle, target=target.fingerprint, name=name, remedy=HOW_TO_BUILD)
     with _errors_name(path):
         return _Opened(path, _language(bundle), read_dictionary(bundle, len(target.vocabulary)))
 

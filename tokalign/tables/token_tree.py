@@ -6,7 +6,7 @@ merges them and the target verifies the result. All of them speak this type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -137,7 +137,12 @@ class TokenTree:
                 last = index
         return path
 
-    def agreed_path(self, chosen: Sequence[int]) -> list[int]:
+    def child_of(self, index: int, token: int) -> int | None:
+        """The index of the id `token` after that at `index`, or after the text for -1; or None."""
+        found = zip(self.parents, self.ids, strict=True)
+        return next((i for i, pair in enumerate(found) if pair == (index, token)), None)
+
+    def agreed_path(self, chosen: Sequence[int] | Mapping[int, int]) -> list[int]:
         """The indices that a target agrees with, from a root on.
 
         chosen: the target's choice after the text, then after each id of the tree. There may be

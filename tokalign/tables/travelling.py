@@ -135,8 +135,8 @@ def push_tables(
     Raises: BundleError or MissingAssetError for a table that cannot be used, UsageError for names
     that cannot be found again and for what `tokalign learn` made; as `hub.upload_files`.
     """
-    if "/" in folder or folder.startswith("."):
-        raise UsageError(f"--folder {folder} is not the name of a folder at the top level")
+    if not folder or "/" in folder or folder.startswith("."):
+        raise UsageError(f"--folder {folder!r} is not the name of a folder at the top level")
     tables: list[Verified] = [
         _verified_drafter(file, f"{folder}/{_drafter_name(file)}")
         if file.is_dir()
@@ -200,8 +200,8 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
 def model_card(tables: Sequence[Verified], repository: str) -> str:
     """A section for the README of a repository: what its tables are, and how to use them."""
     rows = "\n".join(
-        f"| `{one['path']}` | {one['kind']} | {one['language'] or ''} | {one['bytes']:,} | "
-        f"{', '.join(one['corpus'])} | `{one['sha256']}` |"
+        f"| `{_cell(one['path'])}` | {one['kind']} | {_cell(one['language'] or '')} | "
+        f"{one['bytes']:,} | {_cell(', '.join(one['corpus']))} | `{one['sha256']}` |"
         for one in (table.described() for table in tables)
     )
     targets = sorted({table.tokenizer for table in tables})
@@ -222,6 +222,11 @@ tokalign decode --target MODEL --prompt "..."
 |---|---|---|---|---|---|
 {rows}
 """
+
+
+def _cell(text: str) -> str:
+    """A text out of a table's header as a cell of a Markdown table, made harmless."""
+    return shown_path(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _tables_in(folder: Path, repository: str) -> Iterator[Verified]:

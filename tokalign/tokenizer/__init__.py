@@ -1,5 +1,7 @@
 """Tokenizers: a file of any kind becomes a vocabulary (id -> bytes) and an encoder.
 
 Imports `bpe`. Start with `vocabulary.py` and `tokenizer.py`. `files.py` reads tokenizer files, with
-a reader for each kind in `formats/`; `registry.py` finds what a name stands for.
+a reader for each kind in `formats/` that returns a `spec.py`; `self_check.py` compares what was
+read with the library that owns the format. `registry.py` finds what a name stands for, with
+`aliases.py` and `hub.py`.
 """

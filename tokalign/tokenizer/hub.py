@@ -7,13 +7,13 @@ outside the cache, because a snapshot of them alone would take the place of the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.json_text import parse_json
 from tokalign.tokenizer.files import find_tokenizer_file
 
 
@@ -68,7 +68,7 @@ def _weights(folder: Path) -> list[str]:
 
 def _indexed_weights(index: Path) -> list[str]:
     try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        return sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 

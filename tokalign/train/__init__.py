@@ -1,4 +1,6 @@
-"""Training a recurrent drafter: a target and a corpus in, a drafter folder out.
+"""What is learned from a target that reads a corpus: recurrent drafters, and tables of likely ids.
+
+Training a recurrent drafter, a target and a corpus in, a drafter folder out:
 
 options.py                     what a caller chooses
 labelled_corpus.py             target and corpus -> labels
@@ -10,4 +12,6 @@ training.py                    labels -> drafter folder
     held_out.py                    how many guesses would be accepted by now
     checkpoint.py                  how a killed run goes on
 estimate.py                    what all this will take, before it starts
+
+`logit_table.py` makes the table that a logit store begins with (`tokalign build --from-model`).
 """

@@ -6,13 +6,13 @@ Time is work divided by a speed that the caller knows of the machine, that of re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from tokalign.errors import BundleError
+from tokalign.json_text import parse_json
 from tokalign.train.options import OPENING, Labelling
 
 _FLOAT = 4
@@ -68,7 +68,7 @@ class TargetShape:
         """
         size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
         try:
-            return cls.from_config(json.loads((folder / "config.json").read_bytes()), size)
+            return cls.from_config(parse_json((folder / "config.json").read_bytes()), size)
         except (KeyError, ValueError) as error:
             raise BundleError(
                 f"{folder / 'config.json'} does not tell {error}, which an estimate needs; "

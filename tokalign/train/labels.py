@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable, write_file
 from tokalign.errors import BundleError, IncompatibleError
+from tokalign.json_text import parse_json
 
 _HIDDEN, _IDS, _STATE = "hidden.f16", "ids.i32", "labels.json"
 _WINDOWS_PER_NOTE = 4
@@ -107,7 +108,7 @@ def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any
     if not path.is_file():
         return {"recipe": recipe, "windows": 0, "positions": 0}
     try:
-        state = json.loads(path.read_bytes())
+        state = parse_json(path.read_bytes())
         found, whole = state["recipe"], int(state["windows"]) >= 0 <= int(state["positions"])
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} is damaged; {_remedy(folder)}") from error

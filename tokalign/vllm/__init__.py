@@ -4,8 +4,8 @@
         '{"method": "custom_class", "model": "tokalign.vllm.DictionaryProposer",
           "num_speculative_tokens": 8}'
 
-`proposer.py` is what vLLM calls, `batch_drafter.py` drafts for a batch, with `batch_fit.py` and
-`context_matches.py`. NumPy does all of it; neither mlx nor vLLM is imported.
+`proposer.py` is what vLLM calls, with `options.py`; `batch_drafter.py` drafts for a batch, with
+`batch_fit.py` and `context_matches.py`. NumPy does all of it; neither mlx nor vLLM is imported.
 """
 
 from tokalign.vllm.proposer import DictionaryProposer

@@ -19,7 +19,7 @@ from tokalign.arguments import shown
 from tokalign.errors import IncompatibleError, MissingAssetError
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import SOURCE, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -86,9 +86,8 @@ def _open(resolved: Resolved[TargetId], options: ProposerOptions) -> dict[str, B
     )
     if found is None:
         raise MissingAssetError(
-            "no dictionary fits the model's tokenizer; build one with: tokalign build "
-            f"--dictionary-only --target {shown(resolved.slug)} CORPUS, or name a file under "
-            f"{SECTION} in additional_config"
+            f"no dictionary fits the tokenizer of {shown(resolved.slug)}; build one with: "
+            f"{HOW_TO_BUILD}, or name a file under {SECTION} in additional_config"
         )
     tables: Mapping[str, Dictionary] = (
         found.by_source if isinstance(found, Dictionaries) else {SOURCE: found}
@@ -100,7 +99,7 @@ def _backoff(name: str, table: Dictionary) -> BackoffTable:
     if not isinstance(table, BackoffTable):
         raise IncompatibleError(
             f"{name} is a DictSpec dictionary, which is looked up request by request; build a "
-            "back-off dictionary with: tokalign build --dictionary-only --dictionary-kind backoff"
+            f"back-off dictionary with: {HOW_TO_BUILD}"
         )
     return table
 

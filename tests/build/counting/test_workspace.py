@@ -149,7 +149,7 @@ def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
     corpus = Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}))
     first = count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace")
     next(first)
-    with pytest.raises(UsageError, match="in use"):
+    with pytest.raises(UsageError, match="is building in"):
         next(count_token_ngrams(corpus, small_tokenizer(), workspace=tmp_path / "workspace"))
 
 

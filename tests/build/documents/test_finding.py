@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
+from unicodedata import normalize
 
 import pytest
 
@@ -40,6 +42,8 @@ def test_documents_of_all_kinds_are_found_in_all_folders(tmp_path: Path) -> None
         "project/venv/lib/site-packages/pip/LICENSE.txt",
         "Passwords.txt",
         "moje hasła.md",
+        "lista haseł.txt",
+        "moje hasla.md",
         "client_secret.html",
         "deep/er/AWS-Credentials.txt",
         "server.key.txt",
@@ -67,6 +71,16 @@ def test_patterns_and_sizes_are_excluded(tmp_path: Path) -> None:
     for name in ("kept.txt", "Stare/a.txt", "b.draft.md", "large.txt"):
         write(tmp_path / name, "x" * (2000 if name == "large.txt" else 10))
     assert names(tmp_path, exclude=("stare/", "*.DRAFT.md"), largest_file=1000) == {"kept.txt"}
+
+
+@pytest.mark.parametrize("typed", ["NFC", "NFD"])
+def test_a_pattern_fits_a_name_however_their_accents_are_written(
+    tmp_path: Path, typed: Literal["NFC", "NFD"]
+) -> None:
+    write(tmp_path / "kept.txt")
+    for form in ("NFC", "NFD"):
+        write(tmp_path / normalize(form, "Różne") / f"{form}.txt")
+    assert names(tmp_path, exclude=(normalize(typed, "różne/"),)) == {"kept.txt"}
 
 
 def test_overlapping_folders_give_each_file_once(tmp_path: Path) -> None:

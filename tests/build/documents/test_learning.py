@@ -52,7 +52,8 @@ def again(name: str = "notes") -> Learned:
 def content(name: str) -> dict[str, bytes]:
     """What a collection keeps of the documents."""
     folder = Collection(name).folder
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".json"}
+    files = (path for path in folder.iterdir() if path.suffix not in (".json", ".lock"))
+    return {path.name: path.read_bytes() for path in files}
 
 
 def test_only_changed_files_are_opened(
@@ -198,6 +199,7 @@ def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target
     assert not table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids
     assert {path.name for path in Collection("notes").folder.iterdir()} == {
         "documents.jsonl.zst",
+        "learn.lock",
         "settings.json",
         "small-target.dictionary.tok",
     }
@@ -206,6 +208,45 @@ def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target
     with pytest.raises(CorpusError, match="there is no document with text"):
         again()
     assert Collection("notes").tables == []
+
+
+def test_what_a_killed_run_left_of_documents_that_are_gone_is_deleted(
+    folder: Path, target: Path
+) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    notes = Collection("notes")
+    unfinished = notes.folder / ".documents.jsonl.zst.4711.partial"
+    unfinished.write_text(MEETING)
+    again()
+    assert not unfinished.exists()
+    notes.counting.mkdir()
+    (notes.counting / "a.run").write_text(MEETING)
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(CorpusError, match="there is no document with text"):
+        again()
+    assert not notes.counting.exists()
+
+
+def test_two_processes_do_not_change_one_collection(folder: Path, target: Path) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    with (
+        Collection("notes").changing(),
+        pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
+    ):
+        again()
+    again()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_learned(tmp_path: Path, target: Path) -> None:
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/d\xff"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes only names in UTF-8")
+    (folder / "a.txt").write_text(f"{MEETING}\n{MEETING}\n")
+    learn("notes", folders=[folder], targets=[str(target)])
+    assert again().changes.unchanged == 1
 
 
 def test_unreadable_documents_are_named_once(folder: Path, target: Path) -> None:

@@ -104,6 +104,25 @@ def test_no_drafter_changes_what_processors_make_of_the_output(temperature: floa
         assert generate(RandomDrafter(seed, plain), sampling) == plain
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_processors_are_told_the_histories_of_plain_decoding(temperature: float) -> None:
+    """So they may keep a state: each history is longer by one id, and none has a rejected id."""
+    told: list[list[int]] = []
+
+    def record(ids: mx.array, logits: mx.array) -> mx.array:
+        told.append(ids.tolist())
+        return logits
+
+    sampling = Sampling(temperature=temperature, seed=2, processors=(record,))
+    plain = generate(NoDrafter(), sampling)
+    expected = [[5, 17, 3, *plain[:count]] for count in range(len(plain))]
+    assert told == expected
+    for seed in range(4):
+        told.clear()
+        assert generate(RandomDrafter(seed, plain), sampling) == plain
+        assert told[: len(expected)] == expected
+
+
 @pytest.mark.parametrize("acceptance", ["match", "residual"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_processors_are_given_rows_of_the_targets_width_by_a_draft(

@@ -7,9 +7,6 @@ can be used whatever has changed since.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
+from tokalign.build.file_lock import locked
 from tokalign.errors import UsageError
 
 RECORD = ".record"
@@ -45,17 +43,10 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        require_workspace(folder, _LOCK)
-        lock = (folder / _LOCK).open("w")
     except OSError as error:
         raise unwritable(folder, error, _REMEDY) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{folder} is in use by another build; wait for it or choose another folder"
-            ) from None
+    require_workspace(folder, _LOCK)
+    with locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"):
         for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             unfinished.unlink()
         try:
@@ -102,23 +93,10 @@ def sole_process(folder: Path, name: str) -> Iterator[None]:
 
     Raises: UsageError if another process holds it.
     """
-    path = folder / f"{name}.lock"
-    try:
-        lock = path.open("a+")
-    except OSError as error:
-        raise unwritable(path, error, _REMEDY) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise UsageError(
-                f"{lock.read() or 'another process'} is doing {name} in {folder}; give each "
-                "machine ranks of its own with --local-rank-offset, or wait until it has ended"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}")
-        lock.flush()
+    remedy = (
+        "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
+    )
+    with locked(folder / f"{name}.lock", f"doing {name} in {folder}", remedy):
         yield
 
 

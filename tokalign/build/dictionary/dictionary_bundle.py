@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokalign.arguments import require_number
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.memory_budget import MEMORY
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
@@ -45,6 +46,10 @@ class DictspecOptions:
     ngrams: int = 200_000
     p_min: float = 0.2
 
+    def __post_init__(self) -> None:
+        """Raises: UsageError."""
+        require_number("p_min", self.p_min, least=0, most=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffOptions:
@@ -60,6 +65,10 @@ class BackoffOptions:
     min_count: int = MIN_COUNT
     memory: int = MEMORY
     workspace: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError."""
+        require_number("p_min", self.p_min, least=0, most=1)
 
 
 def build_dictionary(

@@ -5,11 +5,12 @@ A collection is a folder of its own:
     settings.json           the folders, what to leave out, and the models it is for
     documents.jsonl.zst     one object per document: path, size, time, and its text
     TARGET.dictionary.tok   a dictionary for each of these models (`learning.py`)
+    learn.lock              held by the process that is changing it
 
 The documents are sorted by path, and so are the files found in the folders; an update goes through
 both side by side. A file whose size and time are as they were is not opened, and the text of a file
-that is gone is not copied. So a collection that was updated many times equals one made afresh.
-Nobody but its owner can enter the folder.
+that is gone is not copied. So a collection that was updated many times equals a new
+one. Only its owner can enter the folder.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from typing import Any
 
 import zstandard
 
-from tokalign.atomic_file import appearing, unwritable, write_file
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.build.documents.finding import FoundFile, Rules
 from tokalign.build.documents.reading import read_document
+from tokalign.build.file_lock import locked
 from tokalign.errors import CorpusError, MissingAssetError
+from tokalign.json_text import parse_json
 from tokalign.tables.finding import learned_folder
 
 SETTINGS, DOCUMENTS = "settings.json", "documents.jsonl.zst"
+_LOCK = "learn.lock"
 
 _FORMAT = 1
 _PIECE = 1 << 18  # characters of a text in one object, 12 bytes each at most: see LONGEST_LINE
@@ -100,16 +104,22 @@ class Collection:
         """Its dictionaries."""
         return sorted(self.folder.glob("*.dictionary.tok"))
 
+    @property
+    def counting(self) -> Path:
+        """Where its dictionaries are counted; a killed count is left there."""
+        return self.folder / "counting"
+
+    def drop_tables(self) -> None:
+        """Delete its dictionaries, and what a killed count has left of one. Only in `changing`."""
+        for path in self.tables:
+            path.unlink()
+        shutil.rmtree(self.counting, ignore_errors=True)
+
     def settings(self) -> Settings:
-        """Raises: MissingAssetError if there is no such collection; CorpusError if it is broken."""
+        """Raises: CorpusError if they are broken."""
         path = self.folder / SETTINGS
-        if not self.exists:
-            raise MissingAssetError(
-                f"nothing was learned under the name {self.name}; tokalign learn --list names "
-                f"what was, tokalign learn FOLDER --name {self.name} --target NAME learns it"
-            )
         try:
-            value = json.loads(path.read_text("utf-8"))
+            value = parse_json(path.read_text("utf-8"))
             rules = value["rules"]
             return Settings(
                 folders=tuple(value["folders"]),
@@ -120,20 +130,41 @@ class Collection:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorpusError(_BROKEN, path=str(path)) from error
 
-    def save(self, settings: Settings) -> None:
-        """Write the settings, and make the folder, which only its owner may enter."""
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Make the folder, which only its owner may enter, and keep other processes out of it.
+
+        What a killed process has left unfinished is deleted first: it may know documents that are
+        gone. Raises: UsageError if another process is changing it; OutputError.
+        """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
             raise unwritable(self.folder, error) from error
+        doing = f"learning {self.name}"
+        with locked(self.folder / _LOCK, doing, "wait until it has ended"):
+            for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
+                unfinished.unlink()
+            yield
+
+    def save(self, settings: Settings) -> None:
+        """Write the settings. Only in `changing`."""
         content = {"format": _FORMAT, **asdict(settings)}
-        write_file(self.folder / SETTINGS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        # ASCII also holds the names of folders that are not UTF-8.
+        write_file(self.folder / SETTINGS, json.dumps(content, indent=1) + "\n")
+
+    def require(self) -> None:
+        """Raises: MissingAssetError if nothing is known of it, not even by a run that failed."""
+        if not self.folder.is_dir():
+            raise MissingAssetError(
+                f"nothing was learned under the name {self.name}; tokalign learn --list names "
+                f"what was, tokalign learn FOLDER --name {self.name} --target NAME learns it"
+            )
 
     def forget(self) -> None:
-        """Delete everything that is known of it. Raises: as `settings`; UsageError."""
-        if not self.folder.is_dir():
-            self.settings()
+        """Delete everything that is known of it. Raises: as `require`; UsageError."""
+        self.require()
         try:
             shutil.rmtree(self.folder)
         except OSError as error:
@@ -158,7 +189,7 @@ class Collection:
     def update(
         self, found: Iterable[FoundFile], *, progress: Callable[[int], None] = lambda _: None
     ) -> Changes:
-        """Read what is new or changed, and drop what is gone.
+        """Read what is new or changed, and drop what is gone. Only in `changing`.
 
         found: the files that are there, sorted by path. progress: called with the bytes of each
         file that was read or skipped.
@@ -254,4 +285,4 @@ def _pieces(text: str) -> Iterator[str]:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
         for line in io.TextIOWrapper(unpacked, encoding="utf-8"):
-            yield json.loads(line)
+            yield parse_json(line)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from tokalign.errors import MissingAssetError, UsageError
 
@@ -53,8 +54,10 @@ SECRETS = (
     "*recovery*key*",
     "*seed*phrase*",
     "*hasla*",
-    "*hasła*",
-    "*hasło*",
+    "*haslo*",
+    "*hasel*",
+    "*hasł*",
+    "*haseł*",
     "id_rsa*",
     "id_ed25519*",
     "*.pem.*",
@@ -97,7 +100,7 @@ def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFil
     Raises: MissingAssetError for a folder that is not there; UsageError for a file in its place, a
         pattern that means nothing, or missing libraries.
     """
-    spec = _spec((*OF_PROGRAMS, *SECRETS, *(pattern.lower() for pattern in rules.exclude)))
+    spec = _spec((*OF_PROGRAMS, *SECRETS, *map(_folded, rules.exclude)))
     left, found = Left(), set[FoundFile]()
     for folder in folders:
         _check_folder(folder)
@@ -140,6 +143,14 @@ def missing_libraries() -> MissingAssetError:
     )
 
 
+def _folded(name: str) -> str:
+    """A name or a pattern as they are compared: in any case, its accents in one way.
+
+    macOS writes the accents of many names as characters of their own, and no keyboard does.
+    """
+    return normalize("NFC", name).lower()
+
+
 def _walk(root: str, spec: GitIgnoreSpec, left: Left) -> Iterator[str]:
     """The paths of all files that no pattern excludes."""
 
@@ -150,7 +161,7 @@ def _walk(root: str, spec: GitIgnoreSpec, left: Left) -> Iterator[str]:
         kept = []
         for name in inner:
             path = os.path.join(folder, name)
-            if spec.match_file(os.path.relpath(path, root).lower() + "/"):
+            if spec.match_file(_folded(os.path.relpath(path, root)) + "/"):
                 left.counts["excluded folders"] += 1
             elif os.path.islink(path):
                 left.counts["links"] += 1
@@ -159,7 +170,7 @@ def _walk(root: str, spec: GitIgnoreSpec, left: Left) -> Iterator[str]:
         inner[:] = kept
         for name in files:
             path = os.path.join(folder, name)
-            if spec.match_file(os.path.relpath(path, root).lower()):
+            if spec.match_file(_folded(os.path.relpath(path, root))):
                 left.counts["excluded files"] += 1
             else:
                 yield path

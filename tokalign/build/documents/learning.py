@@ -63,33 +63,34 @@ def learn(
 
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
     `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
-    Raises: UsageError for a name that no folder can have, or where a folder or a target has to be
-        given; MissingAssetError for a folder, tokenizer or library that is not there; CorpusError
-        if there is no text at all.
+    Raises: UsageError for a name that no folder can have, where a folder or a target has to be
+        given, or while another process learns under this name; MissingAssetError for a folder,
+        tokenizer or library that is not there; CorpusError if there is no text at all.
     """
     collection = Collection(check_name(name))
     settings = _settings(collection, folders, targets, exclude, largest_file, max_bytes)
     models = _resolve(settings.targets)
     found, left = find_documents([Path(folder) for folder in settings.folders], settings.rules)
-    collection.save(settings)
-    with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
-        changes = collection.update(found, progress=advance)
-    if not changes.texts:
-        _drop_tables(collection)
-        raise CorpusError(
-            f"there is no document with text in {', '.join(settings.folders)}, so there is no "
-            "dictionary; give a folder with text, Markdown, HTML or PDF files"
+    with collection.changing():
+        collection.save(settings)
+        with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
+            changes = collection.update(found, progress=advance)
+        if not changes.texts:
+            collection.drop_tables()
+            raise CorpusError(
+                f"there is no document with text in {', '.join(settings.folders)}, so there is no "
+                "dictionary; give a folder with text, Markdown, HTML or PDF files"
+            )
+        options = BackoffOptions(
+            max_bytes=settings.max_bytes or DICTIONARY_BYTES, workspace=collection.counting
         )
-    options = BackoffOptions(
-        max_bytes=settings.max_bytes or DICTIONARY_BYTES, workspace=collection.folder / "counting"
-    )
-    corpus = PrivateCorpus([collection.documents_file])
-    tables = {
-        collection.folder / f"{slug}.dictionary.tok": _bring_up_to_date(
-            collection, slug, model, corpus, options, stage
-        )
-        for slug, model in models.items()
-    }
+        corpus = PrivateCorpus([collection.documents_file])
+        tables = {
+            collection.folder / f"{slug}.dictionary.tok": _bring_up_to_date(
+                collection, slug, model, corpus, options, stage
+            )
+            for slug, model in models.items()
+        }
     return Learned(changes=changes, left=left, tables=tables, text_bytes=corpus.text_bytes)
 
 
@@ -171,11 +172,6 @@ def _bring_up_to_date(
     )
     write_bundle(path, bundle)
     return True
-
-
-def _drop_tables(collection: Collection) -> None:
-    for path in collection.tables:
-        path.unlink()
 
 
 def _described(path: Path) -> tuple[str, int, str] | None:

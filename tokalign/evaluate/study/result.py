@@ -25,6 +25,7 @@ from tokalign.evaluate.study.figures import Group, groups_of
 from tokalign.evaluate.study.protocol import Protocol
 from tokalign.evaluate.study.samples import Sample, Trial, trials
 from tokalign.evaluate.study.waterfall import Waterfall, waterfalls
+from tokalign.json_text import parse_json
 
 FORMAT, VERSION = "tokalign-study", 1
 
@@ -188,7 +189,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 def load_json(path: Path) -> Any:
     """The JSON in a file. Raises: UsageError."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} cannot be read as JSON ({error}); give a study.json that tokalign study wrote"

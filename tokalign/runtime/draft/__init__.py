@@ -9,6 +9,7 @@
     neural.py               a draft model
     recurrent.py            a recurrent drafter
         beams.py                its beam search as a tree
+    drawn_places.py         trees of drawn ids, of either kind of model
     hybrid.py               one tree of all sources
         mixing.py               one probability for each id that several sources expect
         trust.py                how often each source was right

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokalign.runtime.draft.logit_store import (
-    LOG_ODDS,
-    LONGEST_KEY,
-    LogitStore,
-    Tail,
-    extended,
-    tail_of,
-)
+from tokalign.runtime.draft.logit_store import LogitStore, Tail, extended, tail_of
+from tokalign.tables.logit_rows import LOG_ODDS, LONGEST_KEY
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "logits"

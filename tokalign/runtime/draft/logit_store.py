@@ -24,41 +24,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.draft.ranked_rows import ranked
+from tokalign.tables.logit_rows import (
+    ID_BITS,
+    KEPT,
+    LONGEST_KEY,
+    LogitRows,
+    codes_of,
+    keys_of,
+)
+from tokalign.tables.sections import array_bytes
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-KEPT = 8
-"""Ids kept of each row."""
-
-LONGEST_KEY = 3
-"""Ids in the longest key."""
 
 SLOTS = 1 << 17
 """Slots of a store: 6.3 MB (48 bytes each: a key, eight ids and eight log-odds)."""
 
 Tail = NewType("Tail", int)
-"""The last three ids of a text in one number, `_ID_BITS` each, the last one lowest."""
+"""The last three ids of a text in one number, `ID_BITS` each, the last one lowest."""
 
 NO_TEXT = Tail(0)
 """The tail of an empty text."""
 
-_SLOT_BYTES = 8 + 4 * KEPT + KEPT
+_ROW_BYTES = 8 + 4 * KEPT + KEPT
 
-_ID_BITS = 20  # more than any vocabulary needs
-_ID_MASK = (1 << _ID_BITS) - 1
-_TAIL_MASK = (1 << LONGEST_KEY * _ID_BITS) - 1
+_TAIL_MASK = (1 << LONGEST_KEY * ID_BITS) - 1
 _WORD = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 """Spreads the keys over the slots: Knuth's multiplicative hashing by 2^64 over the golden ratio."""
-
-_STEP = 1 / 16
-"""Log-odds are kept as multiples of this, from -8 up."""
-
-_SUREST = 1 - 2.0**-16
-"""Probabilities up to this differ from 1 in float32; its log-odds are beyond the largest byte."""
-
-LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
-"""The log-odds that a byte stands for."""
 
 
 def tail_of(ids: Iterable[TargetId]) -> Tail:
@@ -71,7 +63,7 @@ def tail_of(ids: Iterable[TargetId]) -> Tail:
 
 def extended(tail: Tail, token: TargetId) -> Tail:
     """The tail of a text with one more id."""
-    return (tail << _ID_BITS | token) & _TAIL_MASK  # type: ignore[return-value]  # costs a call
+    return (tail << ID_BITS | token) & _TAIL_MASK  # type: ignore[return-value]  # costs a call
 
 
 class LogitStore:
@@ -79,10 +71,10 @@ class LogitStore:
 
     It serves one conversation or one session, of one target. Several threads may use it: a slot
     that one of them reads while another writes can give a wrong guess, never a wrong output.
-    slots: a power of two.
+    known: rows to begin with. slots: a power of two.
     """
 
-    def __init__(self, *, slots: int = SLOTS) -> None:
+    def __init__(self, known: LogitRows | None = None, *, slots: int = SLOTS) -> None:
         self._shift = 64 - (slots.bit_length() - 1)
         self._keys = np.zeros(slots, dtype=np.uint64)
         self._ids = np.zeros((slots, KEPT), dtype=np.uint32)
@@ -91,6 +83,8 @@ class LogitStore:
         self._key_of = self._keys.data
         self._flat_ids = cast("Sequence[TargetId]", self._ids.reshape(-1).data)
         self._flat_codes = self._codes.reshape(-1).data
+        if known is not None:
+            self.begin_with(known)
 
     @property
     def width(self) -> int:
@@ -106,12 +100,20 @@ class LogitStore:
         """How many slots are in use."""
         return int(np.count_nonzero(self._keys))
 
-    def to_bytes(self) -> bytes:
-        """The rows in use, in the order of their slots: all keys, then all ids, then all codes."""
+    @property
+    def rows(self) -> LogitRows:
+        """The rows in use, in the order of their slots."""
         used = np.flatnonzero(self._keys)
-        keys = self._keys[used].astype("<u8")
-        ids = self._ids[used].astype("<u4")
-        return keys.tobytes() + ids.tobytes() + self._codes[used].tobytes()
+        return LogitRows(self._keys[used], self._ids[used], self._codes[used])
+
+    def begin_with(self, known: LogitRows) -> None:
+        """Take over rows; of those that fall to one slot, the last one."""
+        self._write(known.keys, known.ids, known.codes)
+
+    def to_bytes(self) -> bytes:
+        """The rows in use: all keys, then all ids, then all codes."""
+        rows = self.rows
+        return array_bytes(rows.keys) + array_bytes(rows.ids) + array_bytes(rows.codes)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, vocabulary_size: int) -> Self:
@@ -119,17 +121,15 @@ class LogitStore:
 
         Raises: ValueError if `to_bytes` does not write such bytes for a vocabulary of this size.
         """
-        count, rest = divmod(len(data), _SLOT_BYTES)
+        count, rest = divmod(len(data), _ROW_BYTES)
         if rest:
-            raise ValueError(f"{len(data)} bytes are no whole number of rows of {_SLOT_BYTES}")
-        store = cls()
-        keys = np.frombuffer(data, "<u8", count)
-        ids = np.frombuffer(data, "<u4", count * KEPT, offset=keys.nbytes)
+            raise ValueError(f"{len(data)} bytes are no whole number of rows of {_ROW_BYTES}")
+        keys = np.frombuffer(data, "<u8", count).astype(np.uint64)
+        ids = np.frombuffer(data, "<u4", count * KEPT, offset=keys.nbytes).astype(np.uint32)
         codes = np.frombuffer(data, "u1", count * KEPT, offset=keys.nbytes + ids.nbytes)
         if count and int(ids.max()) >= vocabulary_size:
             raise ValueError(f"the id {ids.max()} is not below {vocabulary_size}")
-        store._write(keys.astype(np.uint64), ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
-        return store
+        return cls(LogitRows(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT)))
 
     def learn(
         self,
@@ -143,7 +143,7 @@ class LogitStore:
         tails = [tail_of(ids[-LONGEST_KEY:])]
         for token, parent in zip(tree.ids, tree.parents, strict=True):
             tails.append(extended(tails[parent + 1], token))
-        self._write(_keys(np.array(tails, dtype=np.uint64)), likely, _codes_of(logprobs))
+        self._write(keys_of(np.array(tails, dtype=np.uint64)), likely, codes_of(logprobs))
 
     def _write(self, keys: NDArray[np.uint64], ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
         """keys: u64[..., rows]; each of them gets the row i[rows, KEPT], u8[rows, KEPT]."""
@@ -157,27 +157,9 @@ class LogitStore:
 
         Cost: under 1 µs.
         """
-        key = (tail & ((1 << length * _ID_BITS) - 1)) << 2 | length
+        key = (tail & ((1 << length * ID_BITS) - 1)) << 2 | length
         slot = (key * _MULTIPLIER & _WORD) >> self._shift
         if self._key_of[slot] != key:
             return None
         begin = slot * KEPT
         return self._flat_ids[begin : begin + KEPT], self._flat_codes[begin : begin + KEPT]
-
-
-def _keys(tails: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """For each length, the keys of all tails: u64[LONGEST_KEY, tails]."""
-    two = np.uint64(2)
-    return np.stack(
-        [
-            (tails & np.uint64((1 << length * _ID_BITS) - 1)) << two | np.uint64(length)
-            for length in range(1, LONGEST_KEY + 1)
-        ]
-    )
-
-
-def _codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
-    """Log-odds of probabilities as bytes."""
-    sure = np.minimum(np.exp(logprobs), _SUREST)
-    codes = np.rint((logprobs - np.log1p(-sure)) / _STEP) + 128
-    return np.asarray(np.minimum(np.maximum(codes, 0), 255), dtype=np.uint8)

@@ -1,10 +1,10 @@
 """Drafting with a recurrent drafter: a beam search whose likeliest ids become a tree of guesses.
 
 The search looks at more continuations than are worth verifying, because listing them costs nothing
-on top of a step. Which of them become rows is decided by the expected gain, like everybody's. A
-beam of fixed shape, as published, is there for experiments.
-Where the target samples with noise that the drafter shares, the search foretells its choices. Where
-nothing can be foretold, ids are drawn, and the verifier is told the distributions, which are
+on top of a step. The expected gain decides which of them become rows, as for every source. A beam
+of fixed shape, as published, is there for experiments.
+Where the target samples with noise that the drafter shares, the search predicts its choices. Where
+nothing can be predicted, ids are drawn, and the verifier is told the distributions, which are
 exactly known: a tree of several candidates for residual acceptance, a chain with logits processors.
 """
 
@@ -36,10 +36,10 @@ _LEAST_REACHED = 0.003
 
 
 class BeamDrafter:
-    """A recurrent drafter as a drafter of one request. It alone, or as the model of a hybrid.
+    """A recurrent drafter as a drafter of one request, alone or as the model of a hybrid.
 
-    session: of the drafter. sampler: how the target's choices are foretold or drawn; None if it
-    decodes greedily. length: steps of a search where nobody else chooses their number.
+    session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
+    decodes greedily. length: steps of a search where the caller does not choose their number.
     beam: propose this beam whole, however unlikely; None lets costs choose the rows.
     rows: propose so many ids, whatever they cost. branches: whether a proposal may be a tree.
     alternatives: ids in a drawn tree besides one for each step, where neither beam nor rows say.

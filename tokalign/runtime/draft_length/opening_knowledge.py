@@ -42,8 +42,8 @@ def opening_knowledge(
         return knowledge_from(curve, target, draft)
     assumed = read_curve(MACHINES.get(machine.device, _OTHERS))
     note(
-        f"verification cost not measured on {machine.device} yet: assuming that of "
-        f"{assumed.name!r} until rounds tell; tokalign calibrate measures it"
+        f"verification cost not measured on {machine.device}: decoding starts from the curve "
+        f"{assumed.name!r} and learns; tokalign calibrate measures it"
     )
     return knowledge_from(assumed, target, draft)
 

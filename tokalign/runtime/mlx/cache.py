@@ -27,7 +27,8 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId
 
 _SINGLE_PASS = 32
-"""Up to this many new positions go through in one pass, even if only the last logits are wanted."""
+"""Up to this many new positions go through in one pass, even if only the last logits are wanted,
+unless `prefill_step_size` allows fewer."""
 
 _PASSES_PER_CLEANUP = 256
 """How often mlx's pool of freed buffers is emptied, as in mlx-lm's generate_step."""
@@ -134,7 +135,8 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         self._held = ids[:kept]
         known = len(ids) - last
-        if len(ids) - kept > max(last, _SINGLE_PASS) or kept < self.quantized_from <= known:
+        most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
+        if len(ids) - kept > most or kept < self.quantized_from <= known:
             kept = self._prefill(ids, kept, known)
         self._layers.mark(kept)
         return kept
@@ -352,7 +354,7 @@ def _positions(layers: Sequence[Any]) -> int | None:
 
 
 def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
-    """Whether a cache that was given holds something, and nobody noted what."""
+    """Whether a cache that was given holds something without a note of what it holds."""
     return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
 
 

@@ -16,13 +16,13 @@ Source: apple/ml-recurrent-drafter, `recurrent_drafting/modeling_drafter.py`.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from tokalign.errors import BundleError, IncompatibleError, MissingAssetError
+from tokalign.json_text import parse_json
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 
 MODEL_TYPE = "recurrent_drafting_drafter"
@@ -79,7 +79,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 "checkpoint in safetensors"
             )
     try:
-        config = json.loads(config_file.read_bytes())
+        config = parse_json(config_file.read_bytes())
         weights = mx.load(str(weights_file))
     except (ValueError, RuntimeError) as error:
         raise _damaged(folder, " ".join(str(error).split())) from error

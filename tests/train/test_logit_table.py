@@ -1,0 +1,129 @@
+"""A table of what a target finds likely: rows of its passes, averaged, the frequent ones kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from places import DEMO
+from polish import SENTENCES
+
+from tokalign.assemble import DraftingOptions, assemble
+from tokalign.build.corpus import Corpus
+from tokalign.errors import CorpusError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.logit_store import LogitStore, tail_of
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
+from tokalign.tables.opening import open_logit_rows, verify_table
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.logit_table import WINDOW, GatheredRows, build_logit_table
+from tokalign.train.windows import draw_windows
+
+
+@pytest.fixture(scope="module")
+def target() -> LanguageModel[TargetId]:
+    return LanguageModel.from_folder(DEMO / "target", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text("".join(f"{sentence}\n" for sentence in 40 * SENTENCES))
+    return path
+
+
+def build(target: LanguageModel[TargetId], text: Path, **options: int) -> Bundle:
+    options = {"positions": 2 * WINDOW, **options}
+    return build_logit_table(target, Corpus([text]), language="pl", **options)
+
+
+def probability(code: int) -> float:
+    return float(1 / (1 + np.exp(-LOG_ODDS[code])))
+
+
+def test_rows_are_the_mean_of_what_the_target_expects(
+    target: LanguageModel[TargetId], text: Path
+) -> None:
+    store = LogitStore(LogitRows.from_bundle(build(target, text)))
+    windows = draw_windows(
+        Corpus([text]), target.tokenizer, length=WINDOW, positions=2 * WINDOW, seed=0
+    )
+    ends = Counter(w[i - 1] for w in windows for i in range(1, WINDOW + 1))
+    token, count = ends.most_common()[len(ends) // 4]
+    sums = np.zeros(4000)
+    for window in windows:
+        logits = target.model(mx.array([window]))[0].astype(mx.float32)
+        likely = np.array(mx.softmax(logits, axis=-1))
+        for row in likely[np.array(window) == token]:
+            best = np.argsort(-row)[:KEPT]
+            sums[best] += row[best]
+    found = store.after(tail_of([token]), 1)
+    assert count > 1
+    assert found is not None
+    assert set(found[0]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
+    means = sums[list(found[0])] / count
+    assert [probability(code) for code in found[1]] == pytest.approx(means, rel=0.07, abs=1e-3)
+
+
+def test_the_keys_that_came_most_often_are_kept() -> None:
+    gathered = GatheredRows()
+    ids = [TargetId(i) for i in (5, 6, 5, 6, 5, 7)]
+    likely = np.tile(np.arange(100, 100 + KEPT), (len(ids), 1))
+    logprobs = np.log(np.full(likely.shape, 0.1))
+    gathered.learn(ids[:1], TokenTree.chain(ids[1:], ""), likely, logprobs)
+    store = LogitStore(gathered.most_frequent(4, vocabulary_size=105))
+    kept = [key for key in ((5,), (6,), (7,), (5, 6), (6, 5), (5, 7)) if _has(store, *key)]
+    assert kept == [(5,), (6,), (5, 6), (6, 5)]
+    found = store.after(tail_of([TargetId(5)]), 1)
+    assert found is not None
+    assert list(found[0]) == [100, 101, 102, 103, 104, 0, 0, 0]  # ids beyond the vocabulary are out
+    assert [probability(code) for code in found[1]] == pytest.approx([0.1] * 5 + [0] * 3, abs=4e-3)
+
+
+def _has(store: LogitStore, *key: int) -> bool:
+    return store.after(tail_of([TargetId(i) for i in key]), len(key)) is not None
+
+
+def test_a_decoder_begins_with_the_rows_of_its_language(
+    target: LanguageModel[TargetId],
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    bundle = build(target, text, rows=200)
+    for language in ("pl", "uk"):
+        path = tmp_path / "demo" / f"{language}.logits.tok"
+        path.parent.mkdir(exist_ok=True)
+        parameters = {**bundle.parameters, "language": language}
+        write_bundle(path, Bundle(**{**_fields(bundle), "parameters": parameters}))
+        verify_table(path)
+    notes: list[str] = []
+    options = DraftingOptions(method="hybrid", language=None)
+    store = LogitStore()
+    decoder = assemble(target, None, options, logits=store, note=notes.append)
+    assert [note for note in notes if note.startswith("logits -> ")]
+    assert decoder.drafting.known_rows is not None
+    assert len(decoder.drafting.known_rows) == 400
+    assert 0 < len(store) <= 200
+    rows = open_logit_rows(target.tokenizer, languages=["uk"])
+    assert rows is not None
+    assert len(rows) == 200
+    assert open_logit_rows(target.tokenizer, languages=["cs"]) is None
+
+
+def _fields(bundle: Bundle) -> dict[str, object]:
+    return {name: getattr(bundle, name) for name in Bundle.__dataclass_fields__}
+
+
+def test_a_corpus_without_a_window_is_refused(
+    target: LanguageModel[TargetId], tmp_path: Path
+) -> None:
+    (tmp_path / "short.txt").write_text("Ala ma kota.\n")
+    with pytest.raises(CorpusError, match="fewer than 256 tokens"):
+        build(target, tmp_path / "short.txt")

@@ -1,0 +1,119 @@
+"""What a target found likely after short runs of ids, as a table: keys, ids and log-odds.
+
+A key is one, two or three ids in one number. A row belongs to a key and has the `KEPT` likeliest
+next ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
+(`runtime/draft/logit_store.py`) keeps its rows in the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.errors import BundleError
+from tokalign.tables.bundle import Bundle
+from tokalign.tables.header import HeaderError, read_parameter
+from tokalign.tables.sections import Section, array_bytes, check_ids, read_array
+
+KIND = "logits"
+
+KEPT = 8
+"""Ids kept of each row."""
+
+LONGEST_KEY = 3
+"""Ids in the longest key."""
+
+ID_BITS = 20
+"""Of an id in a key; more than any vocabulary needs."""
+
+_STEP = 1 / 16
+"""Log-odds are kept as multiples of this, from -8 up."""
+
+_SUREST = 1 - 2.0**-16
+"""Probabilities up to this differ from 1 in float32; its log-odds are beyond the largest byte."""
+
+LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
+"""The log-odds that a byte stands for."""
+
+_REMEDY = "rebuild it with: tokalign build --from-model"
+
+
+def keys_of(tails: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """For each length the keys of texts that end so: u64[LONGEST_KEY, tails].
+
+    tails: the last `LONGEST_KEY` ids of each text in one number, the last one lowest. The two
+    lowest bits of a key are its length.
+    """
+    two = np.uint64(2)
+    return np.stack(
+        [
+            (tails & np.uint64((1 << length * ID_BITS) - 1)) << two | np.uint64(length)
+            for length in range(1, LONGEST_KEY + 1)
+        ]
+    )
+
+
+def codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
+    """Log-odds of probabilities as bytes; -inf is 0."""
+    sure = np.minimum(np.exp(logprobs), _SUREST)
+    codes = np.rint((logprobs - np.log1p(-sure)) / _STEP) + 128
+    return np.asarray(np.minimum(np.maximum(codes, 0), 255), dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRows:
+    """keys: u64[rows]. ids: u32[rows, KEPT], the likeliest first. codes: u8[rows, KEPT]."""
+
+    keys: NDArray[np.uint64]
+    ids: NDArray[np.uint32]
+    codes: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def to_sections(self) -> dict[str, Section]:
+        """The sections of a bundle."""
+        return {
+            f"{KIND}.keys": array_bytes(self.keys),
+            f"{KIND}.ids": array_bytes(self.ids),
+            f"{KIND}.codes": array_bytes(self.codes),
+        }
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> Self:
+        """Read a bundle; every id is checked.
+
+        vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
+        Raises: BundleError.
+        """
+        try:
+            said = read_parameter(bundle.parameters, "vocabulary_size", int, least=1, most=1 << 32)
+        except HeaderError as error:
+            raise BundleError(f"the table's header is wrong: {error}; {_REMEDY}") from error
+        if vocabulary_size not in (None, said):
+            raise BundleError(
+                f"the table is for a vocabulary of {said} ids, not {vocabulary_size}; {_REMEDY}"
+            )
+        keys = read_array(bundle.sections, f"{KIND}.keys", "<u8")
+        ids = read_array(bundle.sections, f"{KIND}.ids", "<u4")
+        codes = read_array(bundle.sections, f"{KIND}.codes", "u1")
+        if not len(ids) == len(codes) == KEPT * len(keys):
+            raise BundleError(
+                f"the table has {len(keys)} keys, but {len(ids)} ids and {len(codes)} "
+                f"probabilities instead of {KEPT} for each; {_REMEDY}"
+            )
+        check_ids(ids, said, f"{KIND}.ids")
+        return cls(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
+
+
+def joined(tables: Sequence[LogitRows]) -> LogitRows:
+    """The rows of several tables, one table after the other."""
+    return LogitRows(
+        np.concatenate([one.keys for one in tables]),
+        np.concatenate([one.ids for one in tables]),
+        np.concatenate([one.codes for one in tables]),
+    )
