@@ -92,7 +92,7 @@ class Text:
 class TextSampler:
     """Chooses what a given text goes on with, whatever the target's logits are."""
 
-    needs_history, needs_position = False, True
+    needs_history, needs_order = False, False
 
     def __init__(self, ids: Sequence[TargetId]) -> None:
         self._ids = list(ids)

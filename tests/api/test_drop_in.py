@@ -14,6 +14,7 @@ import mlx_lm
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from places import DEMO
 from random_models import random_model, write_model
@@ -287,6 +288,21 @@ def test_processors_may_keep_a_state(method: str) -> None:
         )
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("how", [*METHODS, {"method": "recycling"}], ids=str)
+def test_a_seed_of_mlx_gives_mlx_lms_text(how: dict[str, Any]) -> None:
+    model, tokenizer = tokalign.load(str(DEMO / "target"))
+    model.set_dtype(mx.float32)
+    given = {"max_tokens": 40, "sampler": make_sampler(0.7, top_p=0.95)}
+    mx.random.seed(3)
+    theirs = mlx_lm.stream_generate(model, tokenizer, "Wisła jest", **given)
+    expected = [r.token for r in theirs]
+    if how.get("method") == "draft" or not how:
+        given["draft_model"] = model
+    mx.random.seed(3)
+    found = tokalign.stream_generate(model, tokenizer, "Wisła jest", **given, **how)
+    assert [r.token for r in found] == expected
 
 
 @pytest.mark.parametrize("call", [tokalign.stream_generate, tokalign.generate])

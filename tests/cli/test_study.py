@@ -129,6 +129,20 @@ def test_results_are_checked_and_compared(tmp_path: Path) -> None:
     assert "two.json is not accepted" in str(bad.exception)
 
 
+def test_outputs_of_studies_are_compared_as_they_are(tmp_path: Path) -> None:
+    """Each has a study.json; what lies beside it is no result, and none takes another's place."""
+    for name in ("m2", "m4"):
+        (tmp_path / name / "curves").mkdir(parents=True)
+        (tmp_path / name / "curves" / "7743ce34.json").write_text("{}")
+        (tmp_path / name / "causes.json").write_text("[]")
+        (tmp_path / name / "study.json").write_text(json.dumps(a_result().to_json()))
+    page = tmp_path / "machines.html"
+    made = study("--compare", tmp_path / "m2", "--compare", tmp_path / "m4", "--save", page)
+    assert made.exit_code == 0, made.exception
+    cells = page.read_text("utf-8")
+    assert all(f">{name}</td>" in cells for name in ("m2", "m4"))
+
+
 def test_the_schema_is_one_and_results_in_the_repository_are_accepted() -> None:
     Draft202012Validator.check_schema(json.loads((ROOT / "results" / "schema.json").read_text()))
     found = [path for path in (ROOT / "results").rglob("*.json") if path.name != "schema.json"]

@@ -109,7 +109,7 @@ def test_a_window_that_a_layer_would_forget_is_refused() -> None:
         labeller.label(WINDOW)
 
 
-@pytest.mark.parametrize("wrong", [{"future": 1}, {"temperature": 0.0}])
+@pytest.mark.parametrize("wrong", [{"future": 1}, {"temperature": 0.0}, {"seed": 1 << 32}])
 def test_a_labelling_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Labelling(**wrong)

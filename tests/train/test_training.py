@@ -15,10 +15,11 @@ from polish import SENTENCES
 from random_models import write_model
 
 from tokalign.build.corpus import Corpus
-from tokalign.errors import BundleError, CorpusError, IncompatibleError
+from tokalign.errors import BundleError, CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+from tokalign.train.checkpoint import Course
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
 from tokalign.train.training import Evaluation, Trained, fit_drafter
@@ -161,6 +162,22 @@ def test_training_stops_early_and_keeps_the_best(
     assert trained.stopped_early
     assert [evaluation.is_best for evaluation in seen].count(False) == 1
     assert trained.best == max(evaluation.acceptance.per_round for evaluation in seen)
+
+
+def test_patience_begins_with_the_first_guess_that_is_right() -> None:
+    course = Course()
+    for accepted in (0.0, 0.0, 0.0):
+        course = course.after(accepted)
+        assert not course.is_over(patience=1)
+    assert course.after(0.1).after(0.1).is_over(patience=1)
+
+
+def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
+    target: LanguageModel[Any], corpus: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"it is nan in step \d; give a lower --learning-rate"):
+        train(target, corpus, tmp_path, replace(FIT, learning_rate=1e30))
+    assert not list(tmp_path.glob("drafter/*.safetensors"))
 
 
 def cut(data: bytes) -> bytes:

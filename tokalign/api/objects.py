@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import greedy_sampler
 
 from tokalign.arguments import require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
@@ -171,11 +172,13 @@ def make_sampler(
 ) -> Sampler:
     """The target's choice, from `Sampling` or from a sampler as mlx-lm knows it.
 
+    mlx-lm's greedy sampler is greedy decoding, which needs no order.
+
     Raises: UsageError.
     """
     processors = () if processors is None else processors
     require_callables("logits_processors", processors)
-    if sampler is None:
+    if sampler is None or (sampler is greedy_sampler and sampling is None):
         sampling = sampling or Sampling()
         return replace(sampling, processors=(*sampling.processors, *processors))
     require_callable("sampler", sampler)

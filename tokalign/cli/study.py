@@ -174,7 +174,9 @@ def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
     for path in _result_files(paths):
         if problems := check_file(path):
             raise TokalignError(f"{path} is not accepted: {problems[0]}; see --check {path}")
-        results[path.stem] = Result.from_json(load_json(path), name=str(path))
+        name = _name_of(path)
+        name = str(path) if name in results else name
+        results[name] = Result.from_json(load_json(path), name=str(path))
     if not results:
         raise UsageError("--compare found no result; give files or folders with study results")
     write_file(save, machines_page(results))
@@ -182,11 +184,21 @@ def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
-    found = []
+    """The results, each once: files as they are, and those in folders, a study's own included."""
+    found: list[Path] = []
     for path in paths:
-        inside = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        found += [file for file in inside if file.name != "schema.json"]
-    return found
+        found += filter(_may_be_result, sorted(path.rglob("*.json"))) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+def _may_be_result(file: Path) -> bool:
+    """Whether it is none of the other files that lie beside results."""
+    return file.name not in ("schema.json", _CAUSES) and file.parent.name != CURVES
+
+
+def _name_of(result: Path) -> str:
+    """That of its file, or of the folder where a study has written it."""
+    return result.absolute().parent.name if result.name == _RESULT else result.stem
 
 
 # -- measuring -------------------------------------------------------------------------------------

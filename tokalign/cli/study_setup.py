@@ -127,7 +127,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     """A cost curve for each draft model, from the output folder or else measured now.
 
     The empty name is for the target alone. A recurrent drafter has the target's curve: what its
-    passes cost is not measured.
+    steps cost is not measured, so its conditions have no expectation and no waterfall.
     """
     from tokalign.cost.curve import read_curve
     from tokalign.cost.store import store_curve

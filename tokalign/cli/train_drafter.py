@@ -21,6 +21,7 @@ from tokalign.cli.generation_options import MODEL, with_options
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
+from tokalign.train.options import MOST_SEED
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
@@ -145,7 +146,10 @@ FIT = (
         help="Stop after so many evaluations without a better one; 0 is never.",
     ),
     click.option(
-        "--seed", type=click.IntRange(min=0), default=0, help="Seed of everything that is drawn."
+        "--seed",
+        type=click.IntRange(0, MOST_SEED),
+        default=0,
+        help="Seed of everything that is drawn.",
     ),
 )
 

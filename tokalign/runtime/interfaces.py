@@ -312,8 +312,11 @@ class Sampler(Protocol):
         ...
 
     @property
-    def needs_position(self) -> bool:
-        """Whether a choice depends on its position in the context."""
+    def needs_order(self) -> bool:
+        """Whether choices have to be made in the order of their positions, each position once.
+
+        What chooses may keep a state, as a callable with random numbers of its own does.
+        """
         ...
 
     def draft_sampler(self, vocabulary: int) -> DraftSampler | None:

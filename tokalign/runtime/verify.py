@@ -58,7 +58,7 @@ class TargetVerifier:
         if isinstance(chosen, Mapping):
             choices = chosen
         else:
-            if proposal.run_ahead and not proposal.tree:
+            if proposal.run_ahead and not proposal.tree and not self._sampler.needs_history:
                 self._run_ahead(context, chosen)
             choices = dict(enumerate(self._session.read(chosen)))
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
@@ -81,33 +81,34 @@ class TargetVerifier:
         if ahead is not None and not proposal.tree and ahead[0] == len(context.ids):
             return ahead[1]
         fed = self._session.rows
-        tree, position = proposal.tree, len(context.ids)
+        tree = proposal.tree
         is_chain = tree.chain_length == len(tree)
         if is_chain:
             logits = self._session.logits([*context.ids, *tree.ids], last=len(tree) + 1)
         else:
             logits = self._session.tree(context.ids, tree)
         rows = self._session.rows - fed
-        if self._sampler.needs_history:
-            likely = self._likely(logits, logits)
+        if tree and self._sampler.needs_order:
+            likely = self._likely(logits)
             self._session.start(logits, *likely)
             return Choices(*self._choose_along(context, proposal, logits), rows, likely)
-        depths = None if is_chain else [0, *tree.depths]
         chosen, logprobs = self._sampler.choose(
-            logits, position=position, depths=depths, drawn=proposal.drawn
+            logits,
+            position=len(context.ids),
+            ids=context.ids,
+            drawn=proposal.drawn,
+            depths=None if is_chain else [0, *tree.depths],
         )
-        likely = self._likely(logits, logprobs)
+        # Processors change the log-probabilities, so with them the raw ones are computed again.
+        likely = self._likely(logits, None if self._sampler.needs_history else logprobs)
         self._session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
 
-    def _likely(self, logits: Array, logprobs: Array) -> tuple[Array, ...]:
-        """What the store of rows is to be told; nothing without one.
-
-        Processors change the log-probabilities, so with them the raw ones are computed again.
-        """
+    def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
+        """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
         if self._store is None:
             return ()
-        if self._sampler.needs_history:
+        if logprobs is None:
             return self._session.likeliest(logits, self._store.width, normalized=False)
         return self._session.likeliest(logprobs, self._store.width)
 
@@ -116,9 +117,10 @@ class TargetVerifier:
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
-        Logits processors may keep a state. So they are told what plain decoding would tell them:
-        each history once, longer by one id than the last, and no id that is not chosen. That costs
-        a wait for each accepted id, and spares the processors the rows that were guessed wrong.
+        Samplers and logits processors that are callables may keep a state. So they are told what
+        plain decoding would tell them: each history once, longer by one id than the last, and none
+        with a rejected id. That costs a wait for each accepted id, and spares the rows that were
+        guessed wrong.
         """
         tree, drawn = proposal.tree, proposal.drawn
         history = list(context.ids)

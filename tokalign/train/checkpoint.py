@@ -34,8 +34,11 @@ class Course:
         return replace(self, since_best=self.since_best + 1)
 
     def is_over(self, patience: int | None) -> bool:
-        """Whether so many evaluations have brought nothing better. patience: None for never."""
-        return patience is not None and self.since_best >= patience
+        """Whether so many evaluations have brought nothing better. patience: None for never.
+
+        A run in which no guess has been right yet has not begun to learn, so it goes on.
+        """
+        return patience is not None and self.best > 0 and self.since_best >= patience
 
 
 def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:

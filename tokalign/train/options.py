@@ -12,6 +12,10 @@ OPENING = 16
 """Ids of the corpus after which the target writes by itself. A window is cut into such openings."""
 
 
+MOST_SEED = (1 << 32) - 1
+"""A key of the device has 64 bits, of which the seed has half and the window's number the rest."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelling:
     """Which ids follow a position.
@@ -20,7 +24,9 @@ class Labelling:
         the text's. "generated" are positions in texts that the target writes itself, sampled, after
         openings of the corpus.
     future: how many ids. The first is the one that the target has committed when a drafter starts;
-        the drafter learns to guess the others. temperature, seed: of sampled ids.
+        the drafter learns to guess the others. temperature, seed: of sampled ids; the seed has 32
+        bits.
+    Raises: ValueError for a value out of these bounds.
     """
 
     kind: Kind = "greedy"
@@ -33,6 +39,8 @@ class Labelling:
             raise ValueError(f"a drafter guesses from the second id on, so not {self.future}")
         if self.temperature <= 0:
             raise ValueError(f"a temperature to sample at is over 0, not {self.temperature}")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"a seed is a number from 0 to {MOST_SEED}, not {self.seed}")
 
     @property
     def rows_per_position(self) -> int:

@@ -11,12 +11,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from tokalign.build.stages import Stage, silent
+from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
@@ -71,7 +73,7 @@ def fit_drafter(
     """Train a drafter on labels and write the best one into `output`, in float16.
 
     report: called after every evaluation.
-    Raises: as `Batches`, `save_drafter` and `read_checkpoint`.
+    Raises: as `Batches`, `save_drafter` and `read_checkpoint`; UsageError where training diverges.
     """
     run = _Run(target, config, labels, workspace, options)
     with stage(run.recipe.steps, "training") as advance:
@@ -138,9 +140,17 @@ class _Run:
         return done or self.course.is_over(self._options.patience)
 
     def step(self) -> Evaluation | None:
-        """Make a step; evaluate the drafter and save the state where that is due."""
+        """Make a step; evaluate the drafter and save the state where that is due.
+
+        Raises: UsageError where the loss is no longer a number.
+        """
         self.progress, loss = self._step(self.progress)
         self._losses.append(float(loss))
+        if not isfinite(self._losses[-1]):
+            raise UsageError(
+                f"the loss has to be a number, but it is {self._losses[-1]} in step "
+                f"{self.progress.step}; give a lower --learning-rate"
+            )
         every = max(1, self.recipe.steps // self._options.evaluations)
         if self.progress.step % every and self.progress.step < self.recipe.steps:
             return None

@@ -130,6 +130,15 @@ def test_costs_are_in_plain_passes() -> None:
     assert (costs.draft_pass, costs.host) == (pytest.approx(0.1), pytest.approx(0.01))
 
 
+def test_nothing_is_expected_where_the_cost_of_a_draft_is_not_known() -> None:
+    """As that of a recurrent drafter; what drafts without a model needs no such cost."""
+    block, drafter = a_block(), Condition("drafter", 4, "drafter")
+    found = trials([a_sample(c, block) for c in (PLAIN, CONTROL, COPY, drafter)])
+    curves = dict.fromkeys(["", "drafter"], a_curve().without_draft())
+    assert [one.condition for one in expectations(found, curves)] == [COPY]
+    assert [one.condition for one in waterfalls(found, curves)] == [COPY]
+
+
 def test_a_waterfall_ends_at_the_measured_time() -> None:
     result = a_result()
     for one in waterfalls(result.trials, result.curves):

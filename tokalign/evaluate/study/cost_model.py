@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 
-from tokalign.cost.curve import ASSUMED_DRAFT, CostCurve
+from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
@@ -175,13 +175,24 @@ class Expected:
         return self.expected / self.measured - 1
 
 
+def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Condition]:
+    """The conditions that draft, all of whose passes a curve has the cost of, in order.
+
+    The steps of a recurrent drafter are not measured, so its conditions are missing.
+    curves: by the name of the draft model.
+    """
+    found = {c for trial in trials for c in trial.samples if c.drafts}
+    known = {c for c in found if not c.draft or curves[c.draft].draft_pass_at(0) is not None}
+    return sorted(known, key=order_of)
+
+
 def costs_of(curve: CostCurve, sample: Sample) -> Costs:
-    """What a curve says of the context of a sample, in plain passes."""
+    """What a curve says of the context of a sample of a `priced` condition, in plain passes."""
     context = sample.prompt_tokens + sample.tokens // 2
     rows, draft = curve.rows_at(context), curve.draft_pass_at(context)
     return Costs(
         rows=tuple(time / rows[0] for time in rows),
-        draft_pass=ASSUMED_DRAFT if draft is None else draft / rows[0],
+        draft_pass=0.0 if draft is None else draft / rows[0],
         host=curve.host / rows[0],
     )
 
@@ -204,10 +215,9 @@ def rounds_with_host(sample: Sample) -> int:
 
 
 def expectations(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Expected]:
-    """What the curves expect of every condition. curves: by the name of the draft model."""
-    conditions = {c for trial in trials for c in trial.samples if c.drafts}
+    """What the curves expect of every condition. curves: as of `priced`."""
     found = []
-    for condition in sorted(conditions, key=order_of):
+    for condition in priced(trials, curves):
         pairs = []
         for trial in trials:
             speedup = trial.speedup(condition)

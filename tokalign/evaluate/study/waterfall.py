@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tokalign.cost.curve import CostCurve
-from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.cost_model import costs_of, rounds_with_host
+from tokalign.evaluate.study.cost_model import costs_of, priced, rounds_with_host
 from tokalign.evaluate.study.samples import Trial
 
 
@@ -51,9 +50,8 @@ class Waterfall:
 
 
 def waterfalls(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Waterfall]:
-    """One for each condition that drafts. curves: by the name of the draft model."""
-    conditions = {c for trial in trials for c in trial.samples if c.drafts}
-    found = [_waterfall(c, trials, curves[c.draft]) for c in sorted(conditions, key=order_of)]
+    """One for each condition whose costs are known. curves: as of `priced`."""
+    found = [_waterfall(c, trials, curves[c.draft]) for c in priced(trials, curves)]
     return [one for one in found if one is not None]
 
 

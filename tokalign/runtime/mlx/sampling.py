@@ -83,9 +83,9 @@ class Sampling:
         return bool(self.processors)
 
     @property
-    def needs_position(self) -> bool:
-        """Only the noise depends on the position."""
-        return self.temperature > 0
+    def needs_order(self) -> bool:
+        """Only logits processors may keep a state; the noise is keyed by position."""
+        return bool(self.processors)
 
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """See `interfaces.Sampler`."""
@@ -276,8 +276,8 @@ class Sampling:
 class CallableSampler:
     """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
 
-    Its randomness is not keyed by position. So the output has the right distribution, but another
-    drafter gives another text; and a draft takes its likeliest id, as it cannot share the noise.
+    It is asked once for each id of the output, as in plain decoding, so a seed of `mx.random` gives
+    the same text, whatever drafts. A draft takes its likeliest id, as it cannot share the noise.
     """
 
     sampler: Callable[[Array], Array]
@@ -289,9 +289,9 @@ class CallableSampler:
         return bool(self.processors)
 
     @property
-    def needs_position(self) -> bool:
-        """The sampler is not told the position."""
-        return False
+    def needs_order(self) -> bool:
+        """The random numbers of mlx-lm's samplers are those of mlx, one after another."""
+        return True
 
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """See `interfaces.Sampler`."""
