@@ -235,6 +235,19 @@ def test_tokens_that_are_added_after_a_call_count_in_the_next_one() -> None:
     assert as_tokenizer(tokenizer) is after
 
 
+def test_a_tokenizer_of_transformers_writes_mlx_lms_text() -> None:
+    model, wrapped = tokalign.load(str(DEMO / "target"))
+    tokenizer = wrapped._tokenizer
+    expected, found = (
+        [
+            (r.token, r.text, r.finish_reason)
+            for r in stream(model, tokenizer, "Wisła jest", max_tokens=20)
+        ]
+        for stream in (mlx_lm.stream_generate, tokalign.stream_generate)
+    )
+    assert found == expected
+
+
 def test_load_notes_the_tokenizer_of_a_model(tmp_path: Path) -> None:
     target = tokalign.load(str(write_model(tmp_path / "target", vocabulary_size=420)))
     draft = tokalign.load(str(write_model(tmp_path / "draft", vocabulary_size=340, seed=1)))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from tokalign.arguments import require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
@@ -63,11 +64,25 @@ def language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageMo
     name: of the argument that is the tokenizer. Raises: as `as_tokenizer`.
     """
     ours, folder = as_tokenizer(tokenizer, name), folder_of(tokenizer)
-    ends = frozenset(getattr(tokenizer, "eos_token_ids", ()))
+    ends = _end_ids(tokenizer)
     config = {} if folder is None else read_config(folder)
     return LanguageModel(
         model=model, tokenizer=ours, folder=folder, stop_ids=stop_ids(ours, config) | ends
     )
+
+
+def _end_ids(tokenizer: AnyTokenizer) -> frozenset[int]:
+    """The ids of `eos_token_ids`: mlx-lm's tokenizers have a set, transformers' one id or None."""
+    given = getattr(tokenizer, "eos_token_ids", None)
+    ids = given if isinstance(given, Iterable) else [] if given is None else [given]
+    return frozenset(ids)
+
+
+def detokenizer_of(tokenizer: AnyTokenizer) -> Any:
+    """What writes text as mlx-lm does, which wraps transformers' tokenizers; else None."""
+    if hasattr(tokenizer, "convert_ids_to_tokens") and not hasattr(tokenizer, "detokenizer"):
+        tokenizer = TokenizerWrapper(tokenizer)
+    return getattr(tokenizer, "detokenizer", None)
 
 
 def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:

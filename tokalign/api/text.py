@@ -11,6 +11,7 @@ from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
     check_stream,
+    detokenizer_of,
     encode,
     language_model,
     make_sampler,
@@ -211,8 +212,9 @@ def stream_generate(
         draft_session=context.draft,
     )
     pieces, rest = on_stream(stream, iter(generation)), generation.rest
-    if hasattr(tokenizer, "detokenizer") and not stop:
-        own = _OwnText(tokenizer.detokenizer, target.stop_ids)
+    detokenizer = None if stop else detokenizer_of(tokenizer)
+    if detokenizer is not None:
+        own = _OwnText(detokenizer, target.stop_ids)
         pieces, rest = map(own.spell, pieces), own.rest
     responses = _responses(pieces, rest, generation, len(ids))
     if prompt_progress_callback is not None:
