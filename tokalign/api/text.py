@@ -233,10 +233,13 @@ def generate(
 ) -> str:
     """The whole text of `stream_generate`, with its keywords.
 
-    verbose: print the text as it comes, then tokens per second and the memory used.
+    verbose: print the text as it comes between two rules, as mlx-lm does, then tokens per second
+        and the memory used.
     Raises: as `stream_generate`.
     """
     parts, response = [], None
+    if verbose:
+        print("=" * 10)
     for response in stream_generate(model, tokenizer, prompt, **kwargs):
         parts.append(response.text)
         if verbose:
