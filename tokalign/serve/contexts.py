@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    KVCache,
+    LRUPromptCache,
+    can_trim_prompt_cache,
+    trim_prompt_cache,
+)
 
+from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.session_store import OutputStore
 
 Key = tuple[str | None, str | None, str | None]
@@ -69,10 +76,7 @@ class Contexts:
         self, models: Key, api_key: str, held: Held, *, kind: str = "assistant"
     ) -> None:
         """Keep a cache. kind: what its end is, by which mlx-lm chooses what it drops first."""
-        if held.layers and held.ids:
-            self._caches.insert_cache(
-                ("target", models, api_key), list(held.ids), list(held.layers), cache_type=kind
-            )
+        self._keep(("target", models, api_key), held, kind)
 
     def draft(self, models: Key, api_key: str, ids: Sequence[int]) -> Held:
         """As `target`, of the draft model and in its ids."""
@@ -82,9 +86,12 @@ class Contexts:
 
     def keep_draft(self, models: Key, api_key: str, held: Held) -> None:
         """As `keep_target`, of the draft model."""
+        self._keep(("draft", models, api_key), held, "assistant")
+
+    def _keep(self, key: tuple[str, Key, str], held: Held, kind: str) -> None:
         if held.layers and held.ids:
-            key = ("draft", models, api_key)
-            self._caches.insert_cache(key, list(held.ids), list(held.layers))
+            _compact(held.layers)
+            self._caches.insert_cache(key, list(held.ids), list(held.layers), cache_type=kind)
 
     def leave_room(self, active_bytes: int) -> None:
         """Drop what exceeds the bound together with the caches that are in use."""
@@ -101,3 +108,17 @@ class Contexts:
         while len(self._outputs) > _MOST_STORES:
             del self._outputs[next(iter(self._outputs))]
         return store
+
+
+def _compact(layers: Sequence[Any]) -> None:
+    """Have a cache take no more memory than what it holds.
+
+    A cache has room for up to 255 positions more. One that was taken out of a batch is computed
+    when it is read, and until then keeps the arrays of the whole batch alive.
+    """
+    leaves = leaves_of(list(layers))
+    for layer in leaves:
+        if type(layer) is KVCache and layer.keys is not None:
+            layer.keys = mx.contiguous(layer.keys[..., : layer.offset, :])
+            layer.values = mx.contiguous(layer.values[..., : layer.offset, :])
+    mx.eval([layer.state for layer in leaves])
