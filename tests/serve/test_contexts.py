@@ -28,6 +28,7 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
     mx.clear_cache()
     before = mx.get_active_memory()
     batch = KVCache.merge([filled(40 + number, number) for number in range(BATCH)])
+    mx.eval(batch.state)
     layer = batch.extract(3)
     contexts.keep_target(MODELS, "", Held([layer], list(range(43))))
     expected = np.array(filled(43, 3).keys[..., :43, :])

@@ -116,7 +116,7 @@ def _compact(layers: Sequence[Any]) -> None:
     A cache has room for up to 255 positions more. One that was taken out of a batch is computed
     when it is read, and until then keeps the arrays of the whole batch alive.
     """
-    leaves = leaves_of(list(layers))
+    leaves = list(leaves_of(layers))
     for layer in leaves:
         if type(layer) is KVCache and layer.keys is not None:
             layer.keys = mx.contiguous(layer.keys[..., : layer.offset, :])
