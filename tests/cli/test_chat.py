@@ -332,6 +332,10 @@ def test_a_snapshot_in_part_is_completed(models: dict[str, str], tmp_path: Path)
     assert found.stdout == talk(models, "Kto?").stdout
 
 
+PROMPTS = b"\x1b[?2004h"
+"""What a prompt begins with: from here on pasted text can be told from typed text."""
+
+
 @pytest.mark.slow
 def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     """With line editing: a message of two lines, a command that does not exist, and Ctrl-D."""
@@ -361,11 +365,11 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
         shows(b"")
         return wanted in (tmp_path / "stderr").read_text("utf-8")
 
-    wait_for(lambda: shows(b"\x1b[?2004h"))  # pasted text can be told from typed text now
+    wait_for(lambda: shows(PROMPTS))
     os.write(person, "Zażółć\x1b\rgęślą\r".encode())
     wait_for(lambda: told("tokens/s"))
     os.write(person, b"/nothing\r")
-    wait_for(lambda: told("there is no command /nothing"))
+    wait_for(lambda: told("there is no command /nothing") and shown.count(PROMPTS) == 3)
     os.write(person, b"\x04")
     wait_for(lambda: (shows(b""), process.poll())[1] is not None)
     os.close(person)

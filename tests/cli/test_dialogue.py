@@ -30,7 +30,7 @@ def test_an_entry_is_a_line_several_lines_or_a_block() -> None:
     assert entries('"""urwane', "tu") == [None, None, "urwane\ntu"]
 
 
-@given(st.text(st.characters(exclude_characters='\\"\n/'), max_size=30))
+@given(st.text(st.characters(codec="utf-8", exclude_characters='\\"\n/'), max_size=30))
 def test_a_line_without_signs_is_itself(line: str) -> None:
     assert entries(line) == [line, None]
     assert read_entry(line) == line
