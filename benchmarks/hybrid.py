@@ -71,6 +71,10 @@ class Recorded:
         answer = self.answers[len(context.ids)]
         return replace(answer, tree=answer.tree.first_chain.head(limit), distributions=())
 
+    def answer(self, context: Context, limit: int) -> Proposal:
+        """See `cost_aware.Answering`."""
+        return self.propose(context, limit)
+
 
 def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
     """Ask a drafter at every position of a text."""

@@ -8,7 +8,7 @@ target's own output, or a given text that plays it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -201,7 +201,8 @@ class ChoosingVerifier(TargetVerifier):
         computed = self._choose(context, proposal)
         if self._store is not None:
             self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
-        return [token for some in computed.chosen for token in self._session.read(some)]
+        assert not isinstance(computed.chosen, Mapping), "its sampler has no state"
+        return self._session.read(computed.chosen)
 
 
 def load_texts(cache: Path | None) -> list[Text] | None:

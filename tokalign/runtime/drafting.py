@@ -11,7 +11,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience, ModelDrafter
 from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft.hybrid import Hybrid, Source
 from tokalign.runtime.draft.logit_sources import logit_sources
@@ -145,7 +145,9 @@ class Drafting:
         return replace(self, adjacency=Adjacency(width))
 
 
-def make_drafter(drafting: Drafting, neural: Drafter | None, *, branches: bool = True) -> Drafter:
+def make_drafter(
+    drafting: Drafting, neural: ModelDrafter | None, *, branches: bool = True
+) -> Drafter:
     """The drafter that a method stands for, for one request. Hybrids use what sources there are.
 
     branches: whether the target can verify a tree.
@@ -191,7 +193,7 @@ def make_controlled(
     )
 
 
-def _by_cost(drafting: Drafting, neural: Drafter | None, branches: bool) -> Drafter:
+def _by_cost(drafting: Drafting, neural: ModelDrafter | None, branches: bool) -> Drafter:
     if neural is None:
         return _free_hybrid(drafting, branches)
     # With a model, the number of draft tokens is that of the model alone.
@@ -234,7 +236,7 @@ def _copies(drafting: Drafting) -> list[Source]:
     return [drafting.context_copy or ContextCopy(), *map(ContextCopy, drafting.outputs)]
 
 
-def _make_single(name: str, drafting: Drafting, neural: Drafter | None) -> Drafter | None:
+def _make_single(name: str, drafting: Drafting, neural: ModelDrafter | None) -> Drafter | None:
     """A drafter with one source; None if it lacks what it needs."""
     most = drafting.num_draft_tokens
     match name:

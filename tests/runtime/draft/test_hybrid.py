@@ -160,7 +160,7 @@ class Model:
     def __init__(self, text: Sequence[TargetId], *, right: bool) -> None:
         self._text, self._right, self.asked = text, right, 0
 
-    def propose(self, context: Context, limit: int) -> Proposal:
+    def answer(self, context: Context, limit: int) -> Proposal:
         self.asked += 1
         at = len(context.ids)
         chain = tuple(TargetId(i + (not self._right)) for i in self._text[at : at + 2])[:limit]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tokalign.cost.expected_gain import Costs, best_ids, best_size, expected_accepted
 from tokalign.runtime.context import Context
@@ -62,6 +63,18 @@ class Mean:
         self._seen *= _FADING
 
 
+class Answering(Protocol):
+    """A draft model or a recurrent drafter, from whose answer somebody else chooses the rows."""
+
+    def answer(self, context: Context, limit: int) -> Proposal:
+        """What may come next, at most `limit` deep: also what it would not propose by itself."""
+        ...
+
+
+class ModelDrafter(Drafter, Answering, Protocol):
+    """One that can also draft alone."""
+
+
 class Experience:
     """What is known of a draft model's answers. It holds no text, so requests may share it.
 
@@ -103,7 +116,7 @@ class CostAwareHybrid:
     def __init__(
         self,
         hybrid: Hybrid,
-        model: Drafter,
+        model: Answering,
         *,
         costs: Callable[[], Costs] = lambda: FREE_ROWS,
         experience: Experience | None = None,
@@ -123,7 +136,7 @@ class CostAwareHybrid:
         if not limit or not self._pays(free.tree, costs):
             self._experience.not_asked(self._promised)
             return free
-        answer = self._model.propose(context, limit)
+        answer = self._model.answer(context, limit)
         self._experience.passes.observe(answer.draft_passes)
         spent = answer.draft_passes * costs.draft_pass
         joined = self._hybrid.join(self._believed(answer.tree), limit, spent=spent)

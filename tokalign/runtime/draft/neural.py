@@ -47,6 +47,10 @@ class NeuralDrafter:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
+        return self.answer(context, limit)
+
+    def answer(self, context: Context, limit: int) -> Proposal:
+        """See `cost_aware.Answering`."""
         return self.draft(context, steps=self._steps, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:

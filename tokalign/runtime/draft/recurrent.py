@@ -67,7 +67,7 @@ class BeamDrafter:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        proposal = self.draft(context, steps=self._length, limit=limit)
+        proposal = self.answer(context, limit)
         tree = proposal.tree
         if not tree.probabilities or self._beam is not None:
             return proposal
@@ -77,6 +77,10 @@ class BeamDrafter:
         spent = proposal.draft_passes * costs.draft_pass
         kept = best_ids(tree.probabilities, tree.parents, costs, spent=spent)
         return replace(proposal, tree=tree.select(kept))
+
+    def answer(self, context: Context, limit: int) -> Proposal:
+        """See `cost_aware.Answering`."""
+        return self.draft(context, steps=self._length, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         """All that a search of at most `steps` steps has found; ids at most `limit` deep.
