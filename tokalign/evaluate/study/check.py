@@ -27,6 +27,9 @@ _MOST_DISTURBED = 0.2
 _MOST_BIAS = 0.03
 """How many trials may be disturbed, and by how much the control's median may be off."""
 
+_LONGEST = 80
+"""Characters that are shown of a value that is not what it should be."""
+
 
 def problems_of(saved: Any, *, name: str) -> list[str]:
     """Everything that is wrong with a result, each in one sentence; nothing if it is sound.
@@ -142,7 +145,12 @@ def control_bias(found: Sequence[Trial]) -> float | None:
 def _of_figures(saved: Mapping[str, Any], result: Result) -> Iterator[str]:
     """The figures in the file are those that its samples give."""
     for path, ours, theirs in _differences("figures", result.figures().to_json(), saved["figures"]):
-        yield f"{path} is {theirs}, but the samples give {ours}"
+        yield f"{path} is {_short(theirs)}, but the samples give {_short(ours)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _differences(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
