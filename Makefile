@@ -40,7 +40,7 @@ test: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m long
 
-# The laws of every module on small samples, without commands and servers: under a minute on two cores.
+# The laws of alignment, tables, drafting and the loop on small samples: under a minute on two cores.
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not long"
 

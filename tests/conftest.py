@@ -17,8 +17,8 @@ settings.register_profile("shared", deadline=None)  # a machine shared with othe
 settings.load_profile("shared")
 
 
-WHOLE_PROGRAMS = "cli", "hostile", "serve"
-"""Folders whose tests start commands and servers, or attack them: the fast lane leaves them out."""
+WHOLE_PROGRAMS = "api", "cli", "hostile", "report", "serve", "train"
+"""Folders whose tests run, serve, attack, draw or train as a user does: not in the fast lane."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
