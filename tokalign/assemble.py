@@ -297,8 +297,6 @@ def assemble(
         model = drafter if draft is None else draft.model
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
-    if logits is not None and not len(logits) and drafting.known_rows is not None:
-        logits.begin_with(drafting.known_rows)
     return Decoder(
         target=target,
         draft=draft,

@@ -41,7 +41,7 @@ class Conversation:
         self.target = target or _open_target(decoder)
         self.draft = draft or decoder.open_draft()
         self._copy, kept = ContextCopy(), decoder.drafting.logits
-        self._logits = LogitStore(decoder.drafting.known_rows) if kept is None else kept
+        self._logits = LogitStore() if kept is None else kept
 
     @property
     def held(self) -> Sequence[TargetId]:

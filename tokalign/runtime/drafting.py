@@ -134,11 +134,15 @@ class Drafting:
         return self.logits if self.uses_logits else self.adjacency if self.is_recycling else None
 
     def with_stores(self) -> Drafting:
-        """The same with a store of its own, if the method needs one and has none."""
+        """The same with a store of its own, if the method needs one and has none.
+
+        An empty logit store begins with the rows that are known.
+        """
         if self.uses_logits:
-            if self.logits is not None:
-                return self
-            return replace(self, logits=LogitStore(self.known_rows))
+            store = LogitStore() if self.logits is None else self.logits
+            if self.known_rows is not None and not len(store):
+                store.begin_with(self.known_rows)
+            return replace(self, logits=store)
         if not self.is_recycling or self.adjacency is not None:
             return self
         width = UNISPEC_WIDTH if self.method == "unispec" else RECYCLED_WIDTH

@@ -31,6 +31,7 @@ from tokalign.tables.header import (
     HeaderError,
     parse_header,
     place_sections,
+    read_parameter,
 )
 from tokalign.tables.sections import Section
 
@@ -168,6 +169,22 @@ def require_fingerprint(
             raise FingerprintError(
                 f"{name} ({role})", expected=expected, found=found, remedy=remedy
             )
+
+
+def read_vocabulary_size(bundle: Bundle, expected: int | None, *, name: str, remedy: str) -> int:
+    """The vocabulary size that a table of target ids is for, as its header says.
+
+    expected: of the tokenizer in use; by default, what the header says is believed. name: of the
+    table, for the message. remedy: the command that rebuilds it.
+    Raises: BundleError if it is missing or another one.
+    """
+    try:
+        said = read_parameter(bundle.parameters, "vocabulary_size", int, least=1, most=1 << 32)
+    except HeaderError as error:
+        raise BundleError(f"{name}'s header is wrong: {error}; {remedy}") from error
+    if expected not in (None, said):
+        raise BundleError(f"{name} is for a vocabulary of {said} ids, not {expected}; {remedy}")
+    return int(said)
 
 
 def _aligned(offset: int) -> int:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError
-from tokalign.tables.bundle import Bundle
-from tokalign.tables.header import HeaderError, read_parameter
+from tokalign.tables.bundle import Bundle, read_vocabulary_size
 from tokalign.tables.sections import Section, array_bytes, check_ids, read_array
 
 KIND = "logits"
@@ -90,14 +89,7 @@ class LogitRows:
         vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
         Raises: BundleError.
         """
-        try:
-            said = read_parameter(bundle.parameters, "vocabulary_size", int, least=1, most=1 << 32)
-        except HeaderError as error:
-            raise BundleError(f"the table's header is wrong: {error}; {_REMEDY}") from error
-        if vocabulary_size not in (None, said):
-            raise BundleError(
-                f"the table is for a vocabulary of {said} ids, not {vocabulary_size}; {_REMEDY}"
-            )
+        said = read_vocabulary_size(bundle, vocabulary_size, name="the table", remedy=_REMEDY)
         keys = read_array(bundle.sections, f"{KIND}.keys", "<u8")
         ids = read_array(bundle.sections, f"{KIND}.ids", "<u4")
         codes = read_array(bundle.sections, f"{KIND}.codes", "u1")

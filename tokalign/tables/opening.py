@@ -20,13 +20,17 @@ from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, open_bundle, require_fingerprint
+from tokalign.tables.bundle import (
+    Bundle,
+    open_bundle,
+    read_vocabulary_size,
+    require_fingerprint,
+)
 from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
 from tokalign.tables.dictspec import KIND as DICTSPEC
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
-from tokalign.tables.header import HeaderError, read_parameter
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -88,14 +92,7 @@ def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dicti
     Raises: BundleError.
     """
     kind = bundle.parameters.get("kind")
-    try:
-        said = read_parameter(bundle.parameters, "vocabulary_size", int, least=1, most=1 << 32)
-    except HeaderError as error:
-        raise BundleError(f"the dictionary's header is wrong: {error}; {_REMEDY}") from error
-    if vocabulary_size not in (None, said):
-        raise BundleError(
-            f"the dictionary is for a vocabulary of {said} ids, not {vocabulary_size}; {_REMEDY}"
-        )
+    said = read_vocabulary_size(bundle, vocabulary_size, name="the dictionary", remedy=_REMEDY)
     if kind == BACKOFF:
         return BackoffTable.from_bundle(bundle, said)
     if kind == DICTSPEC:

@@ -4,9 +4,10 @@ At a node every source that knows something names ids with their log-odds x. The
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
 names others only. The three weights of dictionary and logits were fitted by logistic regression to
 1,548 ids that the tiny target sampled after the project's own prompts. Those of a recurrent drafter
-were chosen among eight on eight of its target's outputs, and the others are assumed. They hold for
-usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it.
+lie between the best of eight that were tried on eight outputs of its target, and the others are
+assumed. They hold for usual text, so `Trust` shifts the result by what has come in the same
+*situation*: which sources named the id, which others named something, and about how likely that
+made it.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
