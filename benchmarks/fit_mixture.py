@@ -1,6 +1,7 @@
 """Fit the weights by which a hybrid mixes its sources (`tokalign/runtime/draft/mixing.py`).
 
     python benchmarks/fit_mixture.py --target MODEL --prompts FILE [--limit 10] [--rows 15]
+    python benchmarks/fit_mixture.py --target MODEL --prompts FILE --draft-model MODEL [-k 2]
 
 The hybrid decodes the target's own output as in `draft_free.py`, once with the logit store kept
 from request to request and once with an empty one for each. At every node of its trees that the
@@ -9,11 +10,14 @@ logistic regression with a normal prior around 0. The weights of copies stay as 
 outputs that do not repeat their prompt say nothing about those that do. Even and odd texts also
 judge each other: the loss is that of the examples of a node together, in nats. Report figures on
 other prompts.
+
+With a draft model, which is asked in every round, only its weights are fitted unless --all says
+otherwise: those of the free sources have to be right without it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,13 +25,15 @@ from typing import NamedTuple
 import click
 import numpy as np
 from draft_free import Condition, measured, shared_options, texts_of
+from draft_models import DraftModels
 from numpy.typing import NDArray
 from remembered_target import Text, load_texts, save_texts
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.cost_aware import Answering
+from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid, Source
 from tokalign.runtime.draft.logit_sources import logit_sources
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.lookup import dictionary_sources
@@ -61,35 +67,47 @@ class Example(NamedTuple):
 class WatchedHybrid:
     """A hybrid whose sources are also asked along the text that will come.
 
-    Every node that the text goes through gives examples.
+    Every node that the text goes through gives examples. model: joins in every round.
     """
 
     def __init__(
-        self, sources: Sequence[Source], rows: int, mixing: Mixing, examples: list[Example]
+        self,
+        sources: Sequence[Source],
+        model: Answering | None,
+        rows: int,
+        mixing: Mixing,
+        examples: list[Example],
+        text: tuple[int, Text],
     ) -> None:
-        self._sources, self._examples = sources, examples
-        self._hybrid = Hybrid(sources, rows=rows, mixing=mixing)
-        self.text: tuple[int, Text] | None = None
+        self._sources, self._model, self._examples = sources, model, examples
+        self._rows, self._hybrid = rows, Hybrid(sources, rows=rows, mixing=mixing)
+        self._text = text
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        assert self.text is not None
-        number, text = self.text
+        number, text = self._text
         proposal = self._hybrid.propose(context, limit)
-        states = [source.follow(context.ids) for source in self._sources]
+        sources = self._sources
+        if self._model is not None:
+            answer = self._model.answer(context, limit).tree
+            proposal = Proposal(tree=self._hybrid.join(answer, min(limit, self._rows), 0.0))
+            sources = [*sources, AnswerSource(answer)]
+        states = [source.follow(context.ids) for source in sources]
         came = text.ids[len(context.ids) :]
         for token in came[: 1 + len(proposal.tree.path_of(came))]:
-            self._watch(number, states, token)
+            self._watch(number, sources, states, token)
             states = [
                 None if state is None else source.advance(state, token)
-                for source, state in zip(self._sources, states, strict=True)
+                for source, state in zip(sources, states, strict=True)
             ]
         return proposal
 
-    def _watch(self, number: int, states: Sequence[object], came: TargetId) -> None:
+    def _watch(
+        self, number: int, sources: Sequence[Source], states: Sequence[object], came: TargetId
+    ) -> None:
         stated = [
             dict(source.expect(state) or ()) if state is not None else {}
-            for source, state in zip(self._sources, states, strict=True)
+            for source, state in zip(sources, states, strict=True)
         ]
         asked = tuple(map(bool, stated))
         node = 1 + self._examples[-1].node if self._examples else 0
@@ -104,24 +122,30 @@ def examples_of(
     texts: Sequence[Text],
     tokens: int,
     rows: int,
+    drafts: Callable[[Text], Answering] | None,
 ) -> tuple[list[str], list[Example]]:
-    """The names of the sources and the examples of all texts, with both kinds of stores."""
+    """The names of the sources and the examples of all texts, with both kinds of stores.
+
+    drafts: makes the draft model of a text, which comes last.
+    """
     names: list[str] = []
     examples: list[Example] = []
     for empty in (False, True):
         mixing, begun = Mixing(), iter(enumerate(texts))
 
         def make(
-            store: RowStore | None, mixing: Mixing = mixing, begun: object = begun
+            store: RowStore | None,
+            mixing: Mixing = mixing,
+            begun: Iterator[tuple[int, Text]] = begun,
         ) -> WatchedHybrid:
             assert isinstance(store, LogitStore)
             sources: list[Source] = [ContextCopy()]
             sources += dictionary_sources(dictionary) if dictionary is not None else []
             sources += logit_sources(store)
-            names[:] = [source.name for source in sources]
-            watched = WatchedHybrid(sources, rows, mixing, examples)
-            watched.text = next(begun)  # type: ignore[call-overload]
-            return watched
+            text = next(begun)
+            model = drafts(text[1]) if drafts is not None else None
+            names[:] = [*[source.name for source in sources], *(["draft"] if model else [])]
+            return WatchedHybrid(sources, model, rows, mixing, examples, text)
 
         measured(target, Condition(LogitStore, make), texts, tokens, empty=empty)
     return names, examples
@@ -136,14 +160,14 @@ def features(examples: Sequence[Example]) -> NDArray[np.float64]:
 
 
 def fitted(
-    examples: Sequence[Example], names: Sequence[str], known: NDArray[np.float64]
+    examples: Sequence[Example], fits: Sequence[bool], known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The weights f[3 * sources] of a logistic regression, by Newton's method.
 
-    known: weights of the same shape, of which those of `KEPT` stay.
+    fits: for each source, whether its weights are fitted. known: the others', in the same shape.
     """
     every, right = features(examples), np.array([example.right for example in examples], float)
-    free = np.array([name != KEPT for name in names] * 3)
+    free = np.array([*fits] * 3)
     weights = np.where(free, 0.0, known)
     rows = every[:, free]
     for _ in range(50):
@@ -169,6 +193,9 @@ def loss(examples: Sequence[Example], weights: NDArray[np.float64]) -> float:
 @shared_options
 @click.option("--rows", default=15, show_default=True, help="Drafted ids.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+@click.option("--draft-model")
+@click.option("-k", "--num-draft-tokens", default=2, show_default=True)
+@click.option("--all", "fit_all", is_flag=True, help="Fit the free sources beside it, too.")
 def benchmark(
     *,
     target: Path,
@@ -184,19 +211,26 @@ def benchmark(
     cache: Path | None,
     rows: int,
     dictionary: Path | None,
+    draft_model: str | None,
+    num_draft_tokens: int,
+    fit_all: bool,
 ) -> None:
     """Print the weights as `mixing.WEIGHTS` has them, and losses with them and with those there."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     make = partial(texts_of, model, prompts, reference, field, given, tokens, temp)
     texts = load_texts(cache) or make()
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
-    names, examples = examples_of(model, table, texts[:limit], tokens, rows)
+    drafts = None
+    if draft_model is not None:
+        drafts = DraftModels.load(model, draft_model, num_draft_tokens).drafter
+    names, examples = examples_of(model, table, texts[:limit], tokens, rows, drafts)
     save_texts(texts, cache)
     shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)
+    fits = [name != KEPT if fit_all or not drafts else name == "draft" for name in names]
     halves = [[e for e in examples if e.text % 2 == half] for half in (0, 1)]
-    judged = [loss(halves[1 - half], fitted(halves[half], names, shipped)) for half in (0, 1)]
+    judged = [loss(halves[1 - half], fitted(halves[half], fits, shipped)) for half in (0, 1)]
     known = [loss(halves[1 - half], shipped) for half in (0, 1)]
-    best = fitted(examples, names, shipped).reshape(3, -1).T.tolist()
+    best = fitted(examples, fits, shipped).reshape(3, -1).T.tolist()
     for name, weights in zip(names, best, strict=True):
         click.echo(f'    "{name}": Weights({", ".join(f"{w:.2f}" for w in Weights(*weights))}),')
     count = sum(example.right for example in examples)

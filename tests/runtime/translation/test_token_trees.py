@@ -78,3 +78,21 @@ def test_a_tree_of_the_target_itself_has_the_targets_choice(name: str) -> None:
     _, rounds = rounds_of(random_model(), SAMPLINGS[name], alternatives=6)
     accepted = sum(one.accepted for one in rounds) / sum(3 for _ in rounds)
     assert accepted > 0.95 if name == "greedy" else accepted > 0.5
+
+
+def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of_it() -> None:
+    """A hybrid chooses among ids that the draft model alone would not propose."""
+    answer, proposal = (
+        getattr(drafter, ask)(Context(PROMPT), 8).tree
+        for ask in ("answer", "propose")
+        for drafter in [
+            NeuralDrafter(
+                DraftModelSession(similar_model(0.5)),
+                SharedIds(),
+                num_draft_tokens=3,
+                alternatives=2,
+            )
+        ]
+    )
+    assert 3 <= len(proposal) <= 5 < len(answer)
+    assert proposal == answer.likeliest(len(proposal), least=0.0, depth=8, chain=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from tokalign.runtime.context import Context
@@ -17,8 +18,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 SOURCE = "draft"
 
 _LEAST_REACHED = 0.07
-"""Divided by the passes, the least probability of being reached for the ids of a tree: with more
-passes a round costs more, so that a row more is a smaller part of it.
+"""Divided by the passes, the least probability of being reached for the ids of a tree that nobody
+else chooses from: with more passes a round costs more, so that a row more is a smaller part of it.
 """
 
 
@@ -46,18 +47,33 @@ class NeuralDrafter:
         self._guessed: tuple[int, tuple[TargetId, ...]] = 0, ()
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
-        return self.answer(context, limit)
+        """See `interfaces.Drafter`. Of a tree, only ids that are likely enough."""
+        proposal, kept = self._draft(context, self._steps, limit)
+        if kept >= len(proposal.tree):
+            return proposal
+        steps = min(self._steps, limit)
+        most, least = steps + self._alternatives, _LEAST_REACHED / steps
+        tree = proposal.tree.likeliest(most, least=least, depth=limit, chain=kept)
+        return replace(proposal, tree=tree)
 
     def answer(self, context: Context, limit: int) -> Proposal:
         """See `cost_aware.Answering`."""
         return self.draft(context, steps=self._steps, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """A proposal of at most `limit` ids from at most `steps` passes."""
+        """All that at most `steps` passes have found; ids at most `limit` deep.
+
+        Somebody else chooses the rows. Drawn ids have no probabilities and are to be proposed as
+        they are.
+        """
+        proposal, _ = self._draft(context, steps, limit)
+        return proposal
+
+    def _draft(self, context: Context, steps: int, limit: int) -> tuple[Proposal, int]:
+        """What `draft` returns, and how many leading ids are proposed however unlikely they are."""
         steps = min(steps, limit)
         if not steps:
-            return Proposal()
+            return Proposal(), 0
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
         pending = self._translation.begin(
             context, self._session, steps, alternatives=self._alternatives
@@ -70,15 +86,16 @@ class NeuralDrafter:
             chain = translated.ids[:limit]
             tree = self._tree(translated, chain, learned)
             distributions = translated.distributions[: len(chain)]
+            kept = len(tree)
         elif translated.distributions:
             tree, distributions = _cut_at(limit, translated)
+            kept = len(tree)
         else:
-            most, least = steps + self._alternatives, _LEAST_REACHED / steps
-            chain_length = steps if translated.keeps_chain else 0
-            tree = translated.tree.likeliest(most, least=least, depth=limit, chain=chain_length)
-            distributions = ()
+            tree, distributions = translated.tree, ()
+            tree = tree.likeliest(len(tree), least=0.0, depth=limit)
+            kept = steps if translated.keeps_chain else 0
         self._guessed = len(context.ids), tree.first_chain.ids
-        return Proposal(
+        proposal = Proposal(
             tree=tree,
             distributions=distributions,
             draft_passes=self._session.passes - passes,
@@ -86,6 +103,7 @@ class NeuralDrafter:
             model_seconds=in_model,
             translation_seconds=max(0.0, took - in_model),
         )
+        return proposal, kept
 
     def _tree(
         self, translated: Translated, chain: tuple[TargetId, ...], learned: Sequence[float]

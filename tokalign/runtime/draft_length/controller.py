@@ -161,7 +161,7 @@ class DraftLengthController:
         tree = self._joined(proposal.tree, context, limit, took)
         if not tree.probabilities:
             return proposal
-        return replace(proposal, tree=self._worth_verifying(tree, took), distributions=())
+        return replace(proposal, tree=self._worth_verifying(tree, limit, took), distributions=())
 
     def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
         """The model's tree, merged with the free sources' offer if there is one for this place."""
@@ -173,8 +173,9 @@ class DraftLengthController:
             tree = chain.with_probabilities(acceptance.probabilities(len(chain)))
         return self._join(tree, limit, spent)
 
-    def _worth_verifying(self, tree: TokenTree, spent: float) -> TokenTree:
-        """The part of a tree with the best expected rate."""
+    def _worth_verifying(self, tree: TokenTree, most: int, spent: float) -> TokenTree:
+        """The part of a tree with the best expected rate, of at most `most` ids."""
+        tree = tree.likeliest(most, least=0.0, depth=most)
         probabilities = self._knowledge.trust.probabilities(tree)
         costs = self._knowledge.costs.verification(len(tree))
         return tree.select(best_ids(probabilities, tree.parents, costs, spent=spent))
