@@ -218,8 +218,12 @@ class DraftLengthController:
         """Learn from what was right: of a draft model by depth, of every source by probability."""
         knowledge, passes, tree = self._knowledge, self._drafting.passes, proposal.tree
         if passes:
-            right = len(self._drafting.tree.path_of(verdict.ids))
-            knowledge.model.learn(passes, right, known=len(verdict.ids), rows=len(tree))
+            accepted = verdict.ids[:-1]
+            right = len(self._drafting.tree.path_of(accepted))
+            added = len(accepted) - right
+            knowledge.model.learn(
+                passes, right, known=len(verdict.ids), rows=len(tree), added=added
+            )
         elif tree:
             self._offers.forget()
         if tree and (tree.probabilities or not passes):

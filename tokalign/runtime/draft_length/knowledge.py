@@ -25,12 +25,14 @@ _ASKING_SHARE = 0.01
 class ModelWorth:
     """How many passes of a draft model pay, by how often it was right and what a pass brings.
 
+    Where free sources join its drafts, they add tokens that it does not know.
     acceptance: how often the id at each depth was right.
     """
 
     def __init__(self, acceptance: Acceptance | None = None) -> None:
         self.acceptance = acceptance or Acceptance()
         self._rows_per_pass = 1.0
+        self._added = 0.0
 
     def best(self, costs: LearnedCosts, most: int) -> Plan:
         """The number of passes, from 1 to `most`, with the best expected rate."""
@@ -40,18 +42,20 @@ class ModelWorth:
         """Whether the model would not pay on this machine even if it were nearly always right."""
         return self._best(costs, [_HOPE] * MAX_DRAFT).rate * costs.plain <= 1.0
 
-    def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
+    def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
         """A draft of so many passes had the first `right` of the `known` ids that came next.
 
-        rows: how many of its ids were worth verifying.
+        rows: how many ids were worth verifying. added: how many more were accepted, because free
+        sources joined the draft.
         """
         self.acceptance.observe(min(known, max(passes, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
+        self._added += (added - self._added) / _MEMORY
 
     def _best(self, costs: LearnedCosts, probabilities: Sequence[float]) -> Plan:
         verification = costs.verification(2 * len(probabilities))
         drafts = costs.draft_times(len(probabilities))
-        best, tokens, reached = Plan(0, 0.0), 1.0, 1.0
+        best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
         for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=True), 1):
             reached *= probability
             tokens += reached
