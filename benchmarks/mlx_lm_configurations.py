@@ -35,7 +35,7 @@ from tokalign.api.step import speculative_generate_step
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.cache import kinds_without_rewinding
+from tokalign.runtime.mlx.cache import kinds_without_rewinding, vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.verify import TargetVerifier
@@ -48,7 +48,6 @@ zoo = import_module("zoo")
 MOST_PARAMETERS = 500_000_000
 """Larger configurations are not run."""
 
-PROMPT = [(i * 7 + 3) % 64 for i in range(12)]
 SAME, DIFFERS = "yes", "**differs**"
 
 
@@ -105,8 +104,10 @@ def _cells(model: Any, tokens: int) -> list[str]:
     model.set_dtype(mx.float32)
     model.update(tree_map_with_path(zoo.random_weight, model.parameters()))
     model.eval()
+    ids = min(64, vocabulary_size(model))
+    prompt = [(i * 7 + 3) % ids for i in range(12)]
     try:
-        expected = [t for t, _ in generate_step(mx.array(PROMPT), model, max_tokens=tokens)]
+        expected = [t for t, _ in generate_step(mx.array(prompt), model, max_tokens=tokens)]
     except Exception as error:  # each architecture fails in its own way
         return [f"mlx-lm itself cannot run it ({type(error).__name__})", "", ""]
     if kinds := kinds_without_rewinding(model):
@@ -115,13 +116,13 @@ def _cells(model: Any, tokens: int) -> list[str]:
     draft.update(tree_map(_perturbed, draft.parameters()))
     how: dict[str, Any] = {"max_tokens": tokens, "num_draft_tokens": 4}
     return [
-        _verdict(lambda: _wild(model, expected), expected),
+        _verdict(lambda: _wild(model, prompt, expected), expected),
         _verdict(
-            lambda: [t for t, *_ in speculative_generate_step(PROMPT, model, draft, **how)],
+            lambda: [t for t, *_ in speculative_generate_step(prompt, model, draft, **how)],
             expected,
         ),
         _verdict(
-            lambda: [t for t, *_ in speculate_in_mlx_lm(mx.array(PROMPT), model, draft, **how)],
+            lambda: [t for t, *_ in speculate_in_mlx_lm(mx.array(prompt), model, draft, **how)],
             expected,
         ),
     ]
@@ -133,9 +134,9 @@ def _perturbed(weight: Any) -> Any:
     return weight + 0.02 * mx.random.normal(weight.shape) * mx.abs(weight).mean()
 
 
-def _wild(model: Any, expected: Sequence[int]) -> list[int]:
+def _wild(model: Any, prompt: Sequence[int], expected: Sequence[int]) -> list[int]:
     session = TargetModelSession(model)
-    context = Context([TargetId(i) for i in PROMPT])
+    context = Context([TargetId(i) for i in prompt])
     drafter = zoo.WildDrafter(expected, trees=session.can_branch)
     limits = Limits(max_tokens=len(expected), context_length=session.context_length)
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):

@@ -18,6 +18,7 @@ from tokalign.evaluate.project import (
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
@@ -68,6 +69,19 @@ class Never:
         return Proposal()
 
 
+class Guessing:
+    """Proposes one tree everywhere, whether it is asked as a source or as a draft model."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        self._tree = tree
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return Proposal(tree=self._tree)
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        return Proposal(tree=self._tree, draft_passes=steps)
+
+
 class Watched:
     """Keeps what a controller proposes."""
 
@@ -98,6 +112,32 @@ def test_plain_rounds_run_ahead_and_are_timed_from_verdict_to_verdict() -> None:
     assert knowledge.costs.plain == pytest.approx(0.010, rel=0.02)
     assert device.now < 600 * 0.010 * 1.05
     assert source.asked < 500
+
+
+def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> None:
+    """The draft model's whole tree was, when the tree of all sources came out empty."""
+    unlikely = TokenTree.chain([TargetId(8)], "source", [0.01])
+    leaves = TokenTree(tuple(map(TargetId, range(1, 8))), (-1,) * 7, ("draft",) * 7, (0.01,) * 7)
+    device = Device([0.010 * n for n in range(1, 33)], host=0.0)
+    drafts = PassTimes([0.0001 * n for n in range(1, 17)], weight=4)
+    knowledge = Knowledge(
+        costs=LearnedCosts(PassTimes([0.010, 0.011], weight=0), drafts),
+        model=ModelWorth(Acceptance(start=0.9)),
+    )
+    hybrid = Hybrid([], costs=knowledge.costs.for_ranking)
+    controller = DraftLengthController(
+        knowledge,
+        device,
+        free=Guessing(unlikely),
+        model=Guessing(leaves),
+        join=hybrid.join,
+        clock=device,
+    )
+    watched = Watched(controller)
+    run(watched, 20, device)
+    asked = [proposal for proposal in watched.proposals if proposal.draft_passes]
+    assert asked
+    assert not any(proposal.tree for proposal in asked)
 
 
 def test_a_pass_under_way_is_never_thrown_away() -> None:
@@ -143,7 +183,7 @@ class SpiedModel(ModelWorth):
         super().__init__(Acceptance(start=0.9))
         self.rows: list[int] = []
 
-    def learn(self, passes: int, right: int, *, known: int, rows: int) -> None:
+    def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
         self.rows.append(rows)
 
 

@@ -71,6 +71,14 @@ def test_a_model_with_dear_passes_is_hopeless() -> None:
     assert not ModelWorth().is_hopeless(costs_of(1.0, 1.0, draft_pass=0.1))
 
 
+def test_tokens_that_free_sources_add_count_for_a_draft_that_they_join() -> None:
+    costs, model = costs_of(1.0, 1.1, draft_pass=0.1), ModelWorth(Acceptance(start=0.4))
+    before = model.best(costs, 1)
+    for _ in range(400):
+        model.learn(1, 0, known=0, rows=1, added=1)
+    assert model.best(costs, 1).tokens == pytest.approx(before.tokens + 1, rel=0.01)
+
+
 def test_passes_that_bring_several_ids_cost_several_rows() -> None:
     costs, model = costs_of(1.0, 1.5, 2.0, 2.5, draft_pass=0.1), ModelWorth(Acceptance(start=0.9))
     before = model.best(costs, 1).rate

@@ -159,8 +159,8 @@ class DraftLengthController:
             self._knowledge.costs.observe_draft(passes, took)
         self._drafting.passes, self._drafting.tree = passes, proposal.tree
         tree = self._joined(proposal.tree, context, limit, took)
-        if not tree.probabilities:
-            return proposal
+        if tree and not tree.probabilities:
+            return proposal  # drawn ids are to be proposed as they are
         return replace(proposal, tree=self._worth_verifying(tree, limit, took), distributions=())
 
     def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
