@@ -50,7 +50,7 @@ from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.mlx.cache import embedding_of, vocabulary_size
+from tokalign.runtime.mlx.cache import vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
@@ -91,12 +91,7 @@ class World:
     @property
     def step(self) -> float:
         """What a step of the drafter reads, in passes of the target; a tied head is read, too."""
-        own = weight_bytes(self.drafter)
-        head = 0
-        if self.drafter.config.head == "tied":
-            model = self.target.model
-            head = weight_bytes(getattr(model, "lm_head", None) or embedding_of(model))
-        return float((own + head) / weight_bytes(self.target.model))
+        return self.drafter.step_bytes / weight_bytes(self.target.model)
 
     def beams(self, text: Text, **how: Any) -> BeamDrafter:
         """The drafter for one text."""
