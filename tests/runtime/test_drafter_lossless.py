@@ -209,6 +209,31 @@ def distribution(options: Sampling) -> Floats:
     return found
 
 
+@pytest.mark.parametrize(
+    ("how", "drawn", "passes"),
+    [
+        ({"rows": 2}, 2, 2),
+        ({"rows": 2, "branches": False}, 2, 2),
+        ({"rows": 9, "branches": False}, 4, 4),
+        ({"rows": 9}, 9, 4),
+        ({"beam": BeamShape(2, 3)}, 6, 3),
+        ({"beam": BeamShape(2, 3), "branches": False}, 3, 3),
+        ({"alternatives": 0}, 4, 4),
+        ({}, 8, 4),
+    ],
+)
+def test_no_more_ids_are_drawn_than_there_are_rows_for(
+    how: dict[str, Any], drawn: int, passes: int
+) -> None:
+    """Which ids of a drawn proposal are kept may not depend on what was drawn, so all are kept."""
+    sampling, session = Sampling(temperature=0.9, acceptance="residual"), opened()
+    session.logits([TargetId(i) for i in PROMPT])
+    drafter = beam_drafter(session, sampling, **how)
+    proposal = drafter.propose(Context([TargetId(i) for i in (*PROMPT, 8)]), 10)
+    assert len(proposal.tree) == drawn
+    assert proposal.draft_passes == passes == max(proposal.tree.depths)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("branches", [False, True], ids=["chain", "tree"])
 def test_drawn_ids_leave_the_targets_distribution(
