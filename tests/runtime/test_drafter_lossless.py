@@ -41,6 +41,7 @@ from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Draws
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = (5, 17, 3)
@@ -163,6 +164,31 @@ def test_a_pass_that_ran_ahead_keeps_the_state_of_the_pass_before_it() -> None:
     for state, known in ((found, ids[:4]), (after, ids)):
         assert np.allclose(np.array(state), np.array(other.state_before_last(known)), atol=1e-4)
     assert session.state_before_last(ids[:3]) is None
+
+
+@pytest.mark.parametrize("edited", [0, 2, 3, 4])
+@pytest.mark.parametrize("pass_of", ["chain", "tree", "fed", "fed twice"])
+def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, edited: int) -> None:
+    """As after an edit of a conversation's history: the rows kept are of what was there before."""
+    session, ids = opened(), [TargetId(i) for i in (*PROMPT, 8, 9, 11)]
+    match pass_of:
+        case "chain":
+            session.logits(ids[:5], last=3)
+        case "tree":
+            session.logits(ids[:2])
+            branches = TokenTree((TargetId(7), ids[3], ids[4]), (-1, -1, 1), ("",) * 3)
+            session.tree(ids[:3], branches)
+        case "fed":
+            session.logits(ids[:4])
+            session.feed(mx.array([ids[4]]))
+        case "fed twice":
+            session.logits(ids[:3])
+            session.feed(mx.array([ids[3]]))
+            session.feed(mx.array([ids[4]]))
+    assert session.state_before_last(ids) is not None
+    other = list(ids)
+    other[edited] = TargetId(other[edited] + 1)
+    assert session.state_before_last(other) is None
 
 
 # -- drawn ids -------------------------------------------------------------------------------------
