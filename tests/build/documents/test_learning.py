@@ -13,6 +13,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build.documents import collection as kept
 from tokalign.build.documents.collection import Collection, collections
+from tokalign.build.documents.finding import FoundFile
 from tokalign.build.documents.learning import Learned, learn
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.tables.bundle import open_bundle
@@ -235,6 +236,11 @@ def test_two_processes_do_not_change_one_collection(folder: Path, target: Path) 
         pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
     ):
         again()
+    with (
+        Collection("notes").changing(),
+        pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
+    ):
+        Collection("notes").forget()
     again()
 
 
@@ -256,6 +262,22 @@ def test_unreadable_documents_are_named_once(folder: Path, target: Path) -> None
     assert [problem for problem in learned.changes.problems if "broken.pdf" in problem]
     assert len(learned.changes.problems) == 1
     assert again().changes.problems == []
+
+
+def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(tmp_path: Path) -> None:
+    """Permission changes neither the size of a file nor its time. A link stands for want of it."""
+    path = tmp_path / "a.txt"
+    path.symlink_to(tmp_path / "nowhere")
+    found = [FoundFile(str(path), bytes=len(MEETING), modified=1)]
+    notes = Collection("notes")
+    with notes.changing():
+        [problem] = notes.update(found).problems
+        assert "a.txt: " in problem
+        assert "left out for now" in problem
+        path.unlink()
+        path.write_text(MEETING)
+        assert notes.update(found).problems == []
+    assert [document.text for document in notes.documents()] == [MEETING]
 
 
 def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, target: Path) -> None:
