@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 
 from tokalign.build.file_lock import locked
 from tokalign.errors import UsageError
@@ -28,17 +28,13 @@ def test_the_holder_is_named_and_the_next_one_gets_the_lock(tmp_path: Path) -> N
 
 def test_a_full_disk_does_not_stop_who_comes_to_make_room(tmp_path: Path) -> None:
     lock = tmp_path / "a.lock"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        with (
-            locked(lock, "counting", "wait"),
-            pytest.raises(UsageError, match="^another process is counting; wait$"),
-            locked(lock, "counting", "wait"),
-        ):
-            raise AssertionError("two hold it")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with (
+        small_disk(0),
+        locked(lock, "counting", "wait"),
+        pytest.raises(UsageError, match=r"^another process is counting; wait$"),
+        locked(lock, "counting", "wait"),
+    ):
+        raise AssertionError("two hold it")
 
 
 def test_a_file_system_without_locks_is_an_error(

@@ -15,7 +15,7 @@ from tokalign.errors import UsageError
 
 @contextmanager
 def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
-    """Hold the lock of a file, which is made and says who holds it.
+    """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
     On a full disk a lock file that is there already is locked all the same, without a name in it,
@@ -24,6 +24,7 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
         system without locks; OutputError for a full disk.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise unwritable(path, error) from error
