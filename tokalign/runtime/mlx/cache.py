@@ -20,6 +20,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
@@ -83,7 +84,7 @@ class ModelCache(Generic[Id]):
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._layers = Layers(self.layers, rewinds=rewinds)
-        self._hidden = layers is not None and _holds_unknown_ids(layers)
+        self._hidden = layers is not None and holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
@@ -167,7 +168,7 @@ class ModelCache(Generic[Id]):
         Raises: CacheError where a layer cannot be quantized as asked.
         """
         options = self._options
-        if options.kv_bits is None or not _positions(self.layers):
+        if options.kv_bits is None or not positions(self.layers):
             return
         try:
             maybe_quantize_kv_cache(
@@ -327,35 +328,6 @@ def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
         f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound after a "
         "rejected guess; use --method plain, or another model"
     )
-
-
-_REMEMBERED = "tokalign_ids"
-
-
-def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
-    """Note on a cache which ids it holds, so that it can be continued by its content.
-
-    The note goes wherever the cache goes: mlx-lm copies its caches and trims the copies.
-    """
-    if layers:
-        setattr(layers[0], _REMEMBERED, tuple(ids))
-
-
-def remembered(layers: Sequence[Any]) -> list[Any] | None:
-    """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
-    ids = getattr(layers[0], _REMEMBERED, None) if layers else None
-    held = _positions(layers)
-    return None if ids is None or held is None or held > len(ids) else list(ids[:held])
-
-
-def _positions(layers: Sequence[Any]) -> int | None:
-    """How many positions a cache holds; None if only recurrent states could tell."""
-    return next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
-
-
-def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
-    """Whether a cache that was given holds something without a note of what it holds."""
-    return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
 
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:
