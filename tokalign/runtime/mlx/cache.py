@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
@@ -22,6 +21,7 @@ from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
 from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.model_arguments import context_length, embedding_of, vocabulary_size
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -90,7 +90,7 @@ class ModelCache(Generic[Id]):
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
         self.computed = 0
-        self.context_length = _context_length(model)
+        self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
         self._embeddings: tuple[int, Array] | None = None
@@ -336,32 +336,3 @@ def common_prefix(left: list[Id], right: list[Id]) -> int:
     if left[:shorter] == right[:shorter]:
         return shorter
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
-
-
-def vocabulary_size(model: Any) -> int:
-    """How many ids a model's embeddings have; padded models have more than their tokenizer."""
-    known = _argument(model, "vocab_size")
-    if known is not None:
-        return known
-    return int(embedding_of(model).weight.shape[0])
-
-
-def embedding_of(model: Any) -> Any:
-    """The largest embedding of a model, which is that of its ids."""
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
-    return max(tables, key=lambda table: table.weight.shape[0])
-
-
-def _context_length(model: Any) -> int:
-    return _argument(model, "max_position_embeddings") or UNBOUNDED
-
-
-def _argument(model: Any, name: str) -> int | None:
-    """A number in a model's arguments, which models of several parts nest."""
-    for holder in (getattr(model, "args", None), getattr(model, "config", None)):
-        nested = getattr(holder, "text_config", None)
-        value = getattr(holder, name, None) or getattr(nested, name, None)
-        value = value or (nested.get(name) if isinstance(nested, dict) else None)
-        if isinstance(value, int):
-            return value
-    return None

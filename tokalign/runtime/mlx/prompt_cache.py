@@ -36,9 +36,10 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.draft.logit_store import LogitStore
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.held_ids import positions, remember
 from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
