@@ -120,7 +120,8 @@ class BeamDrafter:
     def _drawn(self, context: Context, steps: int) -> Proposal:
         assert self._sampler is not None
         count = self._drawn_ids(steps)
-        if count > steps and can_draw_trees(self._sampler):
+        steps = min(steps, count)
+        if self._branches and count > steps and can_draw_trees(self._sampler):
             shape = shape_of(steps, count)
             text = self._session.draw_tree(context.ids, shape, sampler=self._sampler).read()
             if text is None:
@@ -135,9 +136,7 @@ class BeamDrafter:
         )
 
     def _drawn_ids(self, steps: int) -> int:
-        """How many ids are drawn with so many steps, if a tree may be."""
+        """How many ids a proposal of so many steps may have; what is drawn cannot be cut."""
         if self._beam is not None:
             return self._width * steps
-        if self._rows is not None and self._branches:
-            return self._rows
-        return steps + self._alternatives
+        return steps + self._alternatives if self._rows is None else self._rows
