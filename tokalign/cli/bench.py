@@ -78,7 +78,7 @@ class Options:
     window_tokens: int | None
     ignore_chat_template: bool
     results: Path | None
-    output: str
+    form: str
     save: tuple[Path, ...]
     as_json: bool
     quiet: bool
@@ -153,9 +153,8 @@ class Options:
     help="Keep the measurements here; a killed run resumes from them.",
 )
 @click.option(
-    "-o",
     "--format",
-    "output",
+    "form",
     type=click.Choice(FORMATS),
     default="table",
     help="The form of what goes to stdout.",
@@ -179,7 +178,7 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    forms = ["json" if options.as_json else options.form, *map(_form, options.save)]
     if "html" in forms:
         from tokalign.report.charts import require_charts
 
@@ -204,7 +203,7 @@ def _command_line(context: click.Context) -> str:
     words = ["tokalign", "bench"]
     for option in context.command.params:
         name, typed = option.name or "", ParameterSource.COMMANDLINE
-        if context.get_parameter_source(name) is typed and name not in ("output", "quiet"):
+        if context.get_parameter_source(name) is typed and name not in ("form", "quiet"):
             value = context.params[name]
             flag = next(flag for flag in option.opts if flag.startswith("--"))
             for one in value if isinstance(value, tuple) else (value,):
