@@ -77,7 +77,7 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 )
 @field_option
 @click.option(
-    "--limit", "prompts", type=click.IntRange(min=1),
+    "--limit", type=click.IntRange(min=1),
     help="Only the first N prompts of each set. Default: the preset's.",
 )  # fmt: skip
 @click.option(
@@ -211,7 +211,7 @@ def _study(
     draft: tuple[str, ...],
     drafter: Path | None,
     preset: str,
-    prompts: int | None,
+    limit: int | None,
     max_tokens: int | None,
     conditions: tuple[str, ...],
     estimate: bool,
@@ -232,7 +232,7 @@ def _study(
         drafter=drafter,
         protocol=replace(
             protocol,
-            prompts=prompts or protocol.prompts,
+            prompts=limit or protocol.prompts,
             max_tokens=max_tokens or protocol.max_tokens,
         ),
         files=PromptFiles(**files),

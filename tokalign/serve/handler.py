@@ -308,7 +308,10 @@ class Handler(APIHandler):  # type: ignore[misc]
         scheme, _, key = str(self.headers.get("Authorization", "")).strip().partition(" ")
         key = key.strip() if scheme.lower() == "bearer" else ""
         given = key.encode("latin-1")  # as which `http.server` reads every header
-        if not any([hmac.compare_digest(given, known.encode()) for known in keys]):
+        matches = [
+            hmac.compare_digest(given, known.encode()) for known in keys
+        ]  # all, for the time
+        if not any(matches):
             raise Refusal(
                 401,
                 "the API key is missing or wrong: send the header Authorization: Bearer KEY",
