@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
 from tokalign.cli.texts import field_option
 from tokalign.shipped import CORPUS, shipped
@@ -54,6 +55,8 @@ def command(
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+    if text is None:
+        refuse_idle(("field",), without="--text FILE")
     ours: Resolved[DraftId] = resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
     path = text or shipped(CORPUS)
