@@ -49,7 +49,8 @@ from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_draf
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.cache import embedding_of, vocabulary_size
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.mlx.cache import vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
@@ -90,12 +91,7 @@ class World:
     @property
     def step(self) -> float:
         """What a step of the drafter reads, in passes of the target; a tied head is read, too."""
-        own = weight_bytes(self.drafter)
-        head = 0
-        if self.drafter.config.head == "tied":
-            model = self.target.model
-            head = weight_bytes(getattr(model, "lm_head", None) or embedding_of(model))
-        return float((own + head) / weight_bytes(self.target.model))
+        return self.drafter.step_bytes / weight_bytes(self.target.model)
 
     def beams(self, text: Text, **how: Any) -> BeamDrafter:
         """The drafter for one text."""
@@ -168,7 +164,9 @@ class Sums:
         return float(low), float(high)
 
 
-def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], Drafter], float]]:
+def conditions(
+    world: World, draft: str | None
+) -> dict[str, tuple[Callable[[Text], Drafter], float]]:
     """Every condition of `accepted`: its drafter for a text, and the price of one of its passes."""
     found: dict[str, tuple[Callable[[Text], Drafter], float]] = {}
     shapes = (BeamShape(1, 4), BeamShape(2, 4), BeamShape(4, 4))
@@ -183,7 +181,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
         price = weight_bytes(model.model) / weight_bytes(world.target.model)
         pair: Any = Pair(world.target.tokenizer, cast("Any", model.tokenizer))
         alignment = pair_tables(pair.target, pair.draft)
-        for alternatives in (0, 4):
+        for kind, alternatives in (("a chain", 0), ("a tree", DEFAULT_ALTERNATIVES)):
             drafting = Drafting(
                 method="draft",
                 translation="exact",
@@ -201,16 +199,24 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                     text.sampler.draft_sampler(vocabulary_size(world.target.model)),
                 )
 
-            name = f"draft model, exact, K = 4, {alternatives} alternatives"
-            found[name] = drafts, price
+            found[f"draft model, exact, K = 4, {kind}"] = drafts, price
     return found
 
 
-def accepted(world: World, draft: str | None) -> None:
-    """The drafter alone, beside a draft model."""
+def accepted(world: World, draft: str | None, only: Sequence[str]) -> None:
+    """The drafter alone, beside a draft model.
+
+    only: print the conditions that have one of these in their names; all of them if it is empty.
+    """
+    measured = conditions(world, draft)
+    chosen = {
+        name: measured[name] for name in measured if not only or any(one in name for one in only)
+    }
+    if not chosen:
+        raise click.UsageError(f"--only chooses none of: {'; '.join(measured)}")
     print("| condition | accepted a round | 95 % | rows | passes | cost | accepted / cost |")
     print("|---|---|---|---|---|---|---|")
-    for name, (make, price) in beside(world, draft).items():
+    for name, (make, price) in chosen.items():
         sums = Sums.of(world.texts, make)
         cost = sums.per_round(sums.passes) * price
         low, high = sums.interval()
@@ -323,6 +329,12 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
     "--prompts", type=click.Path(path_type=Path, exists=True), required=True, multiple=True
 )
 @click.option("--draft")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="TEXT",
+    help="`accepted`: only the rows with this in their names; repeatable.",
+)
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--rows", default="7,15", show_default=True)
 @click.option("--widths", default="2,4,8,16", show_default=True)
@@ -339,6 +351,7 @@ def main(
     drafter: Path,
     prompts: tuple[Path, ...],
     draft: str | None,
+    only: tuple[str, ...],
     dictionary: Path | None,
     rows: str,
     widths: str,
@@ -370,7 +383,7 @@ def main(
     world = World(model, load_drafter(drafter, model), texts, hidden)
     numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
-        accepted(world, draft)
+        accepted(world, draft, only)
     elif what == "trees":
         trees(world, [int(one) for one in rows.split(",")], dictionary)
     elif what == "merged":

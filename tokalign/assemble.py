@@ -278,7 +278,7 @@ def assemble(
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.draft_length.opening_knowledge import measured_costs, shared_knowledge
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
 
@@ -302,6 +302,9 @@ def assemble(
         model = drafter if draft is None else draft.model
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
+    elif drafter is not None:
+        costs = measured_costs(target.model, drafter) or ASSUMED_DRAFTER_COSTS
+        drafting = replace(drafting, costs=lambda: costs)
     return Decoder(
         target=target,
         draft=draft,
@@ -358,8 +361,6 @@ def choose_drafting(
         dictionary=dictionary,
         alignment=alignment,
     )
-    if with_drafter:
-        drafting = replace(drafting, costs=lambda: ASSUMED_DRAFTER_COSTS)
     if drafting.uses_logits:
         rows = open_logit_rows(target, languages=options.languages, beside=beside, note=note)
         drafting = replace(drafting, known_rows=rows)

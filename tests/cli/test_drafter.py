@@ -17,6 +17,7 @@ from random_models import write_model
 import tokalign
 from tokalign.assemble import DraftingOptions, load_decoder
 from tokalign.cli.bench import command as bench
+from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.decode import command as decode
 from tokalign.cli.pull import command as pull
 from tokalign.cli.push import command as push
@@ -208,3 +209,51 @@ def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
     words += ["--prompts", tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
     result = CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
     assert '"name": "drafter", "k": 4' in json.dumps(json.loads(result.stdout))
+
+
+@pytest.mark.slow
+def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+
+    def calibrated(*arguments: str | Path) -> Any:
+        words = ["--target", files.target, "--budget", 1, "--json", *arguments]
+        return CliRunner().invoke(calibrate, list(map(str, words)), catch_exceptions=False)
+
+    result = calibrated("--drafter", files.drafter)
+    measured = json.loads(result.stdout)
+    searches = measured["searches"]
+    assert set(searches) == {"1", "2", "4", "8"}
+    assert all(set(by_steps) == {"1", "4"} for by_steps in searches.values())
+    step = searches["4"]["4"][0] / 4
+    assert measured["contexts"][0]["draft_pass"][0] == pytest.approx(step, abs=2e-7)
+    assert "nothing has changed" in calibrated("--drafter", files.drafter).stderr
+
+    decoder = load_decoder(str(files.target), None, DraftingOptions(drafter=files.drafter))
+    knowledge = decoder.drafting.knowledge
+    assert knowledge is not None
+    four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
+    assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
+    fixed = DraftingOptions(method="drafter", drafter=files.drafter, num_draft_tokens=3)
+    costs = load_decoder(str(files.target), None, fixed).drafting.costs()
+    assert costs.draft_pass == pytest.approx(step, abs=2e-7)
+
+
+@pytest.mark.slow
+def test_calibrate_times_a_drafter_that_lies_beside_its_target(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    target = copytree(files.target, tmp_path / "target")
+    copytree(files.drafter, target / "drafter")
+    arguments = ["--target", str(target), "--budget", "1"]
+    shown = CliRunner().invoke(calibrate, arguments, catch_exceptions=False).stdout
+    assert "beam search, 4 x 4" in shown
+    assert "drafting one token pays if more than" in shown
+
+
+def test_calibrate_takes_one_of_draft_and_drafter(files: Files) -> None:
+    arguments = ["--target", files.target, "--draft", files.draft, "--drafter", files.drafter]
+    result = CliRunner().invoke(calibrate, list(map(str, arguments)))
+    assert isinstance(result.exception, UsageError)

@@ -54,7 +54,8 @@ def test_json_keeps_everything(
     rows: dict[int, Timing], plain: Timing, draft_pass: Timing | None
 ) -> None:
     costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass)
-    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE)
+    searches = {4: {1: plain, 4: plain}}
+    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE, searches=searches)
     saved = json.loads(json.dumps(curve.to_json()))
     again = CostCurve.from_json(saved, name="it")
     assert again.to_json() == curve.to_json()
@@ -70,6 +71,18 @@ def test_rows_and_contexts_in_between_are_interpolated() -> None:
     assert curve.rows_at(0) == curve.rows_at(100)
     assert curve.draft_pass_at(150) == pytest.approx(0.0015)
     assert curve.without_draft().draft_pass_at(150) is None
+
+
+def test_searches_of_steps_in_between_are_interpolated() -> None:
+    curve = replace(a_curve(), searches={2: {1: timing(0.002), 4: timing(0.005)}})
+    assert curve.searches_of(2) == pytest.approx((0.002, 0.003, 0.004, 0.005))
+    assert curve.searches_of(3) == ()
+    assert curve.without_draft().searches_of(2) == ()
+    saved = curve.to_json()
+    del saved["searches"]  # as of a curve from before there were any
+    assert CostCurve.from_json(saved, name="it").searches == {}
+    with pytest.raises(ValueError, match="one step"):
+        replace(curve, searches={2: {4: timing(0.005)}})
 
 
 def test_a_timing_is_a_median_and_its_quartiles() -> None:

@@ -267,7 +267,7 @@ def _measured(
         note=options.note,
     )
     keep_loaded()
-    machine = machine_of(decoder.target.model, decoder.draft and decoder.draft.model)
+    machine = machine_of(decoder.target.model, decoder.drafting_model)
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None

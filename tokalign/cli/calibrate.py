@@ -12,11 +12,13 @@ import click
 
 from tokalign.cli.drafting_options import (
     draft_model_option,
+    drafter_option,
     dtype_option,
     target_model_option,
 )
 from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import CORPUS, shipped
 
@@ -30,6 +32,7 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 @click.command("calibrate")
 @target_model_option
 @draft_model_option
+@drafter_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -50,6 +53,7 @@ def command(
     *,
     target: str,
     draft: str | None,
+    drafter: Path | None,
     output: Path | None,
     refresh: bool,
     budget: float,
@@ -57,16 +61,16 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure verification by rows, draft passes and host work; decode finds the result by itself.
+    """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
-    A curve is measured again if the chip, mlx, or the weights' shapes or formats have changed.
+    Of a draft model its passes are timed, of a recurrent drafter its beam searches. A curve is
+    measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.machine import machine_of
 
-    decoder = _load(target, draft, dtype, quiet=quiet)
-    theirs = decoder.draft and decoder.draft.model
-    machine = machine_of(decoder.target.model, theirs)
+    decoder = _load(target, draft, drafter, dtype, quiet=quiet)
+    machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
     if curve is None or curve.is_stale(machine) or "length" not in curve.notes:
         curve = _measured(decoder, budget, quiet=quiet)
@@ -92,7 +96,7 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,
-            decoder.draft and decoder.draft.model,
+            decoder.drafting_model,
             budget=budget,
             advance=lambda share: advance(round(100 * share)),
         )
@@ -119,12 +123,24 @@ def _prompts() -> list[str]:
     return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
 
 
-def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
+def _load(
+    target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
+) -> Decoder:
+    """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.assemble import DraftingOptions, load_decoder
+    from tokalign.runtime.mlx.drafter_finding import find_drafter
 
+    if draft is not None and drafter is not None:
+        raise UsageError("--drafter and --draft exclude each other: leave one of them out")
+    noted = partial(note, quiet=quiet)
     method = "plain" if draft is None else "draft"
-    options = DraftingOptions(method=method, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
-    return load_decoder(target, draft, options, dtype=dtype, note=partial(note, quiet=quiet))
+    if drafter is not None:
+        method = "drafter"
+    options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
+    decoder = load_decoder(target, draft, options, dtype=dtype, note=noted)
+    if method == "plain":
+        return replace(decoder, drafter=find_drafter(decoder.target, note=noted))
+    return decoder
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
@@ -142,6 +158,12 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
         if costs.draft_pass is not None:
             share = costs.draft_pass.median / plain
             shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))
+    plain = curve.contexts[0].rows[1].median
+    for width, searches in sorted(curve.searches.items()):
+        for steps, timing in sorted(searches.items()):
+            milliseconds, share = timing.median * 1e3, timing.median / plain
+            what = f"beam search, {width} x {steps}"
+            shown.append((what, f"{milliseconds:.2f} ms, {share:.3f} x one row"))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))

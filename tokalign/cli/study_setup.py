@@ -164,10 +164,10 @@ def assembled(
     from tokalign.runtime.draft_length.knowledge import Knowledge
     from tokalign.runtime.draft_length.opening_knowledge import knowledge_from
 
-    name_of = {id(_drafting_model(decoder)): name for name, decoder in loaded.all.items()}
+    name_of = {id(decoder.drafting_model): name for name, decoder in loaded.all.items()}
 
     def knowledge(decoder: Decoder) -> Knowledge:
-        model = _drafting_model(decoder)
+        model = decoder.drafting_model
         return knowledge_from(curves[name_of[id(model)]], decoder.target.model, model)
 
     protocol = options.protocol
@@ -188,11 +188,6 @@ def _public(name: str) -> str:
     """A model's name for a result that may be shared: of a local folder its own name alone."""
     path = Path(name).expanduser()
     return path.resolve().name if path.exists() else name
-
-
-def _drafting_model(decoder: Decoder) -> Any:
-    """The draft model's weights or the recurrent drafter; None without either."""
-    return decoder.drafter if decoder.draft is None else decoder.draft.model
 
 
 def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> Setting:

@@ -156,6 +156,11 @@ class Decoder:
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
+    def drafting_model(self) -> Any:
+        """The draft model's weights or the recurrent drafter; None without either."""
+        return self.drafter if self.draft is None else self.draft.model
+
+    @property
     def seed(self) -> int | None:
         """The seed that reproduces the output; None if nothing is drawn, or not by `Sampling`."""
         if isinstance(self.sampler, Sampling) and self.sampler.temperature > 0:

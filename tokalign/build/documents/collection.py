@@ -30,7 +30,7 @@ import zstandard
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.build.documents.finding import FoundFile, Rules
-from tokalign.build.documents.reading import read_document
+from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.build.file_lock import locked
 from tokalign.errors import CorpusError, MissingAssetError
 from tokalign.json_text import parse_json
@@ -163,12 +163,17 @@ class Collection:
             )
 
     def forget(self) -> None:
-        """Delete everything that is known of it. Raises: as `require`; UsageError."""
+        """Delete everything that is known of it.
+
+        Raises: as `require`; UsageError while a process is learning it, which would write its
+            dictionary afterwards, and for a folder that cannot be deleted.
+        """
         self.require()
-        try:
-            shutil.rmtree(self.folder)
-        except OSError as error:
-            raise unwritable(self.folder, error, "delete that folder by hand") from error
+        with self.changing():
+            try:
+                shutil.rmtree(self.folder)
+            except OSError as error:
+                raise unwritable(self.folder, error, "delete that folder by hand") from error
 
     def documents(self) -> Iterator[Document]:
         """What was read so far, sorted by path. Raises: CorpusError if it is broken."""
@@ -221,11 +226,9 @@ class Collection:
                 changes.unchanged += 1
                 yield old
             else:
-                changes.read += 1
-                document = _read(file)
-                if document.problem:
-                    changes.problems.append(document.problem)
-                yield document
+                document = _read(file, changes)
+                if document is not None:
+                    yield document
             if old is not None and old.file.path == file.path:
                 old = next(kept, None)
             progress(file.bytes)
@@ -239,11 +242,14 @@ def collections() -> list[Collection]:
     return [one for one in map(Collection, names) if one.exists]
 
 
-def _read(file: FoundFile) -> Document:
+def _read(file: FoundFile, changes: Changes) -> Document | None:
+    """The document, or None for one that cannot be opened, so that the next update tries again."""
+    changes.read += 1
     try:
         return Document(file, read_document(Path(file.path)))
     except CorpusError as error:
-        return Document(file, problem=str(error))
+        changes.problems.append(str(error))
+        return None if isinstance(error, UnopenedError) else Document(file, problem=str(error))
 
 
 def _document(parts: list[dict[str, Any]]) -> Document:

@@ -53,17 +53,17 @@ SECRETS = (
     "*recovery*code*",
     "*recovery*key*",
     "*seed*phrase*",
-    "*hasla*",
-    "*haslo*",
-    "*hasel*",
-    "*hasł*",
-    "*haseł*",
+    *("*hasla*", "*haslo*", "*hasel*", "*hasł*", "*haseł*"),
+    *("*парол*", "*hesl*", "*hesel*", "*hesiel*"),
+    *("*slaptažod*", "*slaptazod*", "*jelszó*", "*jelszo*", "*jelszav*"),
     "id_rsa*",
     "id_ed25519*",
     "*.pem.*",
     "*.key.*",
 )
-"""Names of secrets, in any case, and everything that is hidden: .env, .ssh, .netrc."""
+"""Names of secrets, in any case, and everything that is hidden: .env, .ssh, .netrc. Passwords are
+named in English, Polish, Ukrainian (and Cyrillic Crimean Tatar), Czech, Slovak, Lithuanian and
+Hungarian."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -26,16 +26,21 @@ _HYPHENS = ("\xad", "\ufffe", "\x02")
 """What PDFium and word processors put where a word is divided at the end of a line."""
 
 
+class UnopenedError(CorpusError):
+    """A document that cannot be opened: for want of permission, or of a drive that answers."""
+
+
 def read_document(path: Path) -> str:
     """The text of a document.
 
-    Raises: CorpusError for what cannot be read, has no text, or holds a private key;
-        MissingAssetError where the libraries are not installed.
+    Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a
+        private key; MissingAssetError where the libraries are not installed.
     """
     try:
         data = _read(path)
     except OSError as error:
-        raise _unread(path, error.strerror or "it cannot be read") from error
+        why = error.strerror or "it cannot be read"
+        raise UnopenedError(f"{why}; the document is left out for now", path=str(path)) from error
     suffix = path.suffix.lower()
     if suffix == ".pdf":
         text = "\n".join(_pdf_pages(path, data))

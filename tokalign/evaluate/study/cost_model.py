@@ -18,7 +18,7 @@ from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.samples import Sample, Trial
+from tokalign.evaluate.study.samples import Sample, Trial, timed_greedily
 from tokalign.runtime.statistics import ratio
 
 
@@ -107,11 +107,7 @@ def _by_length(trials: Sequence[Trial], drafts: Iterable[str]) -> dict[str, dict
 
 def _points(condition: Condition, trials: Sequence[Trial]) -> list[_Point]:
     found = []
-    for trial in trials:
-        speedup = trial.speedup(condition)
-        if trial.plain.temperature or speedup is None:
-            continue
-        sample = trial.samples[condition]
+    for sample, speedup in timed_greedily(condition, trials):
         time = ratio(sample.later_tokens, sample.later_rounds) / speedup
         work = sample.work
         found.append((time, ratio(work.chain_accepted, work.chain_proposed), speedup))
@@ -218,20 +214,16 @@ def expectations(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> li
     """What the curves expect of every condition. curves: as of `priced`."""
     found = []
     for condition in priced(trials, curves):
-        pairs = []
-        for trial in trials:
-            speedup = trial.speedup(condition)
-            if speedup is not None and not trial.plain.temperature:
-                sample = trial.samples[condition]
-                costs = costs_of(curves[condition.draft], sample)
-                pairs.append((sample.later_tokens / expected_time(sample, costs), speedup))
-        if pairs:
+        timed = list(timed_greedily(condition, trials))
+        if timed:
+            curve = curves[condition.draft]
+            expected = [s.later_tokens / expected_time(s, costs_of(curve, s)) for s, _ in timed]
             found.append(
                 Expected(
                     condition=condition,
-                    prompts=len(pairs),
-                    expected=fmean(expected for expected, _ in pairs),
-                    measured=fmean(measured for _, measured in pairs),
+                    prompts=len(timed),
+                    expected=fmean(expected),
+                    measured=fmean(speedup for _, speedup in timed),
                 )
             )
     return found

@@ -6,7 +6,7 @@ those of plain decoding. Everything that a figure needs is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import zip_longest
@@ -137,6 +137,14 @@ class Trial:
         if found is None or not found.tokens_per_second or not self.plain.tokens_per_second:
             return None
         return found.tokens_per_second / self.plain.tokens_per_second
+
+
+def timed_greedily(condition: Condition, trials: Iterable[Trial]) -> Iterator[tuple[Sample, float]]:
+    """The greedy samples of a condition that were timed, each with its speed-up."""
+    for trial in trials:
+        speedup = trial.speedup(condition)
+        if speedup is not None and not trial.plain.temperature:
+            yield trial.samples[condition], speedup
 
 
 def trials(samples: Iterable[Sample]) -> list[Trial]:
