@@ -20,7 +20,8 @@ from tokalign.errors import TokalignError, UsageError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
 from tokalign.runtime.interfaces import Sampler
-from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
+from tokalign.runtime.mlx.processors import LogitsProcessor
+from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.registry import resolve_tokenizer

@@ -34,9 +34,10 @@ from tokalign.runtime.methods import (
     check_translation,
     choose_translation,
 )
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.sampling import LogitsProcessor
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Round

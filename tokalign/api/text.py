@@ -26,8 +26,10 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
-from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.processors import LogitsProcessor
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.session_store import OutputStore, session_store

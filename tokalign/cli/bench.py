@@ -44,6 +44,7 @@ from tokalign.runtime.methods import (
     choose_method,
     read_draft_tokens,
 )
+from tokalign.shipped import LANGUAGES, POLISH
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
@@ -63,6 +64,7 @@ class Options:
     draft: str | None
     prompts: tuple[Path, ...]
     windows: tuple[Path, ...]
+    prompt_language: str | None
     field: str
     limit: int | None
     conditions: tuple[str, ...]
@@ -97,6 +99,12 @@ class Options:
 )
 @click.option(
     "--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
+)
+@click.option(
+    "--prompt-language",
+    metavar="CODE",
+    help=f"Without files, the language of the prompts: {', '.join(LANGUAGES)}. Default: the first "
+    f"of --language, else {POLISH}.",
 )
 @field_option
 @limit_option
@@ -246,6 +254,7 @@ def _measured(
         field=options.field,
         limit=options.limit,
         repeats=options.repeats,
+        language=_language_of_prompts(options),
     )
     from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.machine import machine_of
@@ -288,6 +297,15 @@ def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[M
             found.append(measurement)
             advance(1)
     return found
+
+
+def _language_of_prompts(options: Options) -> str:
+    chosen = options.prompt_language
+    if chosen is None and options.language:
+        chosen = options.language[0].partition(",")[0]
+    if chosen is None and not options.prompts and not options.windows:
+        options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
+    return POLISH if chosen is None else chosen
 
 
 def _lengths(typed: str) -> list[int | str]:

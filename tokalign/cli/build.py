@@ -23,13 +23,12 @@ from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
 
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
-_BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
 _POSITIONS = 100_000
 
@@ -186,7 +185,7 @@ def command(
         language = _check_language(language, bundled=not names)
     if not names:
         refuse_idle(("field",), without="--corpus FILE")
-        names = (str(shipped(CORPUS)),)
+        names = (str(sample_text(POLISH)),)
         tell(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
@@ -212,12 +211,12 @@ def command(
             target,
             corpus,
             options,
-            language=language or _BUNDLED_LANGUAGE,
+            language=language or POLISH,
             output=output,
             tell=tell,
         )
     else:
-        language = language or _BUNDLED_LANGUAGE
+        language = language or POLISH
         if from_model:
             builders = _plan_reading(target, positions, output=output, language=language, tell=tell)
         else:
@@ -350,17 +349,17 @@ def _check_language(language: str | None, *, bundled: bool) -> str:
     """
     if language is None:
         if bundled:
-            return _BUNDLED_LANGUAGE
+            return POLISH
         raise UsageError(
             "a dictionary is named after the language of its corpus, and none was given; "
             "say which it is with --language CODE, such as uk"
         )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
         raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
-    if bundled and language != _BUNDLED_LANGUAGE:
+    if bundled and language != POLISH:
         raise UsageError(
             f"--language {language} needs a corpus in that language (the bundled one is Polish); "
-            "give it with --corpus FILE"
+            "give it with --corpus FILE; corpora/manifest.toml in the repository names public ones"
         )
     return language
 

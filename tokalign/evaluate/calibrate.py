@@ -34,10 +34,10 @@ from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.cache import vocabulary_size
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession

@@ -36,7 +36,10 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.draft.logit_store import LogitStore
-from tokalign.runtime.mlx.cache import CacheOptions, remember, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.held_ids import positions, remember
+from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -56,7 +59,7 @@ class PromptCache:
     """A cache read from a file.
 
     layers: as mlx-lm's functions take them. model: the name that the file gives for its model.
-    ids: what the cache holds, None if the file does not say. length: how many ids that are.
+    ids: what the cache holds, None if the file does not say.
     is_open: whether it ends in a message of the user, which may go on. logits: what the target
     found likely after each id of the prompt, None if the file does not say.
     """
@@ -64,14 +67,13 @@ class PromptCache:
     layers: list[Any]
     model: str
     ids: tuple[TargetId, ...] | None
-    length: int
     is_open: bool
     logits: LogitStore | None = None
 
     @property
     def kv_bits(self) -> tuple[int, int] | None:
         """Bits and group size if it is quantized, else None."""
-        for layer in self.layers:
+        for layer in leaves_of(self.layers):
             if isinstance(layer, QuantizedKVCache):
                 return int(layer.bits), int(layer.group_size)
         return None
@@ -139,7 +141,6 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         ours = any(name.startswith(_PREFIX) for name in told)
         ids = tuple(json.loads(told[_IDS])) if ours else None
         is_open = bool(json.loads(told[_OPEN])) if ours else True
-        length = int(layers[0].offset)
         mx.eval([layer.state for layer in layers])
         sound = ids is None or _is_as_written(layers, told, len(ids))
     except Exception as error:  # in a damaged file anything may fail inside mlx and mlx-lm
@@ -156,7 +157,6 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         layers=layers,
         model=told["model"],
         ids=ids,
-        length=length,
         is_open=is_open,
         logits=_logits_of(path, told, model),
     )
@@ -183,7 +183,7 @@ def _require_suffix(path: Path) -> None:
 
 def _is_as_written(layers: list[Any], told: Mapping[str, str], count: int) -> bool:
     said = {name: text for name, text in told.items() if name != _DIGEST}
-    return told[_DIGEST] == _digest(layers, said) and count == layers[0].offset
+    return told[_DIGEST] == _digest(layers, said) and positions(layers) in (None, count)
 
 
 def _digest(layers: list[Any], told: Mapping[str, str]) -> str:
