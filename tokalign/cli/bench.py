@@ -24,6 +24,7 @@ from tokalign.cli.drafting_options import (
     language_option,
 )
 from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
@@ -43,6 +44,7 @@ from tokalign.runtime.methods import (
     choose_method,
     read_draft_tokens,
 )
+from tokalign.shipped import LANGUAGES, POLISH
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
@@ -62,6 +64,7 @@ class Options:
     draft: str | None
     prompts: tuple[Path, ...]
     windows: tuple[Path, ...]
+    prompt_language: str | None
     field: str
     limit: int | None
     conditions: tuple[str, ...]
@@ -78,7 +81,7 @@ class Options:
     window_tokens: int | None
     ignore_chat_template: bool
     results: Path | None
-    output: str
+    form: str
     save: tuple[Path, ...]
     as_json: bool
     quiet: bool
@@ -96,6 +99,12 @@ class Options:
 )
 @click.option(
     "--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
+)
+@click.option(
+    "--prompt-language",
+    metavar="CODE",
+    help=f"Without files, the language of the prompts: {', '.join(LANGUAGES)}. Default: the first "
+    f"of --language, else {POLISH}.",
 )
 @field_option
 @limit_option
@@ -153,9 +162,8 @@ class Options:
     help="Keep the measurements here; a killed run resumes from them.",
 )
 @click.option(
-    "-o",
     "--format",
-    "output",
+    "form",
     type=click.Choice(FORMATS),
     default="table",
     help="The form of what goes to stdout.",
@@ -179,7 +187,19 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if options.target is None:
+        shown = all_but("results", "form", "save", "as_json", "quiet")
+        refuse_idle(shown, without="--target NAME")
+    if options.as_json:
+        refuse_idle(("form",), beside="--json")
+    if not options.prompts and not options.windows:
+        refuse_idle(("field",), without="--prompts FILE or --windows FILE")
+    if options.prompts and not options.windows:
+        refuse_idle(("window_tokens",), without="--windows FILE")
+    if options.windows and not options.prompts:
+        refuse_idle(("ignore_chat_template",), without="--prompts FILE")
+    refuse_idle_drafting()
+    forms = ["json" if options.as_json else options.form, *map(_form, options.save)]
     if "html" in forms:
         from tokalign.report.charts import require_charts
 
@@ -204,11 +224,10 @@ def _command_line(context: click.Context) -> str:
     words = ["tokalign", "bench"]
     for option in context.command.params:
         name, typed = option.name or "", ParameterSource.COMMANDLINE
-        if context.get_parameter_source(name) is typed and name not in ("output", "quiet"):
+        if context.get_parameter_source(name) is typed and name not in ("form", "quiet"):
             value = context.params[name]
-            flag = next(flag for flag in option.opts if flag.startswith("--"))
             for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
+                words += [flag_of(option)] if one is True else [flag_of(option), str(one)]
     return shlex.join(words)
 
 
@@ -235,6 +254,7 @@ def _measured(
         field=options.field,
         limit=options.limit,
         repeats=options.repeats,
+        language=_language_of_prompts(options),
     )
     from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.machine import machine_of
@@ -277,6 +297,15 @@ def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[M
             found.append(measurement)
             advance(1)
     return found
+
+
+def _language_of_prompts(options: Options) -> str:
+    chosen = options.prompt_language
+    if chosen is None and options.language:
+        chosen = options.language[0].partition(",")[0]
+    if chosen is None and not options.prompts and not options.windows:
+        options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
+    return POLISH if chosen is None else chosen
 
 
 def _lengths(typed: str) -> list[int | str]:

@@ -6,29 +6,29 @@ What the options stand for: `build_options.py`. The steps of a build: `tokalign/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import given, read_dictionary_options, read_size
+from tokalign.cli.build_options import dictionary_options, read_size
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
 from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
 
 if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
     from tokalign.build.pipeline import Builder, BuildReport
 
-_BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
 _POSITIONS = 100_000
 
@@ -164,18 +164,7 @@ def command(
     if sum(alone.values()) > 1:
         several = " and ".join(name for name, is_given in alone.items() if is_given)
         raise UsageError(f"{several} exclude each other; give one")
-    counting = given(
-        draft=draft,
-        dictionary_bytes=dictionary_bytes,
-        ngrams=ngrams,
-        p_min=p_min,
-        workspace=workspace,
-    )
-    if from_model and counting:
-        option = next(iter(counting)).replace("_", "-")
-        raise UsageError(f"--{option} does nothing with --from-model, which counts no text")
-    if positions is not None and not from_model:
-        raise UsageError("--positions is how much a model reads; give --from-model too")
+    _refuse_idle(kind, engine, [name for name, is_given in alone.items() if is_given])
     if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_engine = engine.engine != "local"
@@ -195,7 +184,8 @@ def command(
     if not alignment_only:
         language = _check_language(language, bundled=not names)
     if not names:
-        names = (str(shipped(CORPUS)),)
+        refuse_idle(("field",), without="--corpus FILE")
+        names = (str(sample_text(POLISH)),)
         tell(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
@@ -207,13 +197,13 @@ def command(
         weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
-    if weights and (alignment_only or kind == "dictspec"):
-        raise UsageError("--weight counts for a back-off dictionary; leave it out here")
-    options = read_dictionary_options(
+    options = dictionary_options(
         kind,
-        given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),
-        given(ngrams=ngrams),
-        p_min,
+        max_bytes=dictionary_bytes,
+        ngrams=ngrams,
+        p_min=p_min,
+        memory=read_size(memory),
+        workspace=workspace,
     )
     if on_engine:
         built = build_on_engine(
@@ -221,12 +211,12 @@ def command(
             target,
             corpus,
             options,
-            language=language or _BUNDLED_LANGUAGE,
+            language=language or POLISH,
             output=output,
             tell=tell,
         )
     else:
-        language = language or _BUNDLED_LANGUAGE
+        language = language or POLISH
         if from_model:
             builders = _plan_reading(target, positions, output=output, language=language, tell=tell)
         else:
@@ -254,6 +244,28 @@ def command(
         print_json(_as_json(built))
     else:
         echo(_as_text(built))
+
+
+def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None:
+    """Raises: UsageError for options of what is not built. alone: --dictionary-only or the like."""
+    counting = {"kind", "dictionary_bytes", "ngrams", "p_min", "memory", "workspace", "weights"}
+    for flag in alone:
+        idle = {
+            "--dictionary-only": {"draft"},
+            "--alignment-only": counting | {"language"},
+            "--from-model": counting | {"draft"},
+        }
+        refuse_idle(idle[flag], beside=flag)
+    if "--from-model" not in alone:
+        refuse_idle(("positions",), without="--from-model")
+    if kind == "dictspec":
+        of_backoff = ("dictionary_bytes", "memory", "workspace", "weights")
+        refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
+    else:
+        refuse_idle(("ngrams",), without="--dictionary-kind dictspec")
+    if engine.engine == "local":
+        tasks = {field.name for field in fields(EngineOptions)} - {"engine"}
+        refuse_idle(tasks, without="--engine datatrove or --engine ray")
 
 
 def _plan(
@@ -337,17 +349,17 @@ def _check_language(language: str | None, *, bundled: bool) -> str:
     """
     if language is None:
         if bundled:
-            return _BUNDLED_LANGUAGE
+            return POLISH
         raise UsageError(
             "a dictionary is named after the language of its corpus, and none was given; "
             "say which it is with --language CODE, such as uk"
         )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
         raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
-    if bundled and language != _BUNDLED_LANGUAGE:
+    if bundled and language != POLISH:
         raise UsageError(
             f"--language {language} needs a corpus in that language (the bundled one is Polish); "
-            "give it with --corpus FILE"
+            "give it with --corpus FILE; corpora/manifest.toml in the repository names public ones"
         )
     return language
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -20,7 +21,7 @@ from tokalign.cli.finite import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -39,6 +40,13 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
     metavar="FILE",
     help="Write the curve here and not to the cache, where `decode` finds it.",
 )
+@click.option(
+    "--language",
+    metavar="CODE",
+    default=POLISH,
+    show_default=True,
+    help="The language of the prompts on which acceptance is measured.",
+)
 @click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
 @click.option(
     "--budget",
@@ -55,6 +63,7 @@ def command(
     draft: str | None,
     drafter: Path | None,
     output: Path | None,
+    language: str,
     refresh: bool,
     budget: float,
     dtype: str | None,
@@ -69,11 +78,14 @@ def command(
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.machine import machine_of
 
+    prompts = _prompts(language)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
-    if curve is None or curve.is_stale(machine) or "length" not in curve.notes:
-        curve = _measured(decoder, budget, quiet=quiet)
+    known = curve is not None and curve.notes.get("language", POLISH) == language
+    if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
+        curve = _measured(decoder, prompts, budget, quiet=quiet)
+        curve = replace(curve, notes={**curve.notes, "language": language})
         path = store_curve(curve, output)
         note(f"cost curve -> {path}", quiet=quiet)
     else:
@@ -88,7 +100,7 @@ def command(
         echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
 
-def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
+def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
@@ -104,7 +116,7 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     if decoder.draft is None:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    trace = self_draft_trace(decoder, _prompts(), limit=_LONGEST)
+    trace = self_draft_trace(decoder, prompts, limit=_LONGEST)
     costs = costs_under(curve, trace, draft_pass=None)
     projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
     notes = {
@@ -116,9 +128,9 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     return replace(curve, notes=notes)
 
 
-def _prompts() -> list[str]:
-    """The first words of some lines of the bundled corpus."""
-    lines = shipped(CORPUS).read_text("utf-8").splitlines()
+def _prompts(language: str) -> list[str]:
+    """The first words of some lines of a sample text."""
+    lines = sample_text(language).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
 
