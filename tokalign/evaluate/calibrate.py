@@ -43,6 +43,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.translation.growth import CHILDREN, WIDTH, Branches
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -188,6 +189,23 @@ class _Bench:
         self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
         return (perf_counter() - began) / _DRAFT_STEPS
 
+    def tree_pass(self) -> float | None:
+        """Seconds of a pass in which the draft model grows a tree, averaged over several.
+
+        The first pass lists what follows the text and the texts without their last ids. Each
+        further one goes on after the most texts that `Growth` chooses. None without a draft model,
+        or with one whose cache takes no tree.
+        """
+        if self._draft is None or not self._draft.can_branch:
+            return None
+        began = perf_counter()
+        self._draft.start_shortlists(self._draft_ids, 0).among([], CHILDREN).read()
+        branches, rows = Branches(self._draft, self._draft_ids, 0), [-1] * WIDTH
+        for _ in range(_DRAFT_STEPS - 1):
+            rows = [branches.extend(row, DraftId(at)) for at, row in enumerate(rows)]
+            branches.look(CHILDREN).read()
+        return (perf_counter() - began) / _DRAFT_STEPS
+
     def searches(self) -> Iterator[tuple[BeamShape, float]]:
         """Beam searches of the recurrent drafter and their seconds; none without one.
 
@@ -215,7 +233,8 @@ def _bench(target: Any, draft: Any, length: int) -> _Bench:
 
 
 _Key = tuple[_Bench, str, int | BeamShape]
-"""What was timed: a bench's "rows" by their number, a "search" by its shape, "draft" or "ahead"."""
+"""What was timed: a bench's "rows" by their number, a "search" by its shape, or one of the passes
+"draft", "tree" and "ahead"."""
 
 
 def _repeat(
@@ -264,6 +283,9 @@ def _once(
         drafted = bench.draft_pass()
         if drafted is not None:
             yield (bench, "draft", 1), drafted
+        grown = bench.tree_pass()
+        if grown is not None:
+            yield (bench, "tree", 1), grown
         yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
     yield from (((benches[0], "search", shape), took) for shape, took in benches[0].searches())
 
@@ -271,7 +293,7 @@ def _once(
 def _costs(
     bench: _Bench, times: dict[_Key, list[float]], searches: Mapping[int, Mapping[int, Timing]]
 ) -> ContextCosts:
-    drafted = times.get((bench, "draft", 1))
+    drafted, grown = times.get((bench, "draft", 1)), times.get((bench, "tree", 1))
     draft_pass = Timing.of(drafted) if drafted else None
     if searches:
         width, steps = DEFAULT_SHAPE
@@ -284,6 +306,7 @@ def _costs(
             if where is bench and what == "rows" and isinstance(number, int)
         },
         draft_pass=draft_pass,
+        tree_pass=Timing.of(grown) if grown else None,
     )
 
 
