@@ -124,7 +124,18 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     installed.run("verify", *built["files"])
 
     installed.run("calibrate", *PAIR, "--budget", "1")
-    measured = ("--condition", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "-o", "csv")
+    measured = (
+        "--condition",
+        "copy",
+        "-k",
+        "2",
+        "--max-tokens",
+        "4",
+        "--limit",
+        "1",
+        "--format",
+        "csv",
+    )
     assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
 
     chat = ("chat", *PAIR, "--num-draft-tokens", "3", "-m", "8", "--no-calibrate", "--json")

@@ -285,6 +285,11 @@ def assemble(
     options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
+    if options.beam is not None and drafter is None:
+        raise UsageError(
+            "--beam-width and --beam-length shape the beam of a recurrent drafter, and none is "
+            "used here; give --drafter FOLDER, or leave them out"
+        )
     drafting = choose_drafting(
         target.tokenizer,
         None if draft is None else draft.tokenizer,
@@ -434,7 +439,7 @@ def _what_caches_allow(
     cannot = "keeps its context in {}, which cannot be rewound after a rejected guess: {}"
     if kinds := kinds_without_rewinding(target.model):
         note(f"the target {cannot.format(', '.join(kinds), 'it decodes plainly')}")
-        return replace(options, method="plain"), None
+        return DraftingOptions(method="plain"), None
     if draft is not None and (kinds := kinds_without_rewinding(draft.model)):
         note(f"the draft model {cannot.format(', '.join(kinds), 'it is not used')}")
         draft = None

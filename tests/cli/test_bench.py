@@ -35,7 +35,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved = [
         argument for form in ("html", "md") for argument in ("--save", str(folder / f"x.{form}"))
     ]
-    result = bench(*PAIR, *SHORT, "--results", str(results), "-o", "json", *saved)
+    result = bench(*PAIR, *SHORT, "--results", str(results), "--format", "json", *saved)
     assert result.exit_code == 0, result.output
     (folder / "x.json").write_text(result.stdout)
     return results
@@ -76,10 +76,12 @@ def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
         "md": "## all",
         "html": "<!DOC",
     }.items():
-        result = bench("--results", str(kept), "-o", form)
+        result = bench("--results", str(kept), "--format", form)
         assert result.exit_code == 0
         assert sign in result.stdout
-    as_json = [bench("--results", str(kept), *form).stdout for form in (["--json"], ["-o", "json"])]
+    as_json = [
+        bench("--results", str(kept), *form).stdout for form in (["--json"], ["--format", "json"])
+    ]
     assert len({json.dumps(json.loads(one)["overall"]) for one in as_json}) == 1
 
 

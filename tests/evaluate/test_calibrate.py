@@ -20,6 +20,7 @@ from tokalign.evaluate.calibrate import (
 )
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.translation.growth import WIDTH
 
 
 class Bench:
@@ -40,6 +41,9 @@ class Bench:
 
     def run_ahead(self) -> list[float]:
         return []
+
+    def tree_pass(self) -> float | None:
+        return None
 
     def searches(self) -> list[Any]:
         return []
@@ -104,6 +108,25 @@ def test_measured_passes_form_a_chain() -> None:
         assert ids[-1] == verdict.ids[-1]
     assert len({ids[-1] for ids, _, _ in seen}) > 1
     assert [verdict.rows for _, _, verdict in seen][1:] == [3, 8, 1]
+
+
+def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = _Bench(random_model(5, vocabulary=64), random_model(6, vocabulary=64), 16)
+    session, sizes = bench._draft, []
+    assert session is not None
+    original = session.branch
+
+    def branch(ids: Any, tree: Any, computed: int | None, *args: Any) -> Any:
+        assert computed is not None
+        sizes.append(len(tree) - computed)
+        return original(ids, tree, computed, *args)
+
+    monkeypatch.setattr(session, "branch", branch)
+    assert (bench.tree_pass() or 0) > 0
+    assert sizes == [WIDTH] * 3, "after the first of four passes"
+    assert _Bench(random_model(5, vocabulary=64), None, 16).tree_pass() is None
 
 
 def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps(

@@ -24,6 +24,7 @@ from tokalign.cli.drafting_options import (
     language_option,
 )
 from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
@@ -80,7 +81,7 @@ class Options:
     window_tokens: int | None
     ignore_chat_template: bool
     results: Path | None
-    output: str
+    form: str
     save: tuple[Path, ...]
     as_json: bool
     quiet: bool
@@ -161,9 +162,8 @@ class Options:
     help="Keep the measurements here; a killed run resumes from them.",
 )
 @click.option(
-    "-o",
     "--format",
-    "output",
+    "form",
     type=click.Choice(FORMATS),
     default="table",
     help="The form of what goes to stdout.",
@@ -187,7 +187,19 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if options.target is None:
+        shown = all_but("results", "form", "save", "as_json", "quiet")
+        refuse_idle(shown, without="--target NAME")
+    if options.as_json:
+        refuse_idle(("form",), beside="--json")
+    if not options.prompts and not options.windows:
+        refuse_idle(("field",), without="--prompts FILE or --windows FILE")
+    if options.prompts and not options.windows:
+        refuse_idle(("window_tokens",), without="--windows FILE")
+    if options.windows and not options.prompts:
+        refuse_idle(("ignore_chat_template",), without="--prompts FILE")
+    refuse_idle_drafting()
+    forms = ["json" if options.as_json else options.form, *map(_form, options.save)]
     if "html" in forms:
         from tokalign.report.charts import require_charts
 
@@ -212,11 +224,10 @@ def _command_line(context: click.Context) -> str:
     words = ["tokalign", "bench"]
     for option in context.command.params:
         name, typed = option.name or "", ParameterSource.COMMANDLINE
-        if context.get_parameter_source(name) is typed and name not in ("output", "quiet"):
+        if context.get_parameter_source(name) is typed and name not in ("form", "quiet"):
             value = context.params[name]
-            flag = next(flag for flag in option.opts if flag.startswith("--"))
             for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
+                words += [flag_of(option)] if one is True else [flag_of(option), str(one)]
     return shlex.join(words)
 
 

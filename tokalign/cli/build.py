@@ -6,19 +6,20 @@ What the options stand for: `build_options.py`. The steps of a build: `tokalign/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import given, read_dictionary_options, read_size
+from tokalign.cli.build_options import dictionary_options, read_size
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
 from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
@@ -163,18 +164,7 @@ def command(
     if sum(alone.values()) > 1:
         several = " and ".join(name for name, is_given in alone.items() if is_given)
         raise UsageError(f"{several} exclude each other; give one")
-    counting = given(
-        draft=draft,
-        dictionary_bytes=dictionary_bytes,
-        ngrams=ngrams,
-        p_min=p_min,
-        workspace=workspace,
-    )
-    if from_model and counting:
-        option = next(iter(counting)).replace("_", "-")
-        raise UsageError(f"--{option} does nothing with --from-model, which counts no text")
-    if positions is not None and not from_model:
-        raise UsageError("--positions is how much a model reads; give --from-model too")
+    _refuse_idle(kind, engine, [name for name, is_given in alone.items() if is_given])
     if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_engine = engine.engine != "local"
@@ -194,6 +184,7 @@ def command(
     if not alignment_only:
         language = _check_language(language, bundled=not names)
     if not names:
+        refuse_idle(("field",), without="--corpus FILE")
         names = (str(sample_text(POLISH)),)
         tell(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
@@ -206,13 +197,13 @@ def command(
         weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
-    if weights and (alignment_only or kind == "dictspec"):
-        raise UsageError("--weight counts for a back-off dictionary; leave it out here")
-    options = read_dictionary_options(
+    options = dictionary_options(
         kind,
-        given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),
-        given(ngrams=ngrams),
-        p_min,
+        max_bytes=dictionary_bytes,
+        ngrams=ngrams,
+        p_min=p_min,
+        memory=read_size(memory),
+        workspace=workspace,
     )
     if on_engine:
         built = build_on_engine(
@@ -253,6 +244,28 @@ def command(
         print_json(_as_json(built))
     else:
         echo(_as_text(built))
+
+
+def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None:
+    """Raises: UsageError for options of what is not built. alone: --dictionary-only or the like."""
+    counting = {"kind", "dictionary_bytes", "ngrams", "p_min", "memory", "workspace", "weights"}
+    for flag in alone:
+        idle = {
+            "--dictionary-only": {"draft"},
+            "--alignment-only": counting | {"language"},
+            "--from-model": counting | {"draft"},
+        }
+        refuse_idle(idle[flag], beside=flag)
+    if "--from-model" not in alone:
+        refuse_idle(("positions",), without="--from-model")
+    if kind == "dictspec":
+        of_backoff = ("dictionary_bytes", "memory", "workspace", "weights")
+        refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
+    else:
+        refuse_idle(("ngrams",), without="--dictionary-kind dictspec")
+    if engine.engine == "local":
+        tasks = {field.name for field in fields(EngineOptions)} - {"engine"}
+        refuse_idle(tasks, without="--engine datatrove or --engine ray")
 
 
 def _plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import UsageError
@@ -11,30 +12,17 @@ if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 
 
-def read_dictionary_options(
-    kind: str, backoff: dict[str, Any], dictspec: dict[str, Any], p_min: float | None
-) -> BackoffOptions | DictspecOptions:
-    """The options of one kind of dictionary; what is not given has its default.
+def dictionary_options(kind: str, **asked: Any) -> BackoffOptions | DictspecOptions:
+    """The options of one kind of dictionary, backoff or dictspec.
 
-    backoff, dictspec: what was given for each kind. p_min: for either kind, None if not given.
-    Raises: UsageError for an option of the other kind.
+    asked: options of both kinds; None for what was not asked for, which then has its default.
+    Raises: UsageError.
     """
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 
-    if kind == "dictspec":
-        if "max_bytes" in backoff:
-            raise UsageError("--dictionary-bytes bounds a backoff dictionary; use --ngrams here")
-        if "workspace" in backoff:
-            raise UsageError("--workspace is for --dictionary-kind backoff; leave it out here")
-        return DictspecOptions(**dictspec, **given(p_min=p_min))
-    if dictspec:
-        raise UsageError("--ngrams is for --dictionary-kind dictspec; use --dictionary-bytes here")
-    return BackoffOptions(**backoff, **given(p_min=p_min))
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Those of the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
+    options = BackoffOptions if kind == "backoff" else DictspecOptions
+    names = {field.name for field in fields(options)}
+    return options(**{name: v for name, v in asked.items() if name in names and v is not None})
 
 
 def read_size(text: str, option: str = "--memory") -> int:

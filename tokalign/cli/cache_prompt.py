@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from tokalign.cli.generation_options import CACHE, MODEL, TEMPLATE, LoadingOptions, with_options
+from tokalign.cli.drafting_options import MODEL, take, with_options
+from tokalign.cli.generation_options import CACHE, TEMPLATE, LoadingOptions
+from tokalign.cli.idle_options import refuse_idle_cache, refuse_idle_template
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.errors import UsageError
@@ -51,7 +53,9 @@ def command(
     from tokalign.runtime.mlx.rows_of_text import learn_text
     from tokalign.runtime.mlx.target_session import TargetModelSession
 
-    options = LoadingOptions.take(given)
+    refuse_idle_template()
+    refuse_idle_cache()
+    options = take(LoadingOptions, given)
     cache = options.cache
     if prompt is None and system_prompt is None:
         raise UsageError("there is nothing to cache; give --prompt, --system-prompt or both")

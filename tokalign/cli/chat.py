@@ -24,7 +24,13 @@ from tokalign.atomic_file import write_file
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
 from tokalign.cli.entries import Entries, history_file, open_entries
-from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
+from tokalign.cli.generation_options import (
+    GenerationOptions,
+    generation_options,
+    read_max_tokens,
+    take_generation,
+)
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import note, progress, quiet_option
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
@@ -86,8 +92,12 @@ def command(**given: Any) -> None:
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    model = GenerationOptions.take(given)
+    model = take_generation(given)
     options = Options(**given)
+    if options.as_json:
+        refuse_idle(("color",), beside="--json")
+    if options.quiet:
+        refuse_idle(("verbose",), beside="--quiet")
     noted = partial(note, quiet=options.quiet)
     loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
     entries = open_entries(history_file() if options.history else None)

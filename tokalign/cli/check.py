@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
@@ -67,6 +68,8 @@ def command(
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+    if text is None:
+        refuse_idle(("field",), without="--text FILE")
     if text is not None and language is not None:
         raise UsageError("--text and --language exclude each other: leave one of them out")
     path = text or sample_text(language or POLISH)

@@ -17,9 +17,10 @@ from tokalign.cli.drafting_options import (
     target_tokenizer_option,
 )
 from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
-from tokalign.runtime.methods import LOOKUP_METHODS, read_order
+from tokalign.runtime.methods import LOOKUP_METHODS
 
 if TYPE_CHECKING:
     from tokalign.runtime.interfaces import Drafter
@@ -59,7 +60,7 @@ def command(
     method: str,
     dictionary: tuple[Path, ...],
     language: tuple[str, ...],
-    order: str,
+    order: tuple[str, ...],
     target: str,
     text_file: Path,
     field: str,
@@ -84,11 +85,14 @@ def command(
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
+    refuse_idle_drafting()
+    if method not in ("copy", "hybrid"):
+        refuse_idle(("row_cost",), beside=f"--method {method}")
     tell = partial(note, quiet=quiet)
     options = DraftingOptions(
         method=method,
         num_draft_tokens=max_draft,
-        order=read_order(order),
+        order=order,
         dictionary=dictionary,
         language=language,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -31,15 +31,6 @@ class EngineOptions:
     workers: int | None
     local_tasks: int | None
     local_rank_offset: int
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError for tasks without an engine that has some."""
-        for field in fields(self)[1:]:
-            if self.engine == "local" and getattr(self, field.name):
-                raise UsageError(
-                    f"--{field.name.replace('_', '-')} does nothing with the engine of one "
-                    "machine; give --engine datatrove (or ray) too, or leave it out"
-                )
 
 
 def engine_options(command: Command) -> Command:

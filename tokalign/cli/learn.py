@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.build_options import read_size
+from tokalign.cli.idle_options import all_but, refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 
@@ -68,6 +69,7 @@ def command(
     `tokalign forget NAME` deletes it.
     """
     if lists:
+        refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")
         _show_all(as_json)
         return
     if name is None:

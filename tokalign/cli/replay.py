@@ -17,6 +17,7 @@ from tokalign.cli.drafting_options import (
     target_tokenizer_option,
     translation_option,
 )
+from tokalign.cli.idle_options import refuse_idle_drafting
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
@@ -88,6 +89,7 @@ def command(
     from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
+    refuse_idle_drafting()
     options = DraftingOptions(
         method="draft",
         translation=translation,

@@ -21,6 +21,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
+from tokalign.cli.idle_options import all_but, refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import (
@@ -77,7 +78,7 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 )
 @field_option
 @click.option(
-    "--limit", "prompts", type=click.IntRange(min=1),
+    "--limit", type=click.IntRange(min=1),
     help="Only the first N prompts of each set. Default: the preset's.",
 )  # fmt: skip
 @click.option(
@@ -126,17 +127,25 @@ def command(
     study.json (a result that --check accepts and others can compare), study.html and study.md.
     """
     if check:
+        refuse_idle(all_but("check", "as_json", "quiet"), beside="--check")
         _check(check, as_json=as_json)
-    elif compare:
-        _compare(compare, save, quiet=quiet)
-    elif target is None:
+        return
+    if compare:
+        refuse_idle(all_but("compare", "save", "as_json", "quiet"), beside="--compare")
+        _compare(compare, save, as_json=as_json, quiet=quiet)
+        return
+    refuse_idle(("save",), without="--compare PATH")
+    if given["preset"] == "tasks":
+        refuse_idle(("articles", "instructions"), beside="--preset tasks")
+    if not any(given[name] for name in ("articles", "instructions", "questions")):
+        refuse_idle(("field",), without="--articles, --instructions or --questions")
+    if target is None:
         raise UsageError(
             "nothing to study; give --target NAME, or results with --check FILE or --compare PATH"
         )
-    elif output is None:
+    if output is None:
         raise UsageError("a study expects a folder for what it measures; give --output FOLDER")
-    else:
-        _study(target, output, as_json=as_json, quiet=quiet, **given)
+    _study(target, output, as_json=as_json, quiet=quiet, **given)
 
 
 # -- results of others -----------------------------------------------------------------------------
@@ -160,7 +169,7 @@ def _check(paths: Sequence[Path], *, as_json: bool) -> None:
         )
 
 
-def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
+def _compare(paths: Sequence[Path], save: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Write the page that compares machines. Raises: UsageError without a place or results."""
     from tokalign.evaluate.study.check import check_file
     from tokalign.evaluate.study.result import Result, load_json
@@ -180,7 +189,10 @@ def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
     if not results:
         raise UsageError("--compare found no result; give files or folders with study results")
     write_file(save, machines_page(results))
-    note(f"{len(results)} results -> {save}", quiet=quiet)
+    if as_json:
+        print_json({"file": str(save), "results": len(results)})
+    else:
+        note(f"{len(results)} results -> {save}", quiet=quiet)
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
@@ -211,7 +223,7 @@ def _study(
     draft: tuple[str, ...],
     drafter: Path | None,
     preset: str,
-    prompts: int | None,
+    limit: int | None,
     max_tokens: int | None,
     conditions: tuple[str, ...],
     estimate: bool,
@@ -232,7 +244,7 @@ def _study(
         drafter=drafter,
         protocol=replace(
             protocol,
-            prompts=prompts or protocol.prompts,
+            prompts=limit or protocol.prompts,
             max_tokens=max_tokens or protocol.max_tokens,
         ),
         files=PromptFiles(**files),

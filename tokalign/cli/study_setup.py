@@ -126,8 +126,7 @@ def drafts_of(loaded: Loaded) -> Drafts:
 def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     """A cost curve for each draft model, from the output folder or else measured now.
 
-    The empty name is for the target alone. A recurrent drafter has the target's curve: what its
-    steps cost is not measured, so its conditions have no expectation and no waterfall.
+    The empty name is for the target alone.
     """
     from tokalign.cost.curve import read_curve
     from tokalign.cost.store import store_curve
@@ -135,9 +134,8 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     from tokalign.runtime.mlx.machine import machine_of
 
     curves: dict[str, CostCurve] = {}
-    with_draft = {name: pair for name, pair in loaded.pairs.items() if pair.draft is not None}
-    for name, decoder in (with_draft or {"": loaded.alone}).items():
-        model = decoder.draft and decoder.draft.model
+    for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
+        model = decoder.drafting_model
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
         if curve is None or curve.is_stale(machine_of(decoder.target.model, model)):
@@ -146,8 +144,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
             store_curve(measure_curve(decoder.target.model, model, budget=seconds), path)
             curve = read_curve(str(path))  # as it is rounded in the file
         curves[name] = curve
-    alone = next(iter(curves.values())).without_draft()
-    return dict.fromkeys(["", *loaded.pairs], alone) | curves
+    return {"": next(iter(curves.values())).without_draft(), **curves}
 
 
 def assembled(

@@ -14,6 +14,7 @@ import click
 
 from tokalign.atomic_file import write_file
 from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
@@ -130,11 +131,15 @@ def command(
     The corpus is counted once for each kind. Results are written as soon as a table is measured;
     run the same command again to resume a sweep that was stopped.
     """
+    sizes_by_kind = _sizes_by_kind(kind, sizes, ngrams)
+    for name, of_kind in (("sizes", "backoff"), ("ngrams", "dictspec")):
+        if of_kind not in sizes_by_kind:
+            refuse_idle((name,), beside=f"--kind {kind}")
     if plot is not None:
         from tokalign.report.charts import require_charts
 
         require_charts()
-    wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
+    wanted = variants(sizes_by_kind, orders, p_mins)
     from tokalign.build.corpus import Corpus
     from tokalign.evaluate.variants import VariantBuilder, emulate_table
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer

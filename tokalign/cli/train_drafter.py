@@ -16,8 +16,9 @@ import click
 
 from tokalign.atomic_file import unwritable
 from tokalign.cli.build_options import read_size
+from tokalign.cli.drafting_options import MODEL, with_options
 from tokalign.cli.finite import FiniteRange
-from tokalign.cli.generation_options import MODEL, with_options
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
@@ -209,6 +210,12 @@ def command(
     """
     from tokalign.build.corpus import Corpus
 
+    if not dry_run:
+        refuse_idle(("memory", "rows_per_second"), without="--dry-run")
+    if given["kind"] in ("greedy", "text"):
+        refuse_idle(("label_temp",), beside=f"--labels {given['kind']}")
+    if given["head"] == "tied":
+        refuse_idle(("rank",), without="--head factored")
     corpus = Corpus((*corpus_files, *more_corpus_files), field=field)
     labels, fit = _label_options(given), _fit_options(given)
     if dry_run:

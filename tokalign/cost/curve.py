@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
@@ -59,12 +60,14 @@ class ContextCosts:
 
     rows: C(m) by the number of rows m; some m may be missing. draft_pass: of the draft model, or a
     step of the recurrent drafter, on average over a draft; None if there is neither, or if its time
-    is not known.
+    is not known. tree_pass: of a draft model that grows a tree, where each pass goes on after
+    several texts and the host chooses them; None if it is not known.
     """
 
     tokens: int
     rows: Mapping[int, Timing]
     draft_pass: Timing | None = None
+    tree_pass: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,9 @@ class CostCurve:
     """Costs of passes on one machine.
 
     source: where the figures come from, and every assumption behind them.
-    unit: "seconds", or "plain passes" where only ratios are known. host: time of a round outside
-    the models. machine: None for a curve that was not measured by `tokalign calibrate`.
+    unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
+    plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
+    machine: None for a curve that was not measured by `tokalign calibrate`.
     searches: a whole beam search of the recurrent drafter, by its width and the number of its
     steps. It does not depend on the context.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
@@ -125,7 +129,35 @@ class CostCurve:
     def draft_pass_at(self, context: int) -> float | None:
         """Time of a pass of the draft model, interpolated in the same way; None if not known."""
         known = {c.tokens: c.draft_pass.median for c in self.contexts if c.draft_pass}
-        return float(np.interp(context, [*known], [*known.values()])) if known else None
+        return _interpolated(known, context)
+
+    def tree_pass_at(self, context: int) -> float | None:
+        """The same of a pass in which the draft model grows a tree."""
+        return _interpolated(
+            {c.tokens: c.tree_pass.median for c in self.contexts if c.tree_pass}, context
+        )
+
+    def plain_at(self, context: int) -> float:
+        """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
+        one = self.rows_at(context)[0]
+        return max(one - self.host, one / 2)
+
+    def costs_at(self, context: int) -> Costs:
+        """What rounds cost after `context` ids, in passes of plain decoding.
+
+        C(m) is of a round in which host and device take turns, so it includes the host's work,
+        which is named apart here. Passes of the draft model cost nothing where their time is not
+        known.
+        """
+        times, plain = self.rows_at(context), self.plain_at(context)
+        host = times[0] - plain
+        draft, tree = self.draft_pass_at(context), self.tree_pass_at(context)
+        return Costs(
+            rows=tuple((time - host) / plain for time in times),
+            draft_pass=0.0 if draft is None else draft / plain,
+            host=host / plain,
+            tree_pass=None if tree is None else tree / plain,
+        )
 
     def searches_of(self, width: int) -> tuple[float, ...]:
         """Times of beam searches of 1, 2, ... steps, as far as they were measured at this width.
@@ -136,7 +168,7 @@ class CostCurve:
 
     def without_draft(self) -> Self:
         """The same curve with the target's costs only."""
-        contexts = tuple(replace(costs, draft_pass=None) for costs in self.contexts)
+        contexts = tuple(replace(c, draft_pass=None, tree_pass=None) for c in self.contexts)
         machine = self.machine and replace(self.machine, draft="")
         return replace(self, contexts=contexts, machine=machine, searches={}, notes={})
 
@@ -157,7 +189,7 @@ class CostCurve:
             pays = (rows[1] + drafting) / rows[0] - 1
             return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{second}: this draft model is not expected to pay, and decode leaves it out"
+            return f"{second}: drafting is not expected to pay, and decode leaves it out"
         speedup = self.notes["speedup"]
         return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
@@ -227,6 +259,10 @@ def read_curve(name: str) -> CostCurve:
     return CostCurve.from_json(saved, name=name)
 
 
+def _interpolated(known: Mapping[int, float], context: int) -> float | None:
+    return float(np.interp(context, [*known], [*known.values()])) if known else None
+
+
 def _every_count(times: Mapping[int, Timing]) -> list[float]:
     """The times of 1, 2, ... rows or steps, the missing ones interpolated."""
     measured = sorted(times)
@@ -236,8 +272,12 @@ def _every_count(times: Mapping[int, Timing]) -> list[float]:
 
 
 def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
-    draft = costs.draft_pass and _rounded(costs.draft_pass)
-    return {"tokens": costs.tokens, "draft_pass": draft, "rows": _times_to_json(costs.rows)}
+    return {
+        "tokens": costs.tokens,
+        "draft_pass": costs.draft_pass and _rounded(costs.draft_pass),
+        "tree_pass": costs.tree_pass and _rounded(costs.tree_pass),
+        "rows": _times_to_json(costs.rows),
+    }
 
 
 def _times_to_json(times: Mapping[int, Timing]) -> dict[str, list[float]]:
@@ -253,11 +293,12 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
-    draft = saved.get("draft_pass")
+    draft, tree = saved.get("draft_pass"), saved.get("tree_pass")
     return ContextCosts(
         tokens=int(saved["tokens"]),
         rows=_times_from_json(saved["rows"]),
         draft_pass=None if draft is None else _timing(draft),
+        tree_pass=None if tree is None else _timing(tree),
     )
 
 

@@ -1,6 +1,7 @@
 """Measuring a cost curve: how long passes of loaded models take on this machine.
 
-Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
+Besides, the self-draft trace: what a draft model or a recurrent drafter proposes for a little text
+that its target wrote.
 
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts,
 and a recurrent drafter goes on from the hidden state of the round before.
@@ -34,15 +35,18 @@ from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.translation.growth import CHILDREN, WIDTH, Branches
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -188,6 +192,23 @@ class _Bench:
         self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
         return (perf_counter() - began) / _DRAFT_STEPS
 
+    def tree_pass(self) -> float | None:
+        """Seconds of a pass in which the draft model grows a tree, averaged over several.
+
+        The first pass lists what follows the text and the texts without their last ids. Each
+        further one goes on after the most texts that `Growth` chooses. None without a draft model,
+        or with one whose cache takes no tree.
+        """
+        if self._draft is None or not self._draft.can_branch:
+            return None
+        began = perf_counter()
+        self._draft.start_shortlists(self._draft_ids, 0).among([], CHILDREN).read()
+        branches, rows = Branches(self._draft, self._draft_ids, 0), [-1] * WIDTH
+        for _ in range(_DRAFT_STEPS - 1):
+            rows = [branches.extend(row, DraftId(at)) for at, row in enumerate(rows)]
+            branches.look(CHILDREN).read()
+        return (perf_counter() - began) / _DRAFT_STEPS
+
     def searches(self) -> Iterator[tuple[BeamShape, float]]:
         """Beam searches of the recurrent drafter and their seconds; none without one.
 
@@ -215,7 +236,8 @@ def _bench(target: Any, draft: Any, length: int) -> _Bench:
 
 
 _Key = tuple[_Bench, str, int | BeamShape]
-"""What was timed: a bench's "rows" by their number, a "search" by its shape, "draft" or "ahead"."""
+"""What was timed: a bench's "rows" by their number, a "search" by its shape, or one of the passes
+"draft", "tree" and "ahead"."""
 
 
 def _repeat(
@@ -264,6 +286,9 @@ def _once(
         drafted = bench.draft_pass()
         if drafted is not None:
             yield (bench, "draft", 1), drafted
+        grown = bench.tree_pass()
+        if grown is not None:
+            yield (bench, "tree", 1), grown
         yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
     yield from (((benches[0], "search", shape), took) for shape, took in benches[0].searches())
 
@@ -271,7 +296,7 @@ def _once(
 def _costs(
     bench: _Bench, times: dict[_Key, list[float]], searches: Mapping[int, Mapping[int, Timing]]
 ) -> ContextCosts:
-    drafted = times.get((bench, "draft", 1))
+    drafted, grown = times.get((bench, "draft", 1)), times.get((bench, "tree", 1))
     draft_pass = Timing.of(drafted) if drafted else None
     if searches:
         width, steps = DEFAULT_SHAPE
@@ -284,6 +309,7 @@ def _costs(
             if where is bench and what == "rows" and isinstance(number, int)
         },
         draft_pass=draft_pass,
+        tree_pass=Timing.of(grown) if grown else None,
     )
 
 
@@ -322,10 +348,13 @@ def self_draft_trace(
 ) -> ProposalTrace:
     """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
-    decoder: one of method `draft`. limit: draft passes at each position.
-    Cost: tokens x limit passes of the draft model per prompt.
+    decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
+    limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
     """
-    plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
+    plain = replace(
+        decoder, draft=None, drafter=None, drafting=replace(decoder.drafting, method="plain")
+    )
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
@@ -333,10 +362,20 @@ def self_draft_trace(
         generation = Generation(plain, prompt, max_tokens=tokens + 1)
         for _ in generation:
             pass
-        drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        ids, begin = generation.context.ids, len(prompt.target)
+        drafter: Drafter | None
+        if decoder.drafter is None:
+            drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        else:
+            states = StatesOfText(decoder.target.model, ids, prompt=begin)
+            drafter = BeamDrafter(
+                DrafterSession(decoder.drafter, states),
+                beam=BeamShape(1, limit),
+                costs=decoder.drafting.costs,
+            )
+            begin += 1  # it drafts nothing before the target's first pass
         if drafter is not None:
-            asked, ids = {"draft": drafter}, generation.context.ids
-            texts.append(record(ids, asked, prompt_tokens=len(prompt.target), limit=limit))
+            texts.append(record(ids, {"draft": drafter}, prompt_tokens=begin, limit=limit))
     return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
 
 

@@ -85,7 +85,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         self._require_allowed()
         path = unquote(self._plain_path)
         if path != "/health":
-            self._authorize()
+            self._authorized_key()
         if path == "/health":
             healthy = self.scheduler.is_healthy
             self._write_json(
@@ -107,7 +107,7 @@ class Handler(APIHandler):  # type: ignore[misc]
     def _post(self) -> None:
         try:
             self._require_allowed()
-            self._authorize()
+            key = self._authorized_key()
         except Refusal:
             discard_body(self.rfile, self.headers)
             raise
@@ -127,7 +127,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             checked["messages"] if path in _CHATS else [],
             checked.get("tools") or None,
             checked.get("role_mapping"),
-            api_key=self._api_key(),
+            api_key=key,
             prediction=prediction,
             connection=self.connection,
             arrived=arrived,
@@ -297,23 +297,28 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     # -- who may ask -------------------------------------------------------------------------------
 
-    def _api_key(self) -> str:
-        """The key of the request; empty if there is none."""
-        scheme, _, key = str(self.headers.get("Authorization", "")).strip().partition(" ")
-        return key.strip() if scheme.lower() == "bearer" else ""
+    def _authorized_key(self) -> str:
+        """The request's API key; empty if the server has none, whatever the request says.
 
-    def _authorize(self) -> None:
-        """Raises: Refusal unless one of the server's keys is given, if it has any."""
+        Raises: Refusal unless it is one of the server's.
+        """
         keys = self.settings.api_keys
-        given = self._api_key().encode("latin-1")  # as which `http.server` reads every header
-        matches = [hmac.compare_digest(given, key.encode()) for key in keys]
-        if keys and not any(matches):
+        if not keys:
+            return ""
+        scheme, _, key = str(self.headers.get("Authorization", "")).strip().partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else ""
+        given = key.encode("latin-1")  # as which `http.server` reads every header
+        matches = [
+            hmac.compare_digest(given, known.encode()) for known in keys
+        ]  # all, for the time
+        if not any(matches):
             raise Refusal(
                 401,
                 "the API key is missing or wrong: send the header Authorization: Bearer KEY",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        return key
 
     def _require_allowed(self) -> None:
         """Raises: Refusal for a web page of an origin that was not allowed, or another host."""

@@ -3,13 +3,14 @@
 Two models are compared with the measurements. The Polish study's has two parameters, r and β
 (Equations 5 and 6); they are fitted here. tokalign's own has none: a cost curve, measured before
 the study, says what the rows and the draft passes of each round took (`project.py` decodes on a
-simulated clock by the same costs; `tests/evaluate/study/test_cost_model.py` compares the two).
+simulated clock by the same costs; `tests/evaluate/study/test_cost_model.py` compares the two). The
+drafters' own work on the host is not in a curve; each sample has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -98,7 +99,7 @@ def _by_length(trials: Sequence[Trial], drafts: Iterable[str]) -> dict[str, dict
     found: dict[str, dict[int, Condition]] = {}
     known = set(drafts)
     of_trials = [pair for trial in trials for pair in trial.samples.items()]
-    trees = {c for c, sample in of_trials if sample.work.chain_proposed < sample.proposed}
+    trees = {c for c, sample in of_trials if sample.drafted_trees}
     for condition in sorted({c for c, _ in of_trials} - trees, key=order_of):
         if condition.draft in known and isinstance(condition.k, int):
             found.setdefault(condition.label, {})[condition.k] = condition
@@ -174,7 +175,7 @@ class Expected:
 def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Condition]:
     """The conditions that draft, all of whose passes a curve has the cost of, in order.
 
-    The steps of a recurrent drafter are not measured, so its conditions are missing.
+    Curves of results that were written by earlier versions have no steps of a recurrent drafter.
     curves: by the name of the draft model.
     """
     found = {c for trial in trials for c in trial.samples if c.drafts}
@@ -183,21 +184,26 @@ def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Con
 
 
 def costs_of(curve: CostCurve, sample: Sample) -> Costs:
-    """What a curve says of the context of a sample of a `priced` condition, in plain passes."""
+    """The costs of a sample of a `priced` condition, in plain passes.
+
+    Passes are as the curve says for its context. The host's time is that of the curve, and what was
+    measured of the sample's own rounds outside model passes.
+    """
     context = sample.prompt_tokens + sample.tokens // 2
-    rows, draft = curve.rows_at(context), curve.draft_pass_at(context)
-    return Costs(
-        rows=tuple(time / rows[0] for time in rows),
-        draft_pass=0.0 if draft is None else draft / rows[0],
-        host=curve.host / rows[0],
-    )
+    costs = curve.costs_at(context)
+    own = sample.host_ms / 1e3 / curve.plain_at(context)
+    return replace(costs, host=costs.host + own)
 
 
 def expected_time(sample: Sample, costs: Costs) -> float:
     """Time of all rounds but the first, in plain passes."""
     passes = sum(count * costs.verify(m) for m, count in sample.work.rows.items())
-    drafting = sample.work.later_passes * costs.draft_pass
-    return passes + drafting + rounds_with_host(sample) * costs.host
+    return passes + drafting_time(sample, costs) + rounds_with_host(sample) * costs.host
+
+
+def drafting_time(sample: Sample, costs: Costs) -> float:
+    """Time of the draft model's passes in all rounds but the first."""
+    return costs.drafting(sample.work.later_passes, tree=sample.drafted_trees)
 
 
 def rounds_with_host(sample: Sample) -> int:

@@ -70,6 +70,11 @@ class Sample:
         return sum(rows * count for rows, count in self.work.rows.items())
 
     @property
+    def drafted_trees(self) -> bool:
+        """Whether any proposal was more than a chain."""
+        return self.work.chain_proposed < self.proposed
+
+    @property
     def round_seconds(self) -> float:
         """Mean time of a round after the first one; 0 where there is none that was timed."""
         if not self.tokens_per_second or not self.later_rounds:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.cost_model import costs_of, priced, rounds_with_host
+from tokalign.evaluate.study.cost_model import costs_of, drafting_time, priced, rounds_with_host
 from tokalign.evaluate.study.samples import Sample, Trial, timed_greedily
 
 
@@ -74,7 +74,7 @@ def _waterfall(condition: Condition, trials: Sequence[Trial], curve: CostCurve) 
     for sample, _ in timed:
         costs, work = costs_of(curve, sample), sample.work
         rows += sum(count * (costs.verify(m) - 1) for m, count in work.rows.items()) / tokens
-        drafting += work.later_passes * costs.draft_pass / tokens
+        drafting += drafting_time(sample, costs) / tokens
         host += rounds_with_host(sample) * costs.host / tokens
     saved, total = measured_ends(timed)
     return Waterfall(
