@@ -102,6 +102,8 @@ RUNS_MODELS = {
     "api/text.py",
     "api/objects.py",
     "api/patch.py",
+    "api/responses.py",
+    "api/sessions.py",
     "api/step.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",
