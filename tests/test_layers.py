@@ -44,6 +44,7 @@ LAYERS = (
     {"build", "runtime"},
     {"evaluate", "train"},
     {"report"},
+    {"drafting_options"},
     {"assemble"},
     {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )

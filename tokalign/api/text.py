@@ -21,7 +21,8 @@ from tokalign.api.responses import GenerationResponse, OwnText, kept_in, respons
 from tokalign.api.sessions import CallSessions
 from tokalign.api.step import on_stream
 from tokalign.arguments import require_callable, require_integer, shown
-from tokalign.assemble import DraftingOptions, assemble, no_note
+from tokalign.assemble import assemble, no_note
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
