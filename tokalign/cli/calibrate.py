@@ -86,14 +86,13 @@ def command(
     if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
         curve = _measured(decoder, prompts, budget, quiet=quiet)
         curve = replace(curve, notes={**curve.notes, "language": language})
-        path = store_curve(curve, output)
-        note(f"cost curve -> {path}", quiet=quiet)
+        note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     else:
         note(
             "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
         )
         if output is not None:
-            store_curve(curve, output)
+            note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     if as_json:
         print_json(curve.to_json())
     else:
