@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-import mlx.core as mx
 import numpy as np
 from remembered_target import (
     MOST_DEPTH,
@@ -53,10 +52,10 @@ from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Round
@@ -68,25 +67,14 @@ from tokalign.tokenizer.vocabulary import TargetId
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 
-class PlayedStates:
-    """The hidden states of a text, for a drafter that asks as if passes had just computed them."""
-
-    def __init__(self, given: int, hidden: Any) -> None:
-        self._given, self._hidden = given, hidden
-
-    def state_before_last(self, ids: Sequence[TargetId]) -> Any:
-        """See `TargetModelSession`. There is none before the first pass."""
-        return None if len(ids) == self._given else self._hidden[len(ids) - 2 : len(ids) - 1]
-
-
 @dataclass(frozen=True)
 class World:
-    """The models, the texts and their hidden states."""
+    """The models, the texts and the hidden states of them."""
 
     target: LanguageModel[TargetId]
     drafter: RecurrentDrafter
     texts: list[Text]
-    hidden: list[Any]
+    states: list[StatesOfText]
 
     @property
     def step(self) -> float:
@@ -95,19 +83,11 @@ class World:
 
     def beams(self, text: Text, **how: Any) -> BeamDrafter:
         """The drafter for one text."""
-        states = PlayedStates(text.given, self.hidden[self.texts.index(text)])
-        session = DrafterSession(self.drafter, cast("TargetModelSession", states))
+        session = DrafterSession(self.drafter, self.states[self.texts.index(text)])
         sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
         return BeamDrafter(
             session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
         )
-
-
-def hidden_states(target: LanguageModel[TargetId], text: Text) -> Any:
-    """The last hidden states f[ids, hidden] of a text, by one pass."""
-    states = HiddenStates(target.model)
-    states.model(mx.array([text.ids]))
-    return states.take()
 
 
 def rounds_of(text: Text, drafter: Drafter, verifier: Verifier | None = None) -> Iterator[Round]:
@@ -379,8 +359,8 @@ def main(
         text.ids = text.ids[: text.given + tokens + MOST_DEPTH]
     texts = texts[:limit]
     keep_loaded()
-    hidden = [hidden_states(model, text) for text in texts]
-    world = World(model, load_drafter(drafter, model), texts, hidden)
+    states = [StatesOfText(model.model, text.ids, prompt=text.given) for text in texts]
+    world = World(model, load_drafter(drafter, model), texts, states)
     numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
         accepted(world, draft, only)

@@ -69,6 +69,22 @@ def appearing(
                 folder.rmdir()  # it stays unless nothing was written into it
 
 
+def require_writable(path: Path) -> None:
+    """Find out before long work whether its result can be written here, as far as that can be said.
+
+    Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
+    """
+    folder = path.parent
+    for number, is_so in (
+        (errno.EISDIR, path.is_dir()),
+        (errno.ENOENT, not folder.exists()),
+        (errno.ENOTDIR, not folder.is_dir()),
+        (errno.EACCES, not os.access(folder, os.W_OK | os.X_OK)),
+    ):
+        if is_so:
+            raise unwritable(path, OSError(number, os.strerror(number)))
+
+
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
     """The error that says why a path cannot be written: OutputError for the disk, else UsageError.
 

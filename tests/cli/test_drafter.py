@@ -29,7 +29,9 @@ from tokalign.errors import (
     TokalignError,
     UsageError,
 )
+from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.drafter_finding import find_drafter
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 
@@ -229,15 +231,40 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
     step = searches["4"]["4"][0] / 4
     assert measured["contexts"][0]["draft_pass"][0] == pytest.approx(step, abs=2e-7)
     assert "nothing has changed" in calibrated("--drafter", files.drafter).stderr
+    acceptance = measured["notes"]["acceptance"]
+    assert 1 <= len(acceptance) <= 8
+    assert 0 <= measured["notes"]["length"] <= 8
 
     decoder = load_decoder(str(files.target), None, DraftingOptions(drafter=files.drafter))
     knowledge = decoder.drafting.knowledge
     assert knowledge is not None
+    assert knowledge.model.acceptance.probabilities(1) == acceptance[:1]
     four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
     assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
     fixed = DraftingOptions(method="drafter", drafter=files.drafter, num_draft_tokens=3)
     costs = load_decoder(str(files.target), None, fixed).drafting.costs()
     assert costs.draft_pass == pytest.approx(step, abs=2e-7)
+
+
+def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: Files) -> None:
+    """Chains of the same search, from the states that one pass over the text has computed."""
+    options = DraftingOptions(
+        method="drafter", drafter=files.drafter, beam_width=1, beam_length=4, alternatives=0
+    )
+    decoder = load_decoder(str(files.target), None, options, dtype="float32")
+    trace = self_draft_trace(decoder, [PROMPT], tokens=TOKENS, limit=4)
+    [text] = trace.texts
+    generation = Generation(
+        decoder, decoder.prompt(PROMPT, use_template=False), max_tokens=TOKENS + 1
+    )
+    list(generation)
+    begin, compared = text.given - 1, 0
+    for one in generation.rounds:
+        if one.draft_passes == 4 and begin + 4 < text.length:
+            assert one.accepted == text.proposals["draft"][begin].accepted
+            compared += 1
+        begin += len(one.emitted)
+    assert compared >= 3
 
 
 @pytest.mark.slow
@@ -250,7 +277,8 @@ def test_calibrate_times_a_drafter_that_lies_beside_its_target(
     arguments = ["--target", str(target), "--budget", "1"]
     shown = CliRunner().invoke(calibrate, arguments, catch_exceptions=False).stdout
     assert "beam search, 4 x 4" in shown
-    assert "drafting one token pays if more than" in shown
+    assert "acceptance by position" in shown
+    assert "expected to" in shown
 
 
 def test_calibrate_takes_one_of_draft_and_drafter(files: Files) -> None:

@@ -86,14 +86,13 @@ def command(
     if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
         curve = _measured(decoder, prompts, budget, quiet=quiet)
         curve = replace(curve, notes={**curve.notes, "language": language})
-        path = store_curve(curve, output)
-        note(f"cost curve -> {path}", quiet=quiet)
+        note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     else:
         note(
             "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
         )
         if output is not None:
-            store_curve(curve, output)
+            note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     if as_json:
         print_json(curve.to_json())
     else:
@@ -114,7 +113,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
         )
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
-    if decoder.draft is None:
+    if decoder.drafting_model is None:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
     trace = self_draft_trace(decoder, prompts, limit=_LONGEST)
     costs = costs_under(curve, trace, draft_pass=None)
@@ -167,7 +166,7 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
                 what = f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids"
                 ratio = f"{timing.median / plain:.2f} x one row"
                 shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio}"))
-        if costs.draft_pass is not None:
+        if costs.draft_pass is not None and not curve.searches:
             share = costs.draft_pass.median / plain
             shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))
     plain = curve.contexts[0].rows[1].median

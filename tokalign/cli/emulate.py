@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     dictionary_option,
     every_position_option,
@@ -88,6 +89,8 @@ def command(
     refuse_idle_drafting()
     if method not in ("copy", "hybrid"):
         refuse_idle(("row_cost",), beside=f"--method {method}")
+    if trace is not None:
+        require_writable(trace)
     tell = partial(note, quiet=quiet)
     options = DraftingOptions(
         method=method,

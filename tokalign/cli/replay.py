@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
@@ -45,7 +46,10 @@ _KEYS = (
 @field_option
 @translation_option
 @click.option(
-    "--num-draft-tokens", type=int, default=2, help="Passes of the draft model in a round."
+    "--num-draft-tokens",
+    type=click.IntRange(min=1),
+    default=2,
+    help="Passes of the draft model in a round.",
 )
 @alternatives_option
 @click.option(
@@ -90,6 +94,8 @@ def command(
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     refuse_idle_drafting()
+    if trace is not None:
+        require_writable(trace)
     options = DraftingOptions(
         method="draft",
         translation=translation,

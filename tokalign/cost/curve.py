@@ -189,7 +189,7 @@ class CostCurve:
             pays = (rows[1] + drafting) / rows[0] - 1
             return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{second}: this draft model is not expected to pay, and decode leaves it out"
+            return f"{second}: drafting is not expected to pay, and decode leaves it out"
         speedup = self.notes["speedup"]
         return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 

@@ -1,6 +1,7 @@
 """Measuring a cost curve: how long passes of loaded models take on this machine.
 
-Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
+Besides, the self-draft trace: what a draft model or a recurrent drafter proposes for a little text
+that its target wrote.
 
 The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts,
 and a recurrent drafter goes on from the hidden state of the round before.
@@ -34,12 +35,14 @@ from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
@@ -345,10 +348,13 @@ def self_draft_trace(
 ) -> ProposalTrace:
     """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
-    decoder: one of method `draft`. limit: draft passes at each position.
-    Cost: tokens x limit passes of the draft model per prompt.
+    decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
+    limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
     """
-    plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
+    plain = replace(
+        decoder, draft=None, drafter=None, drafting=replace(decoder.drafting, method="plain")
+    )
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
@@ -356,10 +362,20 @@ def self_draft_trace(
         generation = Generation(plain, prompt, max_tokens=tokens + 1)
         for _ in generation:
             pass
-        drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        ids, begin = generation.context.ids, len(prompt.target)
+        drafter: Drafter | None
+        if decoder.drafter is None:
+            drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        else:
+            states = StatesOfText(decoder.target.model, ids, prompt=begin)
+            drafter = BeamDrafter(
+                DrafterSession(decoder.drafter, states),
+                beam=BeamShape(1, limit),
+                costs=decoder.drafting.costs,
+            )
+            begin += 1  # it drafts nothing before the target's first pass
         if drafter is not None:
-            asked, ids = {"draft": drafter}, generation.context.ids
-            texts.append(record(ids, asked, prompt_tokens=len(prompt.target), limit=limit))
+            texts.append(record(ids, {"draft": drafter}, prompt_tokens=begin, limit=limit))
     return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
 
 

@@ -58,7 +58,8 @@ class Server(ThreadingHTTPServer):
             super().__init__((str(address[0]), int(address[1])), Handler)
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {host}, port {port} ({error.strerror}); choose another --port"
+                f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
+                "or --port"
             ) from error
         maybe_set_recommended_wired_limit()
         self.metrics = Metrics()

@@ -15,6 +15,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.build.documents import collection as kept
 from tokalign.build.documents.collection import Collection, collections
 from tokalign.build.documents.finding import FoundFile
+from tokalign.build.documents.kept_documents import read_documents
 from tokalign.build.documents.learning import Learned, learn
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import open_bundle
@@ -278,7 +279,7 @@ def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(tmp_path: Pa
         path.unlink()
         path.write_text(MEETING)
         assert notes.update(found).problems == []
-    assert [document.text for document in notes.documents()] == [MEETING]
+    assert [document.text for document in read_documents(notes.documents_file)] == [MEETING]
 
 
 def test_a_full_disk_loses_nothing_and_what_was_learned_can_be_forgotten(

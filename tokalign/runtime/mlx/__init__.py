@@ -24,6 +24,7 @@ recurrent_drafter.py    a recurrent drafter's network
     hidden_state.py         the target's last hidden state, from which it starts
     beam_search.py          its beam search
     drafter_session.py      a drafter at work for one request
+    states_of_text.py       what it starts from along a given text
     drafter_folder.py       its files
     drafter_finding.py      finding the drafter that belongs to a target
     published_drafter.py    reading published ones
