@@ -243,7 +243,8 @@ def _measured(
 
     Measurements are taken from the file and from this run.
     """
-    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+    from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
+    from tokalign.drafting_options import DraftingOptions
 
     if options.target is None:
         if options.results is None:

@@ -138,7 +138,8 @@ def _load(
     target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
 ) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
-    from tokalign.assemble import DraftingOptions, load_decoder
+    from tokalign.assemble import load_decoder
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.mlx.drafter_finding import find_drafter
 
     if draft is not None and drafter is not None:

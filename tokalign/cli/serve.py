@@ -210,7 +210,7 @@ def command(**given: Any) -> None:
 
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.serve.limits import Limits
     from tokalign.serve.settings import Settings
 
