@@ -18,6 +18,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.stages import Stage, silent
 from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
+from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -67,8 +68,12 @@ def build_tables(
     builders: Mapping[Path, Builder],
     stage: Stage = silent,
 ) -> BuildReport:
-    """Build every table, then write every table. builders: file -> what builds its bundle."""
+    """Build every table, then write every table. builders: file -> what builds its bundle.
+
+    Raises: CorpusError for more files than a header can name; what the builders raise.
+    """
     started = time.monotonic()
+    corpus.require_room(MOST_HEADER_BYTES)
     bundles = {path: build(corpus, stage) for path, build in builders.items()}
     return BuildReport(
         tables=tuple(write_table(path, bundle) for path, bundle in bundles.items()),
