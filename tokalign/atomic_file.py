@@ -53,8 +53,7 @@ def appearing(
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise OSError("it is not a regular file")
+        _refuse_irregular(path)
         yield temporary
         if sync:
             with temporary.open("rb+") as file:
@@ -67,6 +66,27 @@ def appearing(
             temporary.unlink(missing_ok=True)
             for folder in made:
                 folder.rmdir()  # it stays unless nothing was written into it
+
+
+def require_writable(path: Path, *, remedy: str = _REMEDY) -> None:
+    """Check that a file could be written, before the hours that its content takes.
+
+    Nothing is made. Raises: as `write_file` with `parents`, except for what only writing shows.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        _refuse_irregular(path)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise unwritable(path, error, remedy) from error
+
+
+def _refuse_irregular(path: Path) -> None:
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is not a regular file")
 
 
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
