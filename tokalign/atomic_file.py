@@ -53,7 +53,8 @@ def appearing(
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_irregular(path)
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("it is not a regular file")
         yield temporary
         if sync:
             with temporary.open("rb+") as file:
@@ -68,25 +69,22 @@ def appearing(
                 folder.rmdir()  # it stays unless nothing was written into it
 
 
-def require_writable(path: Path, *, remedy: str = _REMEDY) -> None:
-    """Check that a file could be written, before the hours that its content takes.
+def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
+    """Find out before long work whether its result can be written here, as far as that can be said.
 
-    Nothing is made. Raises: as `write_file` with `parents`, except for what only writing shows.
+    parents, remedy: see `write_file`. Nothing is made.
+    Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
     """
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        _refuse_irregular(path)
-        if not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise unwritable(path, error, remedy) from error
-
-
-def _refuse_irregular(path: Path) -> None:
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("it is not a regular file")
+    missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
+    folder = missing[-1].parent if missing else path.parent
+    for number, is_so in (
+        (errno.EISDIR, path.is_dir()),
+        (errno.ENOENT, not folder.exists()),
+        (errno.ENOTDIR, not folder.is_dir()),
+        (errno.EACCES, not os.access(folder, os.W_OK | os.X_OK)),
+    ):
+        if is_so:
+            raise unwritable(path, OSError(number, os.strerror(number)), remedy)
 
 
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:

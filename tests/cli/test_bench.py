@@ -120,7 +120,9 @@ def test_a_file_of_other_settings_is_refused(kept: Path) -> None:
     ("arguments", "error", "says"),
     [
         ([], UsageError, "--target"),
-        (["--target", "x", "--condition", "exakt"], UsageError, "no translation"),
+        (["--target", "x", "--condition", "exakt"], UsageError, "no condition 'exakt'; choose a"),
+        (["--target", "x", "--condition", "exact"], UsageError, "--condition exact needs a draft"),
+        (["--target", "x", "--save", "/no/x.md"], UsageError, "/no/x.md cannot be written"),
         (["--target", "x", "-k", "2,none"], UsageError, "--num-draft-tokens"),
         (["--target", "x", "-k", "0"], UsageError, "--method plain"),
         (["--target", "x", "--save", "a.pdf"], UsageError, ".html"),

@@ -79,6 +79,7 @@ IDLE = [
     ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
     (f"{BENCH} --json --format csv", "with --json"),
     (f"{BENCH} --field body", "without --prompts FILE or --windows FILE"),
+    (f"{BENCH} --windows p.txt --prompt-language uk", "with --prompts FILE or --windows FILE"),
     (f"{BENCH} --prompts p.txt --window-tokens 3", "without --windows FILE"),
     (f"{BENCH} --windows p.txt --ignore-chat-template", "without --prompts FILE"),
     (f"{BENCH} --alignment a.tok", "without --draft NAME"),
@@ -203,3 +204,10 @@ def test_only_what_was_typed_and_asks_for_something_is_refused() -> None:
     assert in_command(body, "--silent") is None
     for arguments in (("-s", "4"), ("--loud",), ("a.txt",)):
         assert isinstance(in_command(body, *arguments), UsageError)
+
+
+@pytest.mark.parametrize("size", ["lots", "9" * 400 + "G", "-1", "1e9"])
+def test_what_is_no_size_is_one_line(size: str) -> None:
+    error = run(f"{SERVE} --max-body-size {size}").exception
+    assert isinstance(error, UsageError)
+    assert len(str(error)) < 150

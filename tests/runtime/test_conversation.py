@@ -11,7 +11,8 @@ import pytest
 from random_models import random_model, write_model
 from small_tokenizers import of_merges
 
-from tokalign.assemble import DraftingOptions, assemble
+from tokalign.assemble import assemble
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.conversation import Conversation
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.draft.logit_store import LogitStore

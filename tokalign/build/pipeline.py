@@ -76,7 +76,7 @@ def build_tables(
     started = time.monotonic()
     corpus.require_room(MOST_HEADER_BYTES)
     for path in builders:
-        require_writable(path, remedy=OUTPUT_REMEDY)
+        require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
     bundles = {path: build(corpus, stage) for path, build in builders.items()}
     return BuildReport(
         tables=tuple(write_table(path, bundle) for path, bundle in bundles.items()),

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tokalign import __version__
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import (
     MODEL_HELP,
     alignment_option,
@@ -40,6 +40,7 @@ from tokalign.evaluate.measurements import (
 from tokalign.runtime.methods import (
     DEFAULT_DRAFT_TOKENS,
     METHODS,
+    TRANSLATIONS,
     check_translation,
     choose_method,
     read_draft_tokens,
@@ -192,7 +193,9 @@ def command(**given: Any) -> None:
         refuse_idle(shown, without="--target NAME")
     if options.as_json:
         refuse_idle(("form",), beside="--json")
-    if not options.prompts and not options.windows:
+    if options.prompts or options.windows:
+        refuse_idle(("prompt_language",), beside="--prompts FILE or --windows FILE")
+    else:
         refuse_idle(("field",), without="--prompts FILE or --windows FILE")
     if options.prompts and not options.windows:
         refuse_idle(("window_tokens",), without="--windows FILE")
@@ -204,6 +207,8 @@ def command(**given: Any) -> None:
         from tokalign.report.charts import require_charts
 
         require_charts()
+    for path in options.save:
+        require_writable(path)
     about, measurements, curve = _measured(options)
     from tokalign.evaluate.comparison import compare
 
@@ -238,16 +243,15 @@ def _measured(
 
     Measurements are taken from the file and from this run.
     """
-    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+    from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
+    from tokalign.drafting_options import DraftingOptions
 
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
         return *read_measurements(options.results), None
     lengths = _lengths(options.num_draft_tokens)
-    for name in options.conditions:
-        if name not in METHODS:
-            check_translation(name)
+    _check_conditions(options)
     texts = read_prompts(
         options.prompts,
         options.windows,
@@ -312,6 +316,20 @@ def _lengths(typed: str) -> list[int | str]:
     """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
     lengths = [read_draft_tokens(part.strip()) for part in typed.split(",")]
     return list(dict.fromkeys("auto" if k is None else k for k in lengths))
+
+
+def _check_conditions(options: Options) -> None:
+    """Raises: UsageError for a condition that there is not, or not without a draft model."""
+    for name in options.conditions:
+        try:
+            check_translation(None if name in METHODS else name)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
+                f"translation ({', '.join(TRANSLATIONS)})"
+            ) from error
+        if options.draft is None and (name == "draft" or name not in METHODS):
+            raise UsageError(f"--condition {name} needs a draft model; give --draft NAME")
 
 
 def _bench(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import MODEL, take, with_options
 from tokalign.cli.generation_options import CACHE, TEMPLATE, LoadingOptions
 from tokalign.cli.idle_options import refuse_idle_cache, refuse_idle_template
@@ -49,7 +50,7 @@ def command(
     from tokalign.assemble import load_models
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.draft.logit_store import LogitStore
-    from tokalign.runtime.mlx.prompt_cache import write_prompt_cache
+    from tokalign.runtime.mlx.prompt_cache import require_suffix, write_prompt_cache
     from tokalign.runtime.mlx.rows_of_text import learn_text
     from tokalign.runtime.mlx.target_session import TargetModelSession
 
@@ -57,6 +58,8 @@ def command(
     refuse_idle_cache()
     options = take(LoadingOptions, given)
     cache = options.cache
+    require_suffix(file)
+    require_writable(file)
     if prompt is None and system_prompt is None:
         raise UsageError("there is nothing to cache; give --prompt, --system-prompt or both")
     messages = as_messages("" if prompt is None else read_prompt(prompt), system=system_prompt)

@@ -86,14 +86,13 @@ def command(
     if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
         curve = _measured(decoder, prompts, budget, quiet=quiet)
         curve = replace(curve, notes={**curve.notes, "language": language})
-        path = store_curve(curve, output)
-        note(f"cost curve -> {path}", quiet=quiet)
+        note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     else:
         note(
             "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
         )
         if output is not None:
-            store_curve(curve, output)
+            note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     if as_json:
         print_json(curve.to_json())
     else:
@@ -139,7 +138,8 @@ def _load(
     target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
 ) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
-    from tokalign.assemble import DraftingOptions, load_decoder
+    from tokalign.assemble import load_decoder
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.mlx.drafter_finding import find_drafter
 
     if draft is not None and drafter is not None:

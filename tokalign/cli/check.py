@@ -35,7 +35,7 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 )
 @click.option(
     "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
     "sample text of --language.",
 )

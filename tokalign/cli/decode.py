@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.generation_options import (
     GenerationOptions,
@@ -97,6 +98,8 @@ def command(**given: Any) -> None:
     if options.quiet:
         refuse_idle(("verbose",), beside="--quiet")
 
+    if options.trace is not None:
+        require_writable(options.trace)
     text = read_prompt(options.prompt)
     decoder = model.load(note=options.note)
     generation = _begin(decoder, model, options, text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     dictionary_option,
     every_position_option,
@@ -77,8 +78,9 @@ def command(
     A step is one pass of the target. The speedup is tokens per step, as if verifying rows cost
     nothing; it equals 1 + coverage x mean_accepted_length.
     """
-    from tokalign.assemble import DraftingOptions, choose_drafting
+    from tokalign.assemble import choose_drafting
     from tokalign.cost.expected_gain import Costs
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import figures, record_texts, replay_texts
     from tokalign.runtime.drafting import make_drafter
@@ -88,6 +90,8 @@ def command(
     refuse_idle_drafting()
     if method not in ("copy", "hybrid"):
         refuse_idle(("row_cost",), beside=f"--method {method}")
+    if trace is not None:
+        require_writable(trace)
     tell = partial(note, quiet=quiet)
     options = DraftingOptions(
         method=method,

@@ -29,7 +29,7 @@ from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
 if TYPE_CHECKING:
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
@@ -293,7 +293,7 @@ class GenerationOptions(LoadingOptions):
 
 def take_generation(given: dict[str, Any]) -> GenerationOptions:
     """Take the values of `generation_options` out of what click has parsed. Raises: UsageError."""
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
 
     refuse_idle_drafting()
     refuse_idle_sampling()

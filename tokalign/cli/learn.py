@@ -70,7 +70,7 @@ def command(
     """
     if lists:
         refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")
-        _show_all(as_json)
+        _show_all(as_json=as_json, quiet=quiet)
         return
     if name is None:
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
@@ -142,7 +142,7 @@ def _as_text(learned: Learned) -> str:
     return table(rows)
 
 
-def _show_all(as_json: bool) -> None:
+def _show_all(*, as_json: bool, quiet: bool) -> None:
     from tokalign.build.documents.collection import collections
 
     found = [_described(collection) for collection in collections()]
@@ -150,7 +150,10 @@ def _show_all(as_json: bool) -> None:
         print_json({"learned": found})
         return
     if not found:
-        note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
+        note(
+            "nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME",
+            quiet=quiet,
+        )
     for number, one in enumerate(found):
         rows = [("name", one["name"])]
         rows += [("folder", folder) for folder in one["folders"]]

@@ -210,7 +210,7 @@ def command(**given: Any) -> None:
 
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.serve.limits import Limits
     from tokalign.serve.settings import Settings
 
@@ -227,7 +227,9 @@ def _settings(given: dict[str, Any]) -> Any:
     refuse_idle_cache()
     adapter = given.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
-        raise UsageError(f"--adapter-path {adapter} is not a folder")
+        raise UsageError(
+            f"--adapter-path {adapter} is not a folder; give the one that mlx_lm.lora wrote"
+        )
     keys = [key.strip() for key in given.pop("api_keys")]
     if not all(keys):
         raise UsageError("--api-key is empty, and would lock nothing; give a key, or leave it out")

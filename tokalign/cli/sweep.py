@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
@@ -135,10 +135,14 @@ def command(
     for name, of_kind in (("sizes", "backoff"), ("ngrams", "dictspec")):
         if of_kind not in sizes_by_kind:
             refuse_idle((name,), beside=f"--kind {kind}")
+    if too_long := [order for order in orders if all(order > LONGEST[k] for k in sizes_by_kind)]:
+        known = ", ".join(f"{LONGEST[kind]} of {kind}" for kind in sizes_by_kind)
+        raise UsageError(f"--order {too_long[0]} is more than any kind has; the most are {known}")
     if plot is not None:
         from tokalign.report.charts import require_charts
 
         require_charts()
+        require_writable(plot)
     wanted = variants(sizes_by_kind, orders, p_mins)
     from tokalign.build.corpus import Corpus
     from tokalign.evaluate.variants import VariantBuilder, emulate_table

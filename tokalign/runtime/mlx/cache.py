@@ -232,6 +232,9 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        if not self._layers.can_hand_over:
+            self._begin_anew()
+            self._prefill(ids, 0, len(ids))
         self.quantize()
         self._layers.hand_over()
         remember(self.layers, ids)
@@ -260,10 +263,14 @@ class ModelCache(Generic[Id]):
             return kept
         left = self._layers.take_back(held - kept, held=held)
         if left is None:
-            if self._hidden:
-                raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
-            self._layers.renew(self._new_layers())
+            self._begin_anew()
         return left or 0
+
+    def _begin_anew(self) -> None:
+        """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
+        if self._hidden:
+            raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
+        self._layers.renew(self._new_layers())
 
     def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
         """Go on with another cache of the same model, which holds exactly `ids`."""

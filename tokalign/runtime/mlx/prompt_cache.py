@@ -109,7 +109,7 @@ def write_prompt_cache(
     path: its name ends in .safetensors. is_open, logits: as of `PromptCache`.
     Raises: UsageError for another name, and if the file cannot be written.
     """
-    _require_suffix(path)
+    require_suffix(path)
     told = {
         "model": "" if model.folder is None else _name_of(model.folder),
         "tokenizer_config": "{}",
@@ -133,7 +133,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
     cache; FingerprintError for one of another tokenizer, IncompatibleError for one of another
     model; UsageError for a name that mlx-lm cannot read either.
     """
-    _require_suffix(path)
+    require_suffix(path)
     if not path.is_file():
         raise MissingAssetError(f"there is no prompt cache {path}; {_REMEDY}")
     try:
@@ -174,7 +174,8 @@ def _logits_of(
         raise BundleError(f"{path} cannot be read as a prompt cache ({error}); {_REMEDY}") from None
 
 
-def _require_suffix(path: Path) -> None:
+def require_suffix(path: Path) -> None:
+    """Raises: UsageError for a name that mlx-lm does not take for a prompt cache."""
     if path.suffix != _SUFFIX:
         raise UsageError(
             f"{path} is no name for a prompt cache; give one that ends in {_SUFFIX}, as for mlx-lm"
