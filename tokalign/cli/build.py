@@ -5,7 +5,6 @@ What is built of which names: `build_plan.py`. The steps of a build: `tokalign/b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
@@ -29,6 +28,7 @@ from tokalign.cli.output import echo, json_option, note, print_json, progress, q
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text
+from tokalign.tables.dictionary import LANGUAGE
 
 if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
@@ -287,8 +287,8 @@ def _check_language(language: str | None, *, bundled: bool) -> str:
             "a dictionary is named after the language of its corpus, and none was given; "
             "say which it is with --language CODE, such as uk"
         )
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
-        raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
+    if not LANGUAGE.fullmatch(language):
+        raise UsageError(f"--language {language!r} cannot name a table; give a code such as pl")
     if bundled and language != POLISH:
         raise UsageError(
             f"--language {language} needs a corpus in that language (the bundled one is Polish); "
