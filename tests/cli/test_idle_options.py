@@ -204,13 +204,3 @@ def test_only_what_was_typed_and_asks_for_something_is_refused() -> None:
     assert in_command(body, "--silent") is None
     for arguments in (("-s", "4"), ("--loud",), ("a.txt",)):
         assert isinstance(in_command(body, *arguments), UsageError)
-
-
-@pytest.mark.parametrize("size", ["lots", "9" * 400 + "G", "-1", "1e9"])
-def test_what_is_no_size_is_one_line(size: str) -> None:
-    result = run(f"{SERVE} --max-body-size {size}")
-    assert result.exit_code == 2
-    told = result.stderr.splitlines()[-1]
-    assert told.startswith("Error: Invalid value for '--max-body-size'")
-    assert "is not a size such as 500M" in told
-    assert len(told) < 150
