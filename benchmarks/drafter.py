@@ -8,6 +8,7 @@
 The target decodes the prompts plainly first, at the temperature given and with a seed for each
 prompt. Drafting never changes that text, so it plays the target afterwards; the hidden states of
 all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
+`accepted --only TEXT` measures the rows with this in their names.
 `trees` also needs what the target finds likely after rejected rows (`remembered_target.py`).
 Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads.
 """
@@ -69,7 +70,7 @@ CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 @dataclass(frozen=True)
 class World:
-    """The models, the texts and the hidden states of them."""
+    """The models, the texts and their hidden states."""
 
     target: LanguageModel[TargetId]
     drafter: RecurrentDrafter

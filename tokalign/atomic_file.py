@@ -69,12 +69,14 @@ def appearing(
                 folder.rmdir()  # it stays unless nothing was written into it
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
     """Find out before long work whether its result can be written here, as far as that can be said.
 
+    parents, remedy: see `write_file`. Nothing is made.
     Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
     """
-    folder = path.parent
+    missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
+    folder = missing[-1].parent if missing else path.parent
     for number, is_so in (
         (errno.EISDIR, path.is_dir()),
         (errno.ENOENT, not folder.exists()),
@@ -82,7 +84,7 @@ def require_writable(path: Path) -> None:
         (errno.EACCES, not os.access(folder, os.W_OK | os.X_OK)),
     ):
         if is_so:
-            raise unwritable(path, OSError(number, os.strerror(number)))
+            raise unwritable(path, OSError(number, os.strerror(number)), remedy)
 
 
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:

@@ -187,7 +187,7 @@ def test_weights_memory_and_workspace_are_honoured(
         assert bundle.corpus["files"][0]["weight"] == float(weight)
         counted[weight] = bundle.statistics["entries"]
     assert counted["3"] > counted["1"]  # what occurs once counts three times
-    for wrong in (("--weight", "other=2"), ("--weight", "text=x"), ("--memory", "much")):
+    for wrong in (("--weight", "other=2"), ("--weight", "text=x")):
         assert_one_line_error(tokalign(*build, tmp_path / "no", *wrong), 2, *wrong)
 
 
@@ -287,7 +287,8 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     assert_one_line_error(tokalign(*build, "--corpus", corpus), 2, "--draft", only)
     both = tokalign(*build, only, "--alignment-only", "--corpus", corpus)
     assert_one_line_error(both, 2, "exclude each other")
-    assert_one_line_error(tokalign(*build, only, "--language", "../pl"), 2, "--language")
+    for name in ("../pl", "n" * 65):
+        assert_one_line_error(tokalign(*build, only, "--language", name), 2, "--language")
     unknown = tokalign("build", "--target", "beilik", only, "--language", "pl", "--corpus", corpus)
     assert_one_line_error(unknown, 2, "did you mean bielik")
     assert not (tmp_path / "out").exists()

@@ -15,12 +15,13 @@ from random_drafters import taught_drafter
 from random_models import write_model
 
 import tokalign
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.bench import command as bench
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.decode import command as decode
 from tokalign.cli.pull import command as pull
 from tokalign.cli.push import command as push
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import (
     BundleError,
     FingerprintError,

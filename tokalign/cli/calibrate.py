@@ -17,7 +17,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     target_model_option,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
@@ -138,7 +138,8 @@ def _load(
     target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
 ) -> Decoder:
     """The target with the draft model that is named, else the drafter that is named or found."""
-    from tokalign.assemble import DraftingOptions, load_decoder
+    from tokalign.assemble import load_decoder
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.mlx.drafter_finding import find_drafter
 
     if draft is not None and drafter is not None:

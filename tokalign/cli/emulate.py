@@ -17,8 +17,8 @@ from tokalign.cli.drafting_options import (
     order_option,
     target_tokenizer_option,
 )
-from tokalign.cli.finite import FiniteRange
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS
@@ -78,8 +78,9 @@ def command(
     A step is one pass of the target. The speedup is tokens per step, as if verifying rows cost
     nothing; it equals 1 + coverage x mean_accepted_length.
     """
-    from tokalign.assemble import DraftingOptions, choose_drafting
+    from tokalign.assemble import choose_drafting
     from tokalign.cost.expected_gain import Costs
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import figures, record_texts, replay_texts
     from tokalign.runtime.drafting import make_drafter

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.drafting_options import DRAFTING, MODEL, take, with_options
-from tokalign.cli.finite import FiniteRange
 from tokalign.cli.idle_options import (
     refuse_idle,
     refuse_idle_cache,
@@ -24,12 +23,13 @@ from tokalign.cli.idle_options import (
     refuse_idle_sampling,
     refuse_idle_template,
 )
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
 if TYPE_CHECKING:
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
@@ -293,7 +293,7 @@ class GenerationOptions(LoadingOptions):
 
 def take_generation(given: dict[str, Any]) -> GenerationOptions:
     """Take the values of `generation_options` out of what click has parsed. Raises: UsageError."""
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
 
     refuse_idle_drafting()
     refuse_idle_sampling()

@@ -85,7 +85,8 @@ def command(
 
     The figures do not depend on the hardware, except for times.
     """
-    from tokalign.assemble import DraftingOptions, choose_drafting, keep_loaded, load_models
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import record_texts, replay_texts
     from tokalign.runtime.decoder import Prompt, make_model_drafter

@@ -62,7 +62,8 @@ class Loaded:
 
 def load(options: StudyOptions) -> Loaded:
     """Load the models, and open the tables that fit them. Raises: as `assemble`; UsageError."""
-    from tokalign.assemble import DraftingOptions, assemble, load_models
+    from tokalign.assemble import assemble, load_models
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 
     names = _short_names(options.draft)

@@ -313,9 +313,15 @@ def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> No
         learn("notes", targets=[str(target)])
     with pytest.raises(UsageError, match="give a --target NAME"):
         learn("notes", folders=[folder])
-    with pytest.raises(UsageError, match="cannot name a collection"):
-        learn("../notes", folders=[folder], targets=[str(target)])
+    for name in ("../notes", "n" * 65):
+        with pytest.raises(UsageError, match="cannot name a collection"):
+            learn(name, folders=[folder], targets=[str(target)])
     assert collections() == []
+
+
+def test_the_longest_name_makes_a_table_that_can_be_read(folder: Path, target: Path) -> None:
+    [path] = learn("n" * 64, folders=[folder], targets=[str(target)]).tables
+    assert open_bundle(path, verify=True).parameters["language"] == "n" * 64
 
 
 def test_a_broken_collection_says_how_to_mend_it(folder: Path, target: Path) -> None:

@@ -7,7 +7,6 @@ one is overwritten and no copy of it is kept, because it may know documents that
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from tokalign.build.documents.finding import Left, find_documents
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import BundleError, CorpusError, MissingAssetError, UsageError
 from tokalign.tables.bundle import open_bundle, write_bundle
+from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -95,10 +95,11 @@ def learn(
 
 
 def check_name(name: str) -> str:
-    """A name that a folder can have. Raises: UsageError."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+    """A name that a folder and a dictionary can have. Raises: UsageError."""
+    if not LANGUAGE.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a collection; use letters, digits, - and _, as in notes"
+            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
+            "notes"
         )
     return name
 

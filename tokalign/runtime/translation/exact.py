@@ -102,7 +102,6 @@ class ExactTranslation:
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
-        kept = [ids[: len(ids) - back] for back in range(len(pending))]
         least = self._search.least_cover
         if grows:
             least = min(least, _LEAST_COVER)
@@ -123,8 +122,7 @@ class ExactTranslation:
             self._pair, self._boundary, cover, len(committed), distribution, counts
         )
         if steps > 1 and cover.data:
-            own_ids = kept[cover.back]
-            own_ids.append(cover.token)
+            own_ids = [*ids[: len(ids) - cover.back], cover.token]
             self._go_on(draft, own_ids, context, session, steps - 1)
         # While these passes run, rank the other first tokens and compute their probabilities.
         covers.look()
