@@ -187,7 +187,7 @@ def test_weights_memory_and_workspace_are_honoured(
         assert bundle.corpus["files"][0]["weight"] == float(weight)
         counted[weight] = bundle.statistics["entries"]
     assert counted["3"] > counted["1"]  # what occurs once counts three times
-    for wrong in (("--weight", "other=2"), ("--weight", "text=x"), ("--memory", "much")):
+    for wrong in (("--weight", "other=2"), ("--weight", "text=x")):
         assert_one_line_error(tokalign(*build, tmp_path / "no", *wrong), 2, *wrong)
 
 

@@ -204,10 +204,3 @@ def test_only_what_was_typed_and_asks_for_something_is_refused() -> None:
     assert in_command(body, "--silent") is None
     for arguments in (("-s", "4"), ("--loud",), ("a.txt",)):
         assert isinstance(in_command(body, *arguments), UsageError)
-
-
-@pytest.mark.parametrize("size", ["lots", "9" * 400 + "G", "-1", "1e9"])
-def test_what_is_no_size_is_one_line(size: str) -> None:
-    error = run(f"{SERVE} --max-body-size {size}").exception
-    assert isinstance(error, UsageError)
-    assert len(str(error)) < 150

@@ -1,24 +1,29 @@
 """`tokalign build`: tables from two tokenizers and a corpus.
 
-What the options stand for: `build_options.py`. The steps of a build: `tokalign/build/pipeline.py`.
+What is built of which names: `build_plan.py`. The steps of a build: `tokalign/build/pipeline.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import dictionary_options, read_size
+from tokalign.cli.build_plan import (
+    build_on_engine,
+    dictionary_options,
+    plan_reading,
+    plan_tables,
+)
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.engine_options import EngineOptions, engine_options
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
@@ -26,11 +31,9 @@ from tokalign.shipped import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
 
 if TYPE_CHECKING:
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
-    from tokalign.build.pipeline import Builder, BuildReport
+    from tokalign.build.pipeline import BuildReport
 
 _SHOWN_PROBLEMS = 10
-_POSITIONS = 100_000
 
 
 @click.command("build")
@@ -91,7 +94,7 @@ _POSITIONS = 100_000
 )
 @click.option(
     "--memory",
-    metavar="SIZE",
+    type=Size(),
     default="2G",
     help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
 )
@@ -118,7 +121,8 @@ _POSITIONS = 100_000
 @click.option(
     "--positions",
     type=click.IntRange(min=1),
-    help="--from-model: how many tokens it reads. Default: 100000.",
+    default=100_000,
+    help="--from-model: how many tokens it reads.",
 )
 @engine_options
 @click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1)
@@ -138,13 +142,13 @@ def command(
     dictionary_bytes: int | None,
     ngrams: int | None,
     p_min: float | None,
-    memory: str,
+    memory: int,
     workspace: Path | None,
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
     from_model: bool,
-    positions: int | None,
+    positions: int,
     engine: EngineOptions,
     as_json: bool,
     quiet: bool,
@@ -202,7 +206,7 @@ def command(
         max_bytes=dictionary_bytes,
         ngrams=ngrams,
         p_min=p_min,
-        memory=read_size(memory),
+        memory=memory,
         workspace=workspace,
     )
     if on_engine:
@@ -218,9 +222,9 @@ def command(
     else:
         language = language or POLISH
         if from_model:
-            builders = _plan_reading(target, positions, output=output, language=language, tell=tell)
+            builders = plan_reading(target, positions, output=output, language=language, tell=tell)
         else:
-            builders = _plan(
+            builders = plan_tables(
                 None if dictionary_only else draft,
                 target,
                 output=output,
@@ -266,77 +270,6 @@ def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None
     if engine.engine == "local":
         tasks = {field.name for field in fields(EngineOptions)} - {"engine"}
         refuse_idle(tasks, without="--engine datatrove or --engine ray")
-
-
-def _plan(
-    draft: str | None,
-    target: str,
-    *,
-    output: Path | None,
-    language: str,
-    dictionary: BackoffOptions | DictspecOptions | None,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Resolve the names, and map each file to be written to what builds its bundle.
-
-    draft: None for no alignment. dictionary: None for no dictionary.
-    """
-    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
-    from tokalign.build.pipeline import build_pair
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
-    from tokalign.tokenizer.vocabulary import DraftId, TargetId
-
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    folder = (output or table_folder()) / ours.slug
-    builders: dict[Path, Builder] = {}
-    if dictionary is not None:
-        options = _with_workspace(dictionary, folder / f"{language}.counting")
-        builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
-            ours.tokenizer, corpus, options, language=language, stage=stage
-        )
-    if draft is not None:
-        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-        tell(theirs.description)
-        builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
-            theirs.tokenizer, ours.tokenizer, corpus, stage=stage
-        )
-    return builders
-
-
-def _plan_reading(
-    target: str,
-    positions: int | None,
-    *,
-    output: Path | None,
-    language: str,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Load the model, and map the file to be written to what builds its bundle."""
-    from tokalign.assemble import load_models
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import resolve_tokenizer
-    from tokalign.train.logit_table import build_logit_table
-
-    [model] = load_models([target], note=tell)
-    path = (output or table_folder()) / resolve_tokenizer(target).slug / f"{language}.logits.tok"
-    return {
-        path: lambda corpus, stage: build_logit_table(
-            model, corpus, language=language, positions=positions or _POSITIONS, stage=stage
-        )
-    }
-
-
-def _with_workspace(
-    options: BackoffOptions | DictspecOptions, folder: Path
-) -> BackoffOptions | DictspecOptions:
-    """The options with this workspace, if their kind uses one and none was given."""
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-
-    if isinstance(options, BackoffOptions) and options.workspace is None:
-        return replace(options, workspace=folder)
-    return options
 
 
 def _check_language(language: str | None, *, bundled: bool) -> str:

@@ -17,7 +17,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     target_model_option,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS

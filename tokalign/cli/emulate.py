@@ -17,8 +17,8 @@ from tokalign.cli.drafting_options import (
     order_option,
     target_tokenizer_option,
 )
-from tokalign.cli.finite import FiniteRange
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS

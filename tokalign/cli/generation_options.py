@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.drafting_options import DRAFTING, MODEL, take, with_options
-from tokalign.cli.finite import FiniteRange
 from tokalign.cli.idle_options import (
     refuse_idle,
     refuse_idle_cache,
@@ -24,6 +23,7 @@ from tokalign.cli.idle_options import (
     refuse_idle_sampling,
     refuse_idle_template,
 )
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import read_size
 from tokalign.cli.idle_options import all_but, refuse_idle
+from tokalign.cli.number_types import Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 
@@ -37,7 +37,7 @@ _SHOWN_PROBLEMS = 10
     help="Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
 )
 @click.option(
-    "--largest-file", metavar="SIZE", help="Leave out larger files. Default: 50M. Remembered."
+    "--largest-file", type=Size(), help="Leave out larger files. Default: 50M. Remembered."
 )
 @click.option(
     "--dictionary-bytes",
@@ -53,7 +53,7 @@ def command(
     name: str | None,
     targets: tuple[str, ...],
     exclude: tuple[str, ...],
-    largest_file: str | None,
+    largest_file: int | None,
     dictionary_bytes: int | None,
     lists: bool,
     folders: tuple[Path, ...],
@@ -81,7 +81,7 @@ def command(
         folders=folders,
         targets=targets,
         exclude=exclude or None,
-        largest_file=None if largest_file is None else read_size(largest_file, "--largest-file"),
+        largest_file=largest_file,
         max_bytes=dictionary_bytes,
         stage=lambda total, label: progress(
             total, label, quiet=quiet, in_bytes=label == "Reading documents"

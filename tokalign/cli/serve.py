@@ -8,20 +8,15 @@ from typing import Any
 
 import click
 
-from tokalign.cli.build_options import read_size
 from tokalign.cli.drafting_options import DRAFTING, MODEL, MODEL_HELP, take, with_options
-from tokalign.cli.finite import FiniteRange
 from tokalign.cli.generation_options import CACHE, read_variables
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_cache, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
-
-
-def _read_size(_context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else read_size(value, option.opts[0])
 
 
 def _read_names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
@@ -55,9 +50,8 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--max-body-size",
-    metavar="SIZE",
+    type=Size(),
     default="8M",
-    callback=_read_size,
     help="The longest request; longer ones are refused.",
 )
 @click.option(
@@ -169,8 +163,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--prompt-cache-bytes",
-    metavar="SIZE",
-    callback=_read_size,
+    type=Size(),
     help="Bytes that kept contexts may take, such as 4GB. Default: no bound.",
 )
 @with_options(*CACHE)

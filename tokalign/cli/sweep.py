@@ -8,13 +8,13 @@ from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.number_types import Numbers
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
@@ -22,27 +22,6 @@ from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, vari
 
 _PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
-
-
-class Numbers(click.ParamType[tuple[float, ...]]):
-    """Numbers separated by commas, none of them below `least`; underscores may group digits."""
-
-    name = "numbers"
-
-    def __init__(self, number: type[int] | type[float], least: float) -> None:
-        self._number, self._least = number, least
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        """See `click.ParamType`."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            found = tuple(self._number(part.replace("_", "")) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 1,2,3", param, ctx)
-        if min(found) < self._least:
-            self.fail(f"{min(found)} is less than {self._least}", param, ctx)
-        return found
 
 
 @click.command("sweep")
