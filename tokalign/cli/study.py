@@ -36,8 +36,9 @@ from tokalign.cli.study_setup import (
 )
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
-from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
+from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only, with_ablations
 from tokalign.json_text import parse_json
+from tokalign.runtime.methods import PARTS
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -90,6 +91,11 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME",
     help="Measure only this method or translation; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--without", "without", multiple=True, type=click.Choice([*PARTS]), metavar="PART",
+    help="Also measure a method without one of its parts; repeatable. Of hybrid: copy, dictionary, "
+    "logits, trees; of unispec: calibration, scores, expansion.",
 )  # fmt: skip
 @dtype_option
 @dictionary_option
@@ -226,6 +232,7 @@ def _study(
     limit: int | None,
     max_tokens: int | None,
     conditions: tuple[str, ...],
+    without: tuple[str, ...],
     estimate: bool,
     dtype: str | None,
     dictionary: tuple[Path, ...],
@@ -255,7 +262,7 @@ def _study(
         note=partial(note, quiet=quiet),
     )
     loaded = load(options)
-    chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
+    chosen = only(with_ablations(arms(options.protocol, drafts_of(loaded)), without), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from tokalign.assemble import keep_loaded
     from tokalign.evaluate.measurements import MeasurementFile

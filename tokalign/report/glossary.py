@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
+from tokalign.evaluate.measurements import CONTROL, PLAIN, WITHOUT, Condition
 
 WORDS = {
     "target, draft model": "the large model whose text is wanted, and a small one that guesses it; "
@@ -42,13 +42,26 @@ _CONDITIONS = {
 }
 
 
+_PARTS = {
+    "copy": "does not copy from the text",
+    "dictionary": "uses no dictionary",
+    "logits": "does not keep what the target found likely at earlier positions",
+    "trees": "proposes chains only",
+    "calibration": "drafts as many tokens on every machine",
+    "scores": "takes tokens level by level, not by how likely they are",
+    "expansion": "has no candidates beside the successors of the last token, and no threshold",
+}
+
+
 def meanings(conditions: Iterable[Condition]) -> dict[str, str]:
     """The meaning of every kind of condition that occurs, in their order, and of additions."""
     found: dict[str, str] = {}
     given = list(conditions)
     for condition in given:
-        kind = condition.name.partition(":")[0]
+        kind = condition.method.partition(":")[0]
         found[f"{kind}:P" if ":" in condition.name else kind] = _CONDITIONS[kind]
+    for part in dict.fromkeys(condition.without for condition in given if condition.without):
+        found[f"…{WITHOUT}{part}"] = _PARTS[part]
     if any(condition.chain for condition in given):
         found["…, a chain"] = "no alternatives are proposed, although they could be"
     if any(condition.draft for condition in given):
