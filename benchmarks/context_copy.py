@@ -3,6 +3,7 @@
     python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
     python benchmarks/context_copy.py --text FILE passes [--rows 15]
     python benchmarks/context_copy.py --text FILE calibration
+    python benchmarks/context_copy.py priors FILE ...
 
 The prompt is one line of instruction and a text. The outputs are known, because a script makes
 them from that text as an assistant would: it replaces words (edit), leaves sentences out (shorten),
@@ -13,6 +14,9 @@ Both copy at most 10 tokens. `prompt lookup` works as published: it takes the lo
 last 3 ids that occurred before, at its first occurrence. A row is a verified position after the
 first of a round. `passes` gives tokens per pass of the hybrid's trees, whose store of logits is
 empty because no target computes any; the prediction is the text of the prompt.
+
+`priors` counts in texts of any language how often a copy was right, in passages of 1,500 tokens,
+and says what the priors counted in Polish lose there, alone and shifted by what has been seen.
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import log
 from pathlib import Path
 from random import Random
 
 import click
 
+from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
@@ -247,6 +252,51 @@ def calibration(made: dict[str, list[Generation]]) -> None:
     for task, of_task in {"plain text": plain, **made}.items():
         losses = [log_loss(of_task, kind) for kind in kinds.values()]
         print(f"| {task} | {' | '.join(f'{loss:.4f}' for loss in losses)} |", flush=True)
+
+
+PASSAGE = 1500
+"""Tokens in which `PRIORS` was counted."""
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--tokens", default=60_000, show_default=True, help="Of each file at most.")
+def priors(files: tuple[Path, ...], target: str, tokens: int) -> None:
+    """How often copies are right after matches of 1, 2, 4 and 8 tokens, and log-losses in nats."""
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
+    kinds, lengths = {"once": ONLY, "agreed": AGREED, "latest": LATEST}, (1, 2, 4, 8)
+    columns = [f"{name}, {length}" for name in kinds for length in lengths]
+    print(f"| text | {' | '.join(columns)} | prior alone | shifted |\n|---{'|---' * 14}|")
+    known = [
+        PRIORS[kind][min(n, len(PRIORS[kind])) - 1] for kind in kinds.values() for n in lengths
+    ]
+    print(f"| priors | {' | '.join(f'{one:.2f}' for one in known)} | | |")
+    for file in files:
+        lines = Corpus([file]).lines()
+        ids = list(islice((id_ for line in lines for id_ in tokenizer.encode(line + "\n")), tokens))
+        passages = [Generation(ids[at : at + PASSAGE], 0) for at in range(0, len(ids), PASSAGE)]
+        found = reliabilities(passages)
+        rates = [found.get((kind, n), (0, 0)) for kind in kinds.values() for n in lengths]
+        cells = [f"{right / seen:.2f}" if seen >= 100 else "" for right, seen in rates]
+        cells += [f"{log_loss(passages, kind):.3f}" for kind in (Unmoved, CopyReliability)]
+        print(f"| {file.name}, {len(ids)} | {' | '.join(cells)} |", flush=True)
+
+
+def reliabilities(made: Iterable[Generation]) -> dict[tuple[int, int], tuple[int, int]]:
+    """By kind and length of the match: how often the latest occurrence was right, and how often
+    there was one."""
+    found: defaultdict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for one in made:
+        automaton = SuffixAutomaton()
+        for token in one.ids:
+            occurrence = automaton.occurrence(automaton.longest_repeat())
+            if occurrence is not None:
+                kind, is_right = judge(automaton.ids, occurrence, token)
+                right, seen = found[kind, occurrence.length]
+                found[kind, occurrence.length] = right + is_right, seen + 1
+            automaton.append(token)
+    return found
 
 
 def log_loss(made: Iterable[Generation], make: Callable[[], CopyReliability]) -> float:

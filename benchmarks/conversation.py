@@ -16,8 +16,9 @@ from time import perf_counter
 
 import click
 
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.output import table
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.conversation import Conversation
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation

@@ -50,7 +50,13 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, Expansion, UniSpecDrafter
+from tokalign.runtime.draft.unispec import (
+    ABLATED,
+    UNCALIBRATED_SIZE,
+    UNISPEC_WIDTH,
+    Expansion,
+    UniSpecDrafter,
+)
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
@@ -68,11 +74,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 CALIBRATION_SIZES = (8, 24, 48, 80, 110)
 CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 5, 40
-UNCALIBRATED = 110
-"""The draft size that the paper calibrates for an A100."""
 
-NO_EXPANSION = Expansion(threshold=0.0, next_next=False)
-UNSCORED = Expansion(scored=False)
+NO_EXPANSION = ABLATED["expansion"]
+UNSCORED = ABLATED["scores"]
 THRESHOLDS = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2)
 
 MACHINES = ("m1-max", "m2-pro", "m3-max", "m4-pro", "m5-max")
@@ -223,7 +227,7 @@ def ablations(size: int) -> dict[str, Condition]:
         **{f"r = {r:g}": unispec(replace(published, threshold=r)) for r in THRESHOLDS},
         "Token Recycling": drafting_as(Drafting(method="recycling")),
         "SAM-Decoding": drafting_as(Drafting(method="sam")),
-        f"without calibration, g = {UNCALIBRATED}": unispec(published, UNCALIBRATED),
+        f"without calibration, g = {UNCALIBRATED_SIZE}": unispec(published, UNCALIBRATED_SIZE),
     }
 
 

@@ -8,6 +8,7 @@
 The target decodes the prompts plainly first, at the temperature given and with a seed for each
 prompt. Drafting never changes that text, so it plays the target afterwards; the hidden states of
 all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
+`accepted --only TEXT` measures the rows with this in their names.
 `trees` also needs what the target finds likely after rejected rows (`remembered_target.py`).
 Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads.
 """
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-import mlx.core as mx
 import numpy as np
 from remembered_target import (
     MOST_DEPTH,
@@ -49,13 +49,14 @@ from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_draf
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.cache import embedding_of, vocabulary_size
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
-from tokalign.runtime.mlx.hidden_state import HiddenStates
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Round
@@ -67,17 +68,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 CURVES = ("m1-max", "m2-ultra", "m4-pro")
 
 
-class PlayedStates:
-    """The hidden states of a text, for a drafter that asks as if passes had just computed them."""
-
-    def __init__(self, given: int, hidden: Any) -> None:
-        self._given, self._hidden = given, hidden
-
-    def state_before_last(self, ids: Sequence[TargetId]) -> Any:
-        """See `TargetModelSession`. There is none before the first pass."""
-        return None if len(ids) == self._given else self._hidden[len(ids) - 2 : len(ids) - 1]
-
-
 @dataclass(frozen=True)
 class World:
     """The models, the texts and their hidden states."""
@@ -85,33 +75,20 @@ class World:
     target: LanguageModel[TargetId]
     drafter: RecurrentDrafter
     texts: list[Text]
-    hidden: list[Any]
+    states: list[StatesOfText]
 
     @property
     def step(self) -> float:
         """What a step of the drafter reads, in passes of the target; a tied head is read, too."""
-        own = weight_bytes(self.drafter)
-        head = 0
-        if self.drafter.config.head == "tied":
-            model = self.target.model
-            head = weight_bytes(getattr(model, "lm_head", None) or embedding_of(model))
-        return float((own + head) / weight_bytes(self.target.model))
+        return self.drafter.step_bytes / weight_bytes(self.target.model)
 
     def beams(self, text: Text, **how: Any) -> BeamDrafter:
         """The drafter for one text."""
-        states = PlayedStates(text.given, self.hidden[self.texts.index(text)])
-        session = DrafterSession(self.drafter, cast("TargetModelSession", states))
+        session = DrafterSession(self.drafter, self.states[self.texts.index(text)])
         sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
         return BeamDrafter(
             session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
         )
-
-
-def hidden_states(target: LanguageModel[TargetId], text: Text) -> Any:
-    """The last hidden states f[ids, hidden] of a text, by one pass."""
-    states = HiddenStates(target.model)
-    states.model(mx.array([text.ids]))
-    return states.take()
 
 
 def rounds_of(text: Text, drafter: Drafter, verifier: Verifier | None = None) -> Iterator[Round]:
@@ -168,7 +145,9 @@ class Sums:
         return float(low), float(high)
 
 
-def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], Drafter], float]]:
+def conditions(
+    world: World, draft: str | None
+) -> dict[str, tuple[Callable[[Text], Drafter], float]]:
     """Every condition of `accepted`: its drafter for a text, and the price of one of its passes."""
     found: dict[str, tuple[Callable[[Text], Drafter], float]] = {}
     shapes = (BeamShape(1, 4), BeamShape(2, 4), BeamShape(4, 4))
@@ -183,7 +162,7 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
         price = weight_bytes(model.model) / weight_bytes(world.target.model)
         pair: Any = Pair(world.target.tokenizer, cast("Any", model.tokenizer))
         alignment = pair_tables(pair.target, pair.draft)
-        for alternatives in (0, 4):
+        for kind, alternatives in (("a chain", 0), ("a tree", DEFAULT_ALTERNATIVES)):
             drafting = Drafting(
                 method="draft",
                 translation="exact",
@@ -201,16 +180,24 @@ def beside(world: World, draft: str | None) -> dict[str, tuple[Callable[[Text], 
                     text.sampler.draft_sampler(vocabulary_size(world.target.model)),
                 )
 
-            name = f"draft model, exact, K = 4, {alternatives} alternatives"
-            found[name] = drafts, price
+            found[f"draft model, exact, K = 4, {kind}"] = drafts, price
     return found
 
 
-def accepted(world: World, draft: str | None) -> None:
-    """The drafter alone, beside a draft model."""
+def accepted(world: World, draft: str | None, only: Sequence[str]) -> None:
+    """The drafter alone, beside a draft model.
+
+    only: print the conditions that have one of these in their names; all of them if it is empty.
+    """
+    measured = conditions(world, draft)
+    chosen = {
+        name: measured[name] for name in measured if not only or any(one in name for one in only)
+    }
+    if not chosen:
+        raise click.UsageError(f"--only chooses none of: {'; '.join(measured)}")
     print("| condition | accepted a round | 95 % | rows | passes | cost | accepted / cost |")
     print("|---|---|---|---|---|---|---|")
-    for name, (make, price) in beside(world, draft).items():
+    for name, (make, price) in chosen.items():
         sums = Sums.of(world.texts, make)
         cost = sums.per_round(sums.passes) * price
         low, high = sums.interval()
@@ -323,6 +310,12 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
     "--prompts", type=click.Path(path_type=Path, exists=True), required=True, multiple=True
 )
 @click.option("--draft")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="TEXT",
+    help="`accepted`: only the rows with this in their names; repeatable.",
+)
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
 @click.option("--rows", default="7,15", show_default=True)
 @click.option("--widths", default="2,4,8,16", show_default=True)
@@ -339,6 +332,7 @@ def main(
     drafter: Path,
     prompts: tuple[Path, ...],
     draft: str | None,
+    only: tuple[str, ...],
     dictionary: Path | None,
     rows: str,
     widths: str,
@@ -366,11 +360,11 @@ def main(
         text.ids = text.ids[: text.given + tokens + MOST_DEPTH]
     texts = texts[:limit]
     keep_loaded()
-    hidden = [hidden_states(model, text) for text in texts]
-    world = World(model, load_drafter(drafter, model), texts, hidden)
+    states = [StatesOfText(model.model, text.ids, prompt=text.given) for text in texts]
+    world = World(model, load_drafter(drafter, model), texts, states)
     numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
-        accepted(world, draft)
+        accepted(world, draft, only)
     elif what == "trees":
         trees(world, [int(one) for one in rows.split(",")], dictionary)
     elif what == "merged":

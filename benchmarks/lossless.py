@@ -18,8 +18,9 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.texts import read_texts
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.draft_session import DraftModelSession

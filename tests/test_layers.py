@@ -44,6 +44,7 @@ LAYERS = (
     {"build", "runtime"},
     {"evaluate", "train"},
     {"report"},
+    {"drafting_options"},
     {"assemble"},
     {"api", "cli", "serve", "vllm", "__init__", "__main__"},
 )
@@ -102,6 +103,8 @@ RUNS_MODELS = {
     "api/text.py",
     "api/objects.py",
     "api/patch.py",
+    "api/responses.py",
+    "api/sessions.py",
     "api/step.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from places import ROOT
 
 from tokalign import shipped as module
-from tokalign.errors import MissingAssetError
-from tokalign.shipped import CORPUS, PROMPTS, TABLES, shipped
+from tokalign.errors import MissingAssetError, UsageError
+from tokalign.shipped import CORPORA, LANGUAGES, PROMPTS, TABLES, prompts, sample_text, shipped
 
-NAMES = (CORPUS, PROMPTS, TABLES)
+NAMES = (CORPORA, PROMPTS, TABLES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,6 +41,28 @@ def test_an_installation_is_read_where_there_is_one(
     assert "\n" not in str(caught.value)
     (tmp_path / TABLES).mkdir()
     assert shipped(TABLES) == tmp_path / TABLES
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_has_a_sample_text_and_prompts(language: str) -> None:
+    """Of many kinds in the sample, and ten of each kind of prompt, in composed letters."""
+    sample = sample_text(language).read_text("utf-8").splitlines()
+    kinds = ("encyclopedic", "instructions", "questions")
+    texts = [(prompts(language) / f"{kind}.txt").read_text("utf-8").splitlines() for kind in kinds]
+    assert [len(lines) for lines in texts] == [10, 10, 10]
+    assert len(sample) >= 24
+    lines = [*sample, *(line for lines in texts for line in lines)]
+    assert len(set(lines)) == len(lines)
+    assert all(line == normalize("NFC", line.strip()) for line in lines)
+    assert all(line.endswith("?") for line in texts[2])
+    assert not any(line.endswith((".", "?", "!")) for line in texts[0])
+
+
+@pytest.mark.parametrize("find", [sample_text, prompts])
+def test_a_language_that_nothing_comes_in_is_an_error(find: Callable[[str], Path]) -> None:
+    for language in ("crh", "../uk"):
+        with pytest.raises(UsageError, match=r"only in cs, hu, lt, pl, sk, uk; give your own"):
+            find(language)
 
 
 def test_every_public_corpus_says_where_it_is_and_what_it_costs() -> None:

@@ -21,7 +21,7 @@ from zipfile import ZipFile
 import pytest
 from places import DEMO, ROOT
 
-from tokalign.shipped import CORPUS
+from tokalign.shipped import POLISH, sample_text
 
 PAIR = ("--target", DEMO / "target", "--draft", DEMO / "draft")
 
@@ -106,7 +106,7 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     assert "Speculative decoding" in installed.run("--help").stdout
     pair = ("--draft", "llama3.2", "--target", "bielik")
     assert installed.json("check", *pair)["intersection_pairs"] == 29_110
-    emulated = installed.run("emulate", "--target", "bielik", "--text", ROOT / CORPUS)
+    emulated = installed.run("emulate", "--target", "bielik", "--text", sample_text(POLISH))
     assert "data/tables/bielik/pl.dictionary.tok" in emulated.stderr
 
     prompt = ("--ignore-chat-template", "--max-tokens", "16", "--prompt", "Wisła jest")
@@ -124,7 +124,18 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     installed.run("verify", *built["files"])
 
     installed.run("calibrate", *PAIR, "--budget", "1")
-    measured = ("--condition", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "-o", "csv")
+    measured = (
+        "--condition",
+        "copy",
+        "-k",
+        "2",
+        "--max-tokens",
+        "4",
+        "--limit",
+        "1",
+        "--format",
+        "csv",
+    )
     assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
 
     chat = ("chat", *PAIR, "--num-draft-tokens", "3", "-m", "8", "--no-calibrate", "--json")

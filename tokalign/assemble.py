@@ -9,29 +9,18 @@ places in `tables/finding.py`; without a table, an alignment is computed. What w
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
-from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokalign.arguments import require_integer, require_text, require_texts, shown
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
-from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
-    DEFAULT_ALTERNATIVES,
-    DRAFTER_METHODS,
-    HYBRID_ORDER,
-    MODEL_METHODS,
-    TABLE_METHODS,
-    check_draft_tokens,
-    check_order,
-    check_translation,
     choose_method,
     choose_translation,
 )
@@ -53,116 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_ALTERNATIVES = 1024
-_MOST_ROWS = 256
-_WIDEST_BEAM, _LONGEST_BEAM = 64, 32
-
 
 def no_note(_line: str) -> None:
     """A `note` that does nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftingOptions:
-    """How to draft, as asked for; what is left open is chosen when a decoder is assembled.
-
-    method: "auto" or one of METHODS.
-    translation: one of TRANSLATIONS; None to choose it by the tokenizers.
-    num_draft_tokens: None to have every round choose its own by expected gain, zero included.
-    alternatives, order, draft_rows: as in `Drafting`.
-    drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
-    beam_width, beam_length: of the drafter's beam, which is then proposed whole; with neither, the
-        rows are chosen by their gain.
-    dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
-        dictionaries of these languages are looked for besides. With neither, one of every language.
-    alignment: a file; None to look for it.
-    Raises: UsageError for a name or number that cannot be honoured.
-    """
-
-    method: str = AUTO
-    translation: str | None = None
-    num_draft_tokens: int | None = None
-    alternatives: int = DEFAULT_ALTERNATIVES
-    draft_rows: int | None = None
-    drafter: FilePath | None = None
-    beam_width: int | None = None
-    beam_length: int | None = None
-    order: Sequence[str] = HYBRID_ORDER
-    dictionary: FilePath | Sequence[FilePath] | None = None
-    language: str | Sequence[str] | None = None
-    alignment: FilePath | None = None
-
-    def __post_init__(self) -> None:
-        require_text("method", self.method)
-        if self.num_draft_tokens is not None:
-            require_integer("num_draft_tokens", self.num_draft_tokens, least=0)
-        require_integer("alternatives", self.alternatives, least=0, most=_MOST_ALTERNATIVES)
-        if self.draft_rows is not None:
-            require_integer("draft_rows", self.draft_rows, least=1, most=_MOST_ROWS)
-        for name, most in (("beam_width", _WIDEST_BEAM), ("beam_length", _LONGEST_BEAM)):
-            if getattr(self, name) is not None:
-                require_integer(name, getattr(self, name), least=1, most=most)
-        require_texts("order", self.order)
-        if self.translation is not None:
-            require_text("translation", self.translation)
-        require_texts("language", _several(self.language))
-        if not all(self.languages):
-            raise UsageError(
-                f"language {shown(self.language)} has an empty name; give names such as pl or "
-                "pl,en, or leave it out for every language"
-            )
-        for name, files in (
-            ("dictionary", self.dictionaries),
-            ("alignment", (self.alignment,)),
-            ("drafter", (self.drafter,)),
-        ):
-            for file in files:
-                if not isinstance(file, str | PathLike | None):
-                    raise UsageError(f"{name} has to be a path, not {shown(file)}")
-        choose_method(self.method, draft=True, dictionary=True, drafter=True)
-        check_translation(self.translation)
-        check_draft_tokens(self.num_draft_tokens)
-        check_order(self.order)
-
-    @property
-    def dictionaries(self) -> tuple[FilePath, ...]:
-        """The dictionary files that are named."""
-        return _several(self.dictionary)
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """The languages that are named."""
-        given = _several(self.language)
-        return tuple(name.strip() for names in given for name in names.split(","))
-
-    @property
-    def uses_model(self) -> bool:
-        """Whether a draft model is used if there is one."""
-        return self.method in (AUTO, *MODEL_METHODS)
-
-    @property
-    def uses_drafter(self) -> bool:
-        """Whether a recurrent drafter is used if there is one."""
-        return self.method in (AUTO, *DRAFTER_METHODS)
-
-    @property
-    def beam(self) -> BeamShape | None:
-        """The beam that is asked for; None if neither its width nor its length is given."""
-        if self.beam_width is None and self.beam_length is None:
-            return None
-        width, length = DEFAULT_SHAPE
-        return BeamShape(self.beam_width or width, self.beam_length or length)
-
-    @property
-    def fixes_lengths(self) -> bool:
-        """Whether what a round drafts is given, so that nothing is left to choose by gain."""
-        given = self.num_draft_tokens, self.draft_rows, self.beam
-        return any(value is not None for value in given)
-
-    @property
-    def uses_dictionary(self) -> bool:
-        """Whether a dictionary is used if there is one."""
-        return self.method in (AUTO, *TABLE_METHODS)
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -278,13 +160,18 @@ def assemble(
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
+    from tokalign.runtime.draft_length.opening_knowledge import measured_costs, shared_knowledge
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
 
     options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
+    if options.beam is not None and drafter is None:
+        raise UsageError(
+            "--beam-width and --beam-length shape the beam of a recurrent drafter, and none is "
+            "used here; give --drafter FOLDER, or leave them out"
+        )
     drafting = choose_drafting(
         target.tokenizer,
         None if draft is None else draft.tokenizer,
@@ -297,6 +184,9 @@ def assemble(
         model = drafter if draft is None else draft.model
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
+    elif drafter is not None:
+        costs = measured_costs(target.model, drafter) or ASSUMED_DRAFTER_COSTS
+        drafting = replace(drafting, costs=lambda: costs)
     return Decoder(
         target=target,
         draft=draft,
@@ -353,8 +243,6 @@ def choose_drafting(
         dictionary=dictionary,
         alignment=alignment,
     )
-    if with_drafter:
-        drafting = replace(drafting, costs=lambda: ASSUMED_DRAFTER_COSTS)
     if drafting.uses_logits:
         rows = open_logit_rows(target, languages=options.languages, beside=beside, note=note)
         drafting = replace(drafting, known_rows=rows)
@@ -402,12 +290,6 @@ _computed: dict[tuple[str, str], Alignment] = {}
 _computing = Lock()
 
 
-def _several(given: Any) -> tuple[Any, ...]:
-    """One value or several as a tuple; None stands for none."""
-    single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Iterable)
-    return (() if given is None else (given,)) if single else tuple(given)
-
-
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:
     """The draft model, or its name, if the method uses one; `note` is told if it does not."""
     if draft is None or options.uses_model:
@@ -433,7 +315,7 @@ def _what_caches_allow(
     cannot = "keeps its context in {}, which cannot be rewound after a rejected guess: {}"
     if kinds := kinds_without_rewinding(target.model):
         note(f"the target {cannot.format(', '.join(kinds), 'it decodes plainly')}")
-        return replace(options, method="plain"), None
+        return DraftingOptions(method="plain"), None
     if draft is not None and (kinds := kinds_without_rewinding(draft.model)):
         note(f"the draft model {cannot.format(', '.join(kinds), 'it is not used')}")
         draft = None

@@ -69,6 +69,35 @@ def appearing(
                 folder.rmdir()  # it stays unless nothing was written into it
 
 
+def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
+    """Make a folder for the results of long work, and those that it lies in, before the work.
+
+    Raises: as `write_file`.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error, remedy) from error
+
+
+def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
+    """Find out before long work whether its result can be written here, as far as that can be said.
+
+    parents, remedy: see `write_file`. Nothing is made.
+    Raises: UsageError for a folder, and for a file in a folder that is not there or takes none.
+    """
+    missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
+    folder = missing[-1].parent if missing else path.parent
+    for number, is_so in (
+        (errno.EISDIR, path.is_dir()),
+        (errno.ENOENT, not folder.exists()),
+        (errno.ENOTDIR, not folder.is_dir()),
+        (errno.EACCES, not os.access(folder, os.W_OK | os.X_OK)),
+    ):
+        if is_so:
+            raise unwritable(path, OSError(number, os.strerror(number)), remedy)
+
+
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
     """The error that says why a path cannot be written: OutputError for the disk, else UsageError.
 

@@ -1,4 +1,4 @@
-"""What comes with tokalign besides its code: tables, a small corpus and prompts.
+"""What comes with tokalign besides its code: tables, a small corpus, sample texts and prompts.
 
 In the repository they are folders at the top level. A wheel has them in the package, under `data`,
 with the same relative names (see `pyproject.toml`).
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokalign.errors import MissingAssetError
+from tokalign.arguments import shown_path
+from tokalign.errors import MissingAssetError, UsageError
 
-CORPUS = "corpora/pl-mini.txt"
+CORPORA = "corpora"
 TABLES = "tables"
 PROMPTS = "benchmarks/prompts"
+
+POLISH = "pl"
+LANGUAGES = ("cs", "hu", "lt", POLISH, "sk", "uk")
+"""Those that a sample text and prompts come in."""
 
 _PACKAGE = Path(__file__).parent
 _INSTALLED = _PACKAGE / "data"
 
 
 def shipped(name: str) -> Path:
-    """The path of a file or folder that comes with tokalign, such as `CORPUS`.
+    """The path of a file or folder that comes with tokalign, such as `TABLES`.
 
     It is part of the installation, so only read it. Raises: MissingAssetError.
     """
@@ -30,3 +35,29 @@ def shipped(name: str) -> Path:
             "install again with: pip install --force-reinstall tokalign"
         )
     return path
+
+
+def sample_text(language: str) -> Path:
+    """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
+
+    Raises: UsageError for a language that none comes in.
+    """
+    _require(language, "sample text", "--text FILE")
+    return shipped(f"{CORPORA}/{language}-mini.txt")
+
+
+def prompts(language: str) -> Path:
+    """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
+
+    Raises: UsageError for a language that none come in.
+    """
+    _require(language, "prompts", "--prompts FILE or --windows FILE")
+    return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
+
+
+def _require(language: str, what: str, option: str) -> None:
+    if language not in LANGUAGES:
+        raise UsageError(
+            f"no {what} in language {shown_path(language)} comes with tokalign, only in "
+            f"{', '.join(LANGUAGES)}; give your own with {option}"
+        )

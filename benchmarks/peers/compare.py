@@ -26,8 +26,8 @@ from outcome import Asked, Contender, Run
 from rich.console import Console
 from rich.table import Table
 
-from tokalign.assemble import DraftingOptions
 from tokalign.cli.texts import read_texts
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -12,7 +12,8 @@ import mlx.nn as nn
 from mlx_lm import load, stream_generate
 from outcome import Asked, Run
 
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.generate import Generation
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 import zstandard
 from hypothesis import given
@@ -170,3 +171,15 @@ def test_the_stamp_waits_for_a_complete_reading(tmp_path: Path) -> None:
 def test_a_weight_that_counts_cannot_hold_is_refused(tmp_path: Path, weight: float) -> None:
     with pytest.raises(CorpusError, match="a weight has to be over 0 and at most 10,000"):
         Corpus([written(tmp_path, "a.txt", TEXT)], weights={"a.txt": weight})
+
+
+def test_more_files_than_a_header_can_name_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    names = [f"część {number}" * 20 + ".txt" for number in range(9)]
+    for name in names:
+        (tmp_path / name).write_text("Ala ma kota.\n")
+    corpus = Corpus([tmp_path / name for name in names])
+    list(corpus.lines())
+    size = len(msgpack.packb(corpus.stamp["files"]))
+    corpus.require_room(size)
+    with pytest.raises(CorpusError, match=r"and 9 files take [\d,]+ bytes .*join them"):
+        corpus.require_room(size - 1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import resource
+import re
+import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,10 @@ from counted import as_dict, count_plainly, small_tokenizer, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES
+from small_disk import small_disk
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
+from tokalign.build.counting.shares import Chunks, Counting, Share, read_records, read_stamps
 from tokalign.build.counting.steps import collect, count, cut, encode, prune
 from tokalign.build.counting.token_ngrams import count_token_ngrams, make_encoder
 from tokalign.build.counting.workers import workers
@@ -189,16 +189,6 @@ def note_calls(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return called
 
 
-@contextmanager
-def small_disk(largest_file: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.slow
 def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -> None:
     many = [f"{number} {FILES['a.txt'][number % 3]}" for number in range(400)]
@@ -213,36 +203,42 @@ def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == encode_bundle(bundle)
 
 
+def left_by_share_1(job: DictionaryJob, step: str) -> list[Path]:
+    """The files that a step checks before it uses them."""
+    if step == "prune":
+        names = read_records(job.counting, "count", job.shares)[1]["parts"]
+        return [job.folder / name for name in names]
+    return list(job.folder.glob({"cut": "00001-*.merged", "table": "prune-00001-*.kept"}[step]))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stop", "files", "made_by"),
-    [("cut", "00001-*.merged", "encode"), ("prune", "*.part", "count")],
-)
+@pytest.mark.parametrize(("stop", "rank"), [("cut", 1), ("prune", 1), ("table", 0)])
 def test_a_half_written_file_is_named_and_made_again(
     tmp_path: Path,
     corpus: Corpus,
     expected: bytes,
     stop: str,
-    files: str,
-    made_by: str,
+    rank: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a power cut leaves it, although datatrove has marked the task as done."""
-    job, workspace = job_in(tmp_path, corpus), tmp_path / "workspace"
+    """As a power cut leaves it, although datatrove has marked the task as done. What the error says
+    is enough to mend it."""
     call = Task.__call__
 
-    def cut_the_power(self: Task, data: object, rank: int, world_size: int) -> None:
-        if self.step == stop and rank == 1:
-            for path in workspace.glob(files):
+    def cut_the_power(self: Task, data: object, of: int, world_size: int) -> None:
+        if self.step == stop and of == rank:
+            for path in left_by_share_1(self.job, stop):
                 path.write_bytes(path.read_bytes()[:-9])
-        call(self, data, rank, world_size)
+        call(self, data, of, world_size)
 
     with monkeypatch.context() as patch:
         patch.setattr(Task, "__call__", cut_the_power)
-        with pytest.raises(OutputError, match=r"half-written.*delete .*and give the command again"):
-            run_job(job, one_by_one())
-    for mark in (workspace / "logs" / made_by / "completions").iterdir():
-        mark.unlink()
+        with pytest.raises(OutputError, match="is only half-written") as caught:
+            run_job(job_in(tmp_path, corpus), one_by_one())
+    remedy = re.search("; delete (.*) and give the command again", str(caught.value))
+    assert remedy is not None
+    mark = Path(remedy[1])
+    shutil.rmtree(mark) if mark.is_dir() else mark.unlink()
     run_job(job_in(tmp_path, corpus), one_by_one())
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
 
@@ -255,6 +251,15 @@ def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) 
     ):
         task(None, 1, 3)
     task(None, 1, 3)
+
+
+def test_a_share_that_comes_too_early_says_what_it_waits_for(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    job = job_in(tmp_path, corpus)
+    Task(job, "encode")(None, 0, 3)
+    with pytest.raises(UsageError, match=r"encode-00001-of-00003\.record is not there.*encode"):
+        Task(job, "cut")(None, 0, 3)
 
 
 def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> None:

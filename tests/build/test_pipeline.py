@@ -140,6 +140,16 @@ def test_nothing_is_written_unless_everything_is_built(
 
 
 @pytest.mark.slow
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    corpus = Corpus([write_corpus(tmp_path / "corpus")])
+    (tmp_path / "file").touch()
+    (tmp_path / "pl.dictionary.tok").mkdir()
+    for path in (tmp_path / "file" / "new" / "pl.dictionary.tok", tmp_path / "pl.dictionary.tok"):
+        with pytest.raises(UsageError, match=r"cannot be written .*--output"):
+            build_tables(corpus, {path: lambda corpus, stage: pytest.fail("it was built")})
+    assert corpus.stamp == {}
+
+
 def test_a_table_of_other_content_is_kept_when_it_is_replaced(
     tmp_path: Path, tokenizers: tuple[Any, Any]
 ) -> None:

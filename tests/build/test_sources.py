@@ -90,12 +90,19 @@ def test_rows_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> None:
         lambda data: data[:-9],
         lambda data: TEXT,
         lambda data: data[:40] + data[44:],
+        lambda data: data.replace(b"text", b"te\xffx"),  # the name of the column
+        lambda data: data.replace(PARAGRAPHS[0].encode(), PARAGRAPHS[0].encode()[::-1]),
     ],
 )
 def test_parquet_that_cannot_be_read_is_an_error(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    path = write_parquet(tmp_path / "a.parquet", [f"{i} {PARAGRAPHS[0]}" for i in range(99)])
+    path = write_parquet(
+        tmp_path / "a.parquet",
+        [f"{i} {PARAGRAPHS[0]}" for i in range(99)],
+        compression="none",
+        write_page_checksum=True,
+    )
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorpusError, match="damaged or is none") as caught:
         list(Corpus([path]).lines())

@@ -17,6 +17,7 @@ from tokalign.cli.texts import read_prompts
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import read_measurements
+from tokalign.shipped import LANGUAGES
 
 PAIR = ["--target", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--dtype", "float32"]
 SHORT = ["-m", "8", "--limit", "1", "-k", "2", "--condition", "exact", "--condition", "copy"]
@@ -34,7 +35,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved = [
         argument for form in ("html", "md") for argument in ("--save", str(folder / f"x.{form}"))
     ]
-    result = bench(*PAIR, *SHORT, "--results", str(results), "-o", "json", *saved)
+    result = bench(*PAIR, *SHORT, "--results", str(results), "--format", "json", *saved)
     assert result.exit_code == 0, result.output
     (folder / "x.json").write_text(result.stdout)
     return results
@@ -63,9 +64,9 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
 
 
 def test_a_language_without_a_dictionary_is_refused() -> None:
-    result = bench(*PAIR, *SHORT, "--language", "de")
+    result = bench(*PAIR, *SHORT, "--language", "sk")
     assert isinstance(result.exception, MissingAssetError)
-    assert "no dictionary of language de" in str(result.exception)
+    assert "no dictionary of language sk" in str(result.exception)
 
 
 def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
@@ -75,10 +76,12 @@ def test_what_is_kept_is_shown_without_a_model(kept: Path) -> None:
         "md": "## all",
         "html": "<!DOC",
     }.items():
-        result = bench("--results", str(kept), "-o", form)
+        result = bench("--results", str(kept), "--format", form)
         assert result.exit_code == 0
         assert sign in result.stdout
-    as_json = [bench("--results", str(kept), *form).stdout for form in (["--json"], ["-o", "json"])]
+    as_json = [
+        bench("--results", str(kept), *form).stdout for form in (["--json"], ["--format", "json"])
+    ]
     assert len({json.dumps(json.loads(one)["overall"]) for one in as_json}) == 1
 
 
@@ -117,7 +120,9 @@ def test_a_file_of_other_settings_is_refused(kept: Path) -> None:
     ("arguments", "error", "says"),
     [
         ([], UsageError, "--target"),
-        (["--target", "x", "--condition", "exakt"], UsageError, "no translation"),
+        (["--target", "x", "--condition", "exakt"], UsageError, "no condition 'exakt'; choose a"),
+        (["--target", "x", "--condition", "exact"], UsageError, "--condition exact needs a draft"),
+        (["--target", "x", "--save", "/no/x.md"], UsageError, "/no/x.md cannot be written"),
         (["--target", "x", "-k", "2,none"], UsageError, "--num-draft-tokens"),
         (["--target", "x", "-k", "0"], UsageError, "--method plain"),
         (["--target", "x", "--save", "a.pdf"], UsageError, ".html"),
@@ -160,6 +165,20 @@ def test_the_device_chooses_the_number_format(
     assert result.stderr.count("weights in float32") == (default is not None)
 
 
+@pytest.mark.slow
+def test_prompts_are_in_the_language_that_is_asked_for(tmp_path: Path) -> None:
+    given = ["--target", str(DEMO / "target"), "--limit", "1", "-m", "2", "-k", "2"]
+    given += ["--condition", "copy", "--dtype", "float32", "--json"]
+    polish, ukrainian = bench(*given), bench(*given, "--prompt-language", "uk")
+    assert "prompts -> those in pl; --prompt-language CODE" in polish.stderr
+    assert "prompts ->" not in ukrainian.stderr
+    assert json.loads(ukrainian.stdout)["sets"].keys() == json.loads(polish.stdout)["sets"].keys()
+    for option in ("--prompt-language", "--language"):
+        refused = bench(*given, option, "crh")
+        assert isinstance(refused.exception, UsageError)
+        assert "no prompts in language crh" in str(refused.exception)
+
+
 def test_prompts_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
     (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')
@@ -175,8 +194,9 @@ def test_prompts_come_from_files(tmp_path: Path) -> None:
     assert len({one.block for one in found}) == 6
 
 
-def test_our_own_prompts_are_thirty() -> None:
-    found = read_prompts([], [], field="text", limit=None)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_our_own_prompts_are_thirty(language: str) -> None:
+    found = read_prompts([], [], field="text", limit=None, language=language)
     assert len(found) == len({one.text for one in found}) == 30
     assert sum(one.window for one in found) == 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,20 @@ def last_line(result: subprocess.CompletedProcess[str], code: int) -> str:
     last = result.stderr.splitlines()[-1]
     assert last.startswith("tokalign: ")
     return last
+
+
+def test_a_standard_input_that_is_closed_is_said(tmp_path: Path, target: Path) -> None:
+    arguments = ["--target", str(target), "--dictionary-only", "--language", "pl"]
+    arguments += ["--output", str(tmp_path / "out")]
+    with Path(os.devnull).open("w") as closed:
+        result = subprocess.run(
+            [sys.executable, "-m", "tokalign", "build", "-", *arguments],
+            stdin=closed,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert "stdin cannot be read" in last_line(result, 2)
 
 
 def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path) -> None:

@@ -41,6 +41,12 @@ def run_calibrate(models: dict[str, str], *arguments: str) -> Result:
     return CliRunner().invoke(calibrate, [*given, *arguments], catch_exceptions=False)
 
 
+def run_refused(models: dict[str, str], *arguments: str) -> BaseException:
+    with pytest.raises(UsageError) as caught:
+        run_calibrate(models, *arguments)
+    return caught.value
+
+
 @pytest.fixture(scope="module")
 def first(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
     """What the first calibration prints; its curve stays in the cache of these tests."""
@@ -65,6 +71,10 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert "nothing has changed" in again.stderr
     assert json.loads(again.stdout) == measured
     assert "cost curve ->" in run_calibrate(models, "--refresh").stderr
+    ukrainian = run_calibrate(models, "--language", "uk", "--json")
+    assert json.loads(ukrainian.stdout)["notes"]["language"] == "uk"
+    assert "nothing has changed" in run_calibrate(models, "--language", "uk").stderr
+    assert "no sample text in language crh" in str(run_refused(models, "--language", "crh"))
 
 
 def test_a_measured_curve_is_what_decoding_begins_with(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from places import ROOT
 
 from tokalign.cli.check import command
 from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Machine, Timing
@@ -59,6 +60,19 @@ def test_a_pair_is_counted_and_judged() -> None:
     assert list(machines) == list(MACHINES)
     assert "second row takes 1.11 plain passes" in machines["Apple M4 Pro"]
     assert "more than 21% are accepted" in machines["Apple M4 Pro"]
+
+
+@pytest.mark.slow
+def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
+    pair = ("--draft", str(ROOT / "demo" / "draft"), "--target", str(ROOT / "demo" / "target"))
+    ukrainian, slovak = (check(*pair, "--language", language) for language in ("uk", "sk"))
+    assert float(str(ukrainian["target_fertility"])) > 2 * float(str(slovak["target_fertility"]))
+    told = CliRunner().invoke(command, list(pair)).stderr
+    assert "text: pl-mini.txt, in Polish; --language or --text chooses another one" in told
+    with pytest.raises(UsageError, match=r"no sample text in language crh.*--text FILE"):
+        check(*pair, "--language", "crh")
+    with pytest.raises(UsageError, match="exclude each other"):
+        check(*pair, "--language", "uk", "--text", str(ROOT / "README.md"))
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: 
     arguments = ["--target", str(folder), "--chat-template-config", '{"ending": "jaźń i żółw"}']
     longer, shorter = decode(models, *arguments), decode(models, *arguments[:2])
     assert longer["prompt_tokens"] > shorter["prompt_tokens"]
-    plain = decode(models, *arguments, "--ignore-chat-template")
+    plain = decode(models, *arguments[:2], "--ignore-chat-template")
     assert plain["token_ids"] == shorter["token_ids"] == decode(models)["token_ids"]
     message = refused(UsageError, "--target", "t", "-p", "a", "--chat-template-config", "[1]")
     assert "JSON object" in message
@@ -401,7 +401,8 @@ def test_a_method_without_what_it_needs_is_refused(models: dict[str, str]) -> No
     assert "--draft" in refused(UsageError, *arguments, "--method", "draft")
     message = refused(MissingAssetError, *arguments, "--method", "dictionary")
     assert "tokalign build" in message
-    assert "no translation" in refused(UsageError, *arguments, "--translation", "exakt")
+    wrong = ["--draft", models["draft"], "--translation", "exakt"]
+    assert "no translation" in refused(UsageError, *arguments, *wrong)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from random_drafters import taught_drafter
 from random_models import write_model
 
 import tokalign
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.bench import command as bench
+from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.decode import command as decode
 from tokalign.cli.pull import command as pull
 from tokalign.cli.push import command as push
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import (
     BundleError,
     FingerprintError,
@@ -28,7 +30,9 @@ from tokalign.errors import (
     TokalignError,
     UsageError,
 )
+from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.drafter_finding import find_drafter
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 
@@ -208,3 +212,77 @@ def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
     words += ["--prompts", tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
     result = CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
     assert '"name": "drafter", "k": 4' in json.dumps(json.loads(result.stdout))
+
+
+@pytest.mark.slow
+def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+
+    def calibrated(*arguments: str | Path) -> Any:
+        words = ["--target", files.target, "--budget", 1, "--json", *arguments]
+        return CliRunner().invoke(calibrate, list(map(str, words)), catch_exceptions=False)
+
+    result = calibrated("--drafter", files.drafter)
+    measured = json.loads(result.stdout)
+    searches = measured["searches"]
+    assert set(searches) == {"1", "2", "4", "8"}
+    assert all(set(by_steps) == {"1", "4"} for by_steps in searches.values())
+    step = searches["4"]["4"][0] / 4
+    assert measured["contexts"][0]["draft_pass"][0] == pytest.approx(step, abs=2e-7)
+    assert "nothing has changed" in calibrated("--drafter", files.drafter).stderr
+    acceptance = measured["notes"]["acceptance"]
+    assert 1 <= len(acceptance) <= 8
+    assert 0 <= measured["notes"]["length"] <= 8
+
+    decoder = load_decoder(str(files.target), None, DraftingOptions(drafter=files.drafter))
+    knowledge = decoder.drafting.knowledge
+    assert knowledge is not None
+    assert knowledge.model.acceptance.probabilities(1) == acceptance[:1]
+    four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
+    assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
+    fixed = DraftingOptions(method="drafter", drafter=files.drafter, num_draft_tokens=3)
+    costs = load_decoder(str(files.target), None, fixed).drafting.costs()
+    assert costs.draft_pass == pytest.approx(step, abs=2e-7)
+
+
+def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: Files) -> None:
+    """Chains of the same search, from the states that one pass over the text has computed."""
+    options = DraftingOptions(
+        method="drafter", drafter=files.drafter, beam_width=1, beam_length=4, alternatives=0
+    )
+    decoder = load_decoder(str(files.target), None, options, dtype="float32")
+    trace = self_draft_trace(decoder, [PROMPT], tokens=TOKENS, limit=4)
+    [text] = trace.texts
+    generation = Generation(
+        decoder, decoder.prompt(PROMPT, use_template=False), max_tokens=TOKENS + 1
+    )
+    list(generation)
+    begin, compared = text.given - 1, 0
+    for one in generation.rounds:
+        if one.draft_passes == 4 and begin + 4 < text.length:
+            assert one.accepted == text.proposals["draft"][begin].accepted
+            compared += 1
+        begin += len(one.emitted)
+    assert compared >= 3
+
+
+@pytest.mark.slow
+def test_calibrate_times_a_drafter_that_lies_beside_its_target(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    target = copytree(files.target, tmp_path / "target")
+    copytree(files.drafter, target / "drafter")
+    arguments = ["--target", str(target), "--budget", "1"]
+    shown = CliRunner().invoke(calibrate, arguments, catch_exceptions=False).stdout
+    assert "beam search, 4 x 4" in shown
+    assert "acceptance by position" in shown
+    assert "expected to" in shown
+
+
+def test_calibrate_takes_one_of_draft_and_drafter(files: Files) -> None:
+    arguments = ["--target", files.target, "--draft", files.draft, "--drafter", files.drafter]
+    result = CliRunner().invoke(calibrate, list(map(str, arguments)))
+    assert isinstance(result.exception, UsageError)

@@ -40,7 +40,9 @@ def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
 
 
 def emulate(dictionary: Path, text: Path, *more: str) -> Result:
-    arguments = ["--dictionary", str(dictionary), "--target", "bielik", "--text", str(text)]
+    arguments = ["--target", "bielik", "--text", str(text)]
+    if not {"copy", "prompt-lookup"} & {*more}:
+        arguments += ["--dictionary", str(dictionary)]
     return CliRunner().invoke(command, [*arguments, "--quiet", *more])
 
 

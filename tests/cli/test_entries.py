@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
@@ -90,3 +91,8 @@ def test_ctrl_c_gives_up_a_line() -> None:
     keys = typed(f"Ala{CTRL_C}")
     with pytest.raises(KeyboardInterrupt):
         next(keys)
+
+
+def test_an_input_that_cannot_be_read_is_said() -> None:
+    with Path(os.devnull).open("w") as closed, pytest.raises(UsageError, match="stdin cannot be"):
+        StreamEntries(closed).read()

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
 import pytest
 from click.testing import CliRunner
 from places import DEMO
 
 from tokalign.cli import group
+from tokalign.cli.number_types import Size
 from tokalign.cli.serve import command
 from tokalign.errors import UsageError
 
@@ -49,8 +49,6 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
     [
         ([], "--target"),
         (["--allow-model-switching", "--draft", "x"], "--target"),
-        ([*TARGET, "--prompt-cache-bytes", "many"], "--prompt-cache-bytes"),
-        ([*TARGET, "--max-body-size", "-8M"], "--max-body-size"),
         ([*TARGET, "--chat-template-args", "[1]"], "--chat-template-args"),
         ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
         ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),
@@ -69,9 +67,17 @@ def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(
     ("given", "size"), [("500", 500), ("8M", 8 << 20), ("1.5GB", 3 << 29), ("2k", 2048)]
 )
 def test_sizes(given: str, size: int) -> None:
-    option = next(p for p in command.params if p.name == "max_body_size")
-    assert option.callback is not None
-    assert option.callback(click.Context(command), option, given) == size
+    assert Size()(given) == size
+
+
+@pytest.mark.parametrize("given", ["many", "-8M", "", "1e9", "9" * 400 + "G"])
+def test_what_is_no_size(given: str) -> None:
+    result = run_command(*TARGET, "--prompt-cache-bytes", given)
+    assert result.exit_code == 2
+    told = result.stderr.splitlines()[-1]
+    assert told.startswith("Error: Invalid value for '--prompt-cache-bytes'")
+    assert "500M" in told
+    assert len(told) < 150
 
 
 def test_a_port_in_use_is_no_crash() -> None:

@@ -69,7 +69,10 @@ def test_what_cannot_be_swept_is_refused(arguments: list[str], tmp_path: Path) -
         return CliRunner().invoke(command, [*arguments, *more])
 
     assert isinstance(refused("--kind", "magic").exception, UsageError)
+    too_long = str(refused("--order", "1,9").exception)
+    assert "--order 9" in too_long
+    assert "8 of backoff, 3 of dictspec" in too_long
     assert "not a list of numbers" in refused("--order", "a").output
-    assert "less than" in refused("--ngrams", "0").output
+    assert "of at least 1" in refused("--ngrams", "0").output
     missing = refused("--corpus", str(tmp_path / "none.txt")).exception
     assert isinstance(missing, CorpusError)

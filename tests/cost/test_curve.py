@@ -53,8 +53,9 @@ TIMES = st.floats(1e-6, 10).map(lambda t: round(t, 7)).map(timing)
 def test_json_keeps_everything(
     rows: dict[int, Timing], plain: Timing, draft_pass: Timing | None
 ) -> None:
-    costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass)
-    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE)
+    costs = ContextCosts(tokens=7, rows={1: plain, **rows}, draft_pass=draft_pass, tree_pass=plain)
+    searches = {4: {1: plain, 4: plain}}
+    curve = CostCurve(name="a", source="b", contexts=(costs,), machine=MACHINE, searches=searches)
     saved = json.loads(json.dumps(curve.to_json()))
     again = CostCurve.from_json(saved, name="it")
     assert again.to_json() == curve.to_json()
@@ -70,6 +71,29 @@ def test_rows_and_contexts_in_between_are_interpolated() -> None:
     assert curve.rows_at(0) == curve.rows_at(100)
     assert curve.draft_pass_at(150) == pytest.approx(0.0015)
     assert curve.without_draft().draft_pass_at(150) is None
+
+
+def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:
+    curve = replace(a_curve(), host=0.002)
+    assert curve.plain_at(100) == pytest.approx(0.008)
+    costs = curve.costs_at(100)
+    assert costs.rows == pytest.approx((1.0, 2.25, 3.5, 4.75))
+    assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
+    assert costs.draft_pass == pytest.approx(0.001 / 0.008)
+    assert replace(curve, host=0.05).plain_at(100) == pytest.approx(0.005)
+    assert curve.without_draft().costs_at(100).draft_pass == 0
+
+
+def test_searches_of_steps_in_between_are_interpolated() -> None:
+    curve = replace(a_curve(), searches={2: {1: timing(0.002), 4: timing(0.005)}})
+    assert curve.searches_of(2) == pytest.approx((0.002, 0.003, 0.004, 0.005))
+    assert curve.searches_of(3) == ()
+    assert curve.without_draft().searches_of(2) == ()
+    saved = curve.to_json()
+    del saved["searches"]  # as of a curve from before there were any
+    assert CostCurve.from_json(saved, name="it").searches == {}
+    with pytest.raises(ValueError, match="one step"):
+        replace(curve, searches={2: {4: timing(0.005)}})
 
 
 def test_a_timing_is_a_median_and_its_quartiles() -> None:

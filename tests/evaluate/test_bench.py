@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -16,6 +18,7 @@ from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.rounds import Round
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,41 @@ def test_all_conditions_emit_the_same_ids_and_a_killed_run_is_resumed(bench: Ben
     assert by_name["exact, k = 3"].draft_passes_per_round > 2
     assert by_name["copy, k = 3"].draft_passes_per_round == 0
     assert not list(bench.run(first + rest))
+
+
+@pytest.mark.slow
+def test_an_ablation_leaves_out_its_part_and_no_other(bench: Bench) -> None:
+    """With eight rows in every round, whatever they cost, every source proposes something."""
+    drafting = replace(bench.decoder.drafting, draft_rows=8)
+    decoder = replace(bench.decoder, draft=None, drafting=drafting, sampler=Sampling())
+    text = "Wisła jest długa. Wisła jest szeroka. Wisła"
+    alone = replace(
+        bench,
+        decoder=decoder,
+        prompts={block(): lambda given: given.prompt(text, use_template=False)},
+        max_tokens=24,
+    )
+
+    def rounds(name: str) -> Sequence[Round]:
+        generation = alone.generation(block(), Condition(name, 8))
+        for _ in generation:
+            pass
+        outputs.add(tuple(generation.context.emitted))
+        return generation.rounds
+
+    def sources(found: Sequence[Round]) -> set[str]:
+        return {source.partition(":")[0] for one in found for source in one.tree.sources}
+
+    outputs: set[tuple[int, ...]] = set()
+    whole = sources(rounds("hybrid"))
+    assert {"copy", "logits"} <= whole
+    assert sources(rounds("hybrid without copy")) == whole - {"copy"}
+    assert sources(rounds("hybrid without logits")) == {"copy"}
+    assert any(len(one.tree) > one.tree.chain_length for one in rounds("hybrid"))
+    chains = rounds("hybrid without trees")
+    assert all(len(one.tree) == one.tree.chain_length for one in chains)
+    assert max(len(one.tree) for one in chains) > 1
+    assert len(outputs) == 1
 
 
 def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:

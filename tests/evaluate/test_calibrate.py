@@ -6,9 +6,21 @@ from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
+from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.evaluate.calibrate import CONTEXTS, _affordable_benches, _Bench, _repeat
+from tokalign.cost.curve import CostCurve
+from tokalign.evaluate.calibrate import (
+    _SEARCHES,
+    CONTEXTS,
+    _affordable_benches,
+    _Bench,
+    _repeat,
+    measure_briefly,
+)
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.translation.growth import WIDTH
 
 
 class Bench:
@@ -28,6 +40,12 @@ class Bench:
         return None
 
     def run_ahead(self) -> list[float]:
+        return []
+
+    def tree_pass(self) -> float | None:
+        return None
+
+    def searches(self) -> list[Any]:
         return []
 
 
@@ -90,3 +108,56 @@ def test_measured_passes_form_a_chain() -> None:
         assert ids[-1] == verdict.ids[-1]
     assert len({ids[-1] for ids, _, _ in seen}) > 1
     assert [verdict.rows for _, _, verdict in seen][1:] == [3, 8, 1]
+
+
+def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = _Bench(random_model(5, vocabulary=64), random_model(6, vocabulary=64), 16)
+    session, sizes = bench._draft, []
+    assert session is not None
+    original = session.branch
+
+    def branch(ids: Any, tree: Any, computed: int | None, *args: Any) -> Any:
+        assert computed is not None
+        sizes.append(len(tree) - computed)
+        return original(ids, tree, computed, *args)
+
+    monkeypatch.setattr(session, "branch", branch)
+    assert (bench.tree_pass() or 0) > 0
+    assert sizes == [WIDTH] * 3, "after the first of four passes"
+    assert _Bench(random_model(5, vocabulary=64), None, 16).tree_pass() is None
+
+
+def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its searches are those of decoding: they start from the state that chose the last id."""
+    model = random_model(5, vocabulary=64)
+    bench = _Bench(model, None, 16, random_drafter(model))
+    session, asked = bench._drafter, []
+    assert session is not None
+    original = session.search
+
+    def search(ids: Any, shape: BeamShape, **how: Any) -> Any:
+        asked.append((len(ids), shape))
+        return original(ids, shape, **how)
+
+    monkeypatch.setattr(session, "search", search)
+    timed = dict(bench.searches())
+    assert asked == [(17, shape) for shape in _SEARCHES]
+    # Without the target's hidden state there would have been no passes.
+    assert session.passes == sum(shape.length for shape in _SEARCHES)
+    assert set(timed) == set(_SEARCHES)
+    assert min(timed.values()) > 0
+    assert not list(_Bench(model, None, 16).searches())
+
+
+@pytest.mark.slow
+def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
+    model = random_model(5, vocabulary=64)
+    drafter = random_drafter(model)
+    curve: CostCurve = measure_briefly(model, drafter)
+    assert curve.machine == machine_of(model, drafter)
+    assert {(w, n) for w, by_steps in curve.searches.items() for n in by_steps} == set(_SEARCHES)
+    assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +46,18 @@ def test_passes_of_a_draft_model_take_time() -> None:
     rounds = 3 * (1.75 + 0.0625) + 1.5 + 0.0625
     assert found.fixed[3] == pytest.approx(12 / (rounds + 4 * 3 * 0.125))
     assert found.fixed[1] == pytest.approx(12 / (6 * (1.25 + 0.0625 + 0.125)))
+
+
+def test_a_draft_that_grew_a_tree_takes_the_passes_of_trees() -> None:
+    """One of two ids is right, so each round emits two tokens; the last has room for one id."""
+    text = TracedText(given=1, length=5)
+    for at in (1, 3):
+        pair = TokenTree((WRONG, WRONG), (-1, -1), ("it",) * 2, (0.5, 0.25))
+        text.proposals.setdefault("it", {})[at] = RecordedProposal.of(pair, [0], passes=2)
+    trace = ProposalTrace(texts=(text,), every_position=True)
+    costs = replace(COSTS, tree_pass=0.25)
+    rounds = 1.5 + 1.25 + 2 * (0.0625 + 2 * 0.25)
+    assert project(trace, costs, lengths=[2]).fixed[2] == 4 / rounds
 
 
 @given(st.integers(1, 6), st.integers(0, 4))

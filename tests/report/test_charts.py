@@ -98,6 +98,12 @@ def test_bars_say_their_values() -> None:
     assert [mark.count("<path") for mark in marks] == [1, 3], "the band, then the bars"
 
 
+@pytest.mark.parametrize("word", ["if", "constructor", "toString", "hasOwnProperty"])
+def test_words_that_vega_knows_are_drawn_as_any_other(word: str) -> None:
+    assert word in columns({word: 1}, x=word, y=Axis(label=word), title=word)
+    assert word in bars({word: {word: Bar(1)}}, [word], x=Axis(label=word), title=word)
+
+
 def test_columns_say_their_values() -> None:
     document = Document(columns({"0": 12, "1": 3}, x="accepted", y=Axis(label="rounds"), title="t"))
     assert {"12", "3", "0", "1", "rounds"} <= set(document.pieces)

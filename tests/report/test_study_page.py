@@ -8,9 +8,12 @@ import pytest
 from markup import Document, assert_self_contained
 from studied import CONTEXT, a_model, a_result, a_sample, a_setting
 
-from tokalign.evaluate.measurements import BASELINES
+from tokalign.evaluate.measurements import BASELINES, Condition, Surroundings, Work
+from tokalign.evaluate.study.protocol import PRESETS, Drafts, arms, with_ablations
+from tokalign.report.glossary import meanings
 from tokalign.report.machines import machines_page
 from tokalign.report.study import study_page, study_summary
+from tokalign.runtime.methods import PARTS
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +29,48 @@ def test_the_page_is_one_document(page: str) -> None:
 
 def test_the_page_says_what_was_measured(page: str) -> None:
     text = " ".join(Document(page).pieces)
-    assert "Here context:5 · draft, k = 2 is fastest: 1.50 times plain decoding" in text
+    assert "Fastest on a chip: context:5 · draft, k = 2, with 1.50 (1.50–1.50) times" in text
+    assert "measured twice differs by 0.0%." in text
     for said in (
         "plain again", "1.50 (1.50–1.50)", "42.9%", "0.667", "Equation 5", "further rows",
         "38.5%", "a chip, 16 GB", "0 of 27 trials are disturbed", "load 0.5, at most 0.5","40%–50%",
     ):  # fmt: skip
         assert said in text, said
+
+
+def test_every_condition_of_every_preset_is_explained() -> None:
+    drafts = Drafts(
+        models=(("ours", True), ("theirs", False)), drafters=("d",), methods=("dictionary",)
+    )
+    for protocol in PRESETS.values():
+        conditions = [a.condition for a in with_ablations(arms(protocol, drafts), [*PARTS])]
+        found = meanings(conditions)
+        kinds = {c.method.partition(":")[0] for c in conditions}
+        assert kinds <= {name.partition(":")[0] for name in found}
+        assert {"… · NAME", *(f"… without {part}" for part in PARTS)} <= found.keys()
+    assert "context:P" in meanings([CONTEXT[2]])
+    assert "…, a chain" not in meanings([CONTEXT[2]])
+
+
+def test_acceptance_is_not_shown_of_next_to_nothing() -> None:
+    """Two accepted of three proposed ids in 100 rounds say nothing."""
+    few = Work(rows={1: 97, 2: 3}, first_tokens=1, chain_proposed=3, chain_accepted=2)
+    auto = Condition("copy", "auto")
+    samples = [a_sample(c) for c in (*BASELINES, CONTEXT[2])] + [a_sample(auto, work=few)]
+    made = study_summary(a_result(samples=tuple(samples), causes=()))
+    assert "| copy | auto | – |" in made
+    assert "| context:5 · draft | 2 | 42.9% |" in made
+
+
+def test_energy_has_a_column_where_it_was_measured(page: str) -> None:
+    assert "J/token" not in page
+    samples = [
+        replace(a_sample(c), surroundings=Surroundings(joules=26.0, peak_gb=0.1))
+        for c in (*BASELINES, CONTEXT[2])
+    ]
+    text = Document(study_page(a_result(samples=tuple(samples), causes=()))).pieces
+    assert "J/token" in text
+    assert "2.00" in text
 
 
 def test_names_are_escaped() -> None:

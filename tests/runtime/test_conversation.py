@@ -8,10 +8,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from random_drafters import random_drafter
 from random_models import random_model, write_model
 from small_tokenizers import of_merges
 
-from tokalign.assemble import DraftingOptions, assemble
+from tokalign.assemble import assemble
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.conversation import Conversation
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.draft.logit_store import LogitStore
@@ -39,15 +41,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def some_decoder(models: Models, draw: Random) -> Decoder:
-    """One of the ways to decode: plain, copying, with either's vocabulary, greedy or sampled."""
-    method = draw.choice(["plain", "copy", "draft", "auto", "auto"])
+    """One of the ways to decode: with a drafter of any kind or with none, greedy or sampled."""
+    method = draw.choice(["plain", "copy", "draft", "auto", "auto", "drafter"])
     draft = draw.choice([models.draft, models.target]) if method in ("draft", "auto") else None
     options = DraftingOptions(
-        method=method, num_draft_tokens=None if method == "auto" else draw.choice([2, 4])
+        method="plain" if method == "drafter" else method,
+        num_draft_tokens=None if method == "auto" else draw.choice([2, 4]),
     )
     sampler = Sampling(temperature=draw.choice([0.0, 0.8]), seed=draw.randrange(1000))
     cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
-    return assemble(models.target, draft, options, sampler=sampler, cache=cache)
+    decoder = assemble(models.target, draft, options, sampler=sampler, cache=cache)
+    if method == "drafter":
+        drafting = replace(decoder.drafting, method=method, draft_rows=draw.choice([None, 5]))
+        drafter = random_drafter(models.target.model)
+        return replace(decoder, drafter=drafter, drafting=drafting)
+    return decoder
 
 
 def some_ids(draw: Random, models: Models, most: int) -> list[TargetId]:

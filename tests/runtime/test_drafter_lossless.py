@@ -41,6 +41,7 @@ from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Draws
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = (5, 17, 3)
@@ -165,6 +166,31 @@ def test_a_pass_that_ran_ahead_keeps_the_state_of_the_pass_before_it() -> None:
     assert session.state_before_last(ids[:3]) is None
 
 
+@pytest.mark.parametrize("edited", [0, 2, 3, 4])
+@pytest.mark.parametrize("pass_of", ["chain", "tree", "fed", "fed twice"])
+def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, edited: int) -> None:
+    """As after an edit of a conversation's history: the rows kept are of what was there before."""
+    session, ids = opened(), [TargetId(i) for i in (*PROMPT, 8, 9, 11)]
+    match pass_of:
+        case "chain":
+            session.logits(ids[:5], last=3)
+        case "tree":
+            session.logits(ids[:2])
+            branches = TokenTree((TargetId(7), ids[3], ids[4]), (-1, -1, 1), ("",) * 3)
+            session.tree(ids[:3], branches)
+        case "fed":
+            session.logits(ids[:4])
+            session.feed(mx.array([ids[4]]))
+        case "fed twice":
+            session.logits(ids[:3])
+            session.feed(mx.array([ids[3]]))
+            session.feed(mx.array([ids[4]]))
+    assert session.state_before_last(ids) is not None
+    other = list(ids)
+    other[edited] = TargetId(other[edited] + 1)
+    assert session.state_before_last(other) is None
+
+
 # -- drawn ids -------------------------------------------------------------------------------------
 
 WIDTH, LENGTH, RUNS = 4, 3, 300
@@ -207,6 +233,31 @@ def distribution(options: Sampling) -> Floats:
         first = np.prod([p[place, token] for place, token in enumerate(before)])
         found[before] = first * p[-1]
     return found
+
+
+@pytest.mark.parametrize(
+    ("how", "drawn", "passes"),
+    [
+        ({"rows": 2}, 2, 2),
+        ({"rows": 2, "branches": False}, 2, 2),
+        ({"rows": 9, "branches": False}, 4, 4),
+        ({"rows": 9}, 9, 4),
+        ({"beam": BeamShape(2, 3)}, 6, 3),
+        ({"beam": BeamShape(2, 3), "branches": False}, 3, 3),
+        ({"alternatives": 0}, 4, 4),
+        ({}, 8, 4),
+    ],
+)
+def test_no_more_ids_are_drawn_than_there_are_rows_for(
+    how: dict[str, Any], drawn: int, passes: int
+) -> None:
+    """Which ids of a drawn proposal are kept may not depend on what was drawn, so all are kept."""
+    sampling, session = Sampling(temperature=0.9, acceptance="residual"), opened()
+    session.logits([TargetId(i) for i in PROMPT])
+    drafter = beam_drafter(session, sampling, **how)
+    proposal = drafter.propose(Context([TargetId(i) for i in (*PROMPT, 8)]), 10)
+    assert len(proposal.tree) == drawn
+    assert proposal.draft_passes == passes == max(proposal.tree.depths)
 
 
 @pytest.mark.slow

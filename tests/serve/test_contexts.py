@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
-from tokalign.serve.contexts import Contexts, Held, Key
+from tokalign.serve.contexts import NOTHING, Contexts, Held, Key
 
 MODELS: Key = ("model", None, None)
 HEADS, WIDTH, BATCH = 4, 64, 8
@@ -53,3 +53,15 @@ def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     keys, _ = layer.update_and_fetch(more.keys[..., :5, :], more.values[..., :5, :])
     expected = [filled(30, 1).keys[..., :30, :], more.keys[..., :5, :]]
     assert np.array_equal(np.array(keys), np.array(mx.concatenate(expected, axis=2)))
+
+
+def test_of_a_key_whose_caches_are_gone_nothing_is_kept() -> None:
+    contexts = Contexts(size=1, most_bytes=None)
+    for number in range(10):
+        contexts.keep_target(MODELS, f"key {number}", Held([filled(3, number)], [1, 2, 3]))
+    assert len(contexts._caches._trie._trie) == len(contexts._caches) == 2
+    contexts = Contexts(size=10, most_bytes=1 << 20)
+    contexts.keep_target(MODELS, "key", Held([filled(3, 1)], [1, 2, 3]))
+    contexts.leave_room(1 << 20)
+    assert not contexts._caches._trie._trie
+    assert contexts.target(MODELS, "key", [1, 2, 3, 4]) == NOTHING

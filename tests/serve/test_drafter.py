@@ -11,7 +11,7 @@ from places import DEMO
 from random_drafters import taught_drafter
 from served import complete, demo_settings, metric, serving
 
-from tokalign.assemble import DraftingOptions
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 

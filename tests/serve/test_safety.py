@@ -109,6 +109,15 @@ def test_what_the_target_found_likely_is_kept_for_its_api_key(
     assert len(first) > 0
 
 
+def test_without_keys_everybody_shares_one_store(open_server: Server) -> None:
+    cached = []
+    for headers in ({}, bearer("jeden"), bearer("dwa")):
+        usage = request(open_server, "POST", PATH, BODY, headers).json["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    assert min(cached[1:]) > 5
+    assert len(open_server.scheduler._contexts._outputs) == 1
+
+
 def _labelled(server: Server, name: str) -> float:
     lines = request(server, "GET", "/metrics", headers=bearer("klucz-a")).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))

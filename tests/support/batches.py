@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from places import DEMO
 from small_tables import counted
 
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ class Batch:
 def corpus_lines() -> list[list[int]]:
     """The lines of the shipped Polish corpus as ids of the demo target's tokenizer."""
     tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
-    lines = shipped(CORPUS).read_text("utf-8").splitlines()
+    lines = sample_text(POLISH).read_text("utf-8").splitlines()
     return [list(tokenizer.encode(line)) for line in lines if line]
 
 

@@ -11,8 +11,9 @@ import pytest
 from places import DEMO
 from polish import SENTENCES
 
-from tokalign.assemble import DraftingOptions, assemble
+from tokalign.assemble import assemble
 from tokalign.build.corpus import Corpus
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.logit_store import LogitStore, tail_of

@@ -137,6 +137,25 @@ def test_a_resumed_run_does_not_begin_again(
     assert steps == [36, 39]
 
 
+@pytest.mark.parametrize("stage", ["labelling labels", "training"])
+def test_two_processes_do_not_write_the_same_files(
+    target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path, stage: str
+) -> None:
+    """A second one gives up, and the first one goes on as if it had been alone."""
+    refused: list[str] = []
+
+    def start_another(label: str, done: int) -> bool:
+        if label == stage and done and not refused:
+            with pytest.raises(UsageError, match="wait until it has ended") as caught:
+                train(target, corpus, tmp_path)
+            refused.append(str(caught.value))
+        return False
+
+    train(target, corpus, tmp_path, kill=start_another)
+    assert str(tmp_path / "workspace") in refused[0]
+    assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
+
+
 def test_labels_are_made_once_for_many_drafters(
     target: LanguageModel[Any], corpus: Corpus, uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -34,9 +34,10 @@ from tokalign.runtime.methods import (
     check_translation,
     choose_translation,
 )
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.sampling import LogitsProcessor
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.rounds import Round
@@ -155,6 +156,11 @@ def _pass_ids(
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
+        if translation not in (None, "none"):
+            raise UsageError(
+                f"translation {translation} needs the tokenizers of both models; pass tokenizer "
+                "and draft_tokenizer"
+            )
         return SharedIds(sampler)
     target = as_tokenizer(tokenizer, "tokenizer")
     draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -16,21 +15,24 @@ from tokalign.api.objects import (
     language_model,
     make_sampler,
     remember_tokenizer,
-    split_cache,
     tokenizer_of,
 )
+from tokalign.api.responses import GenerationResponse, OwnText, kept_in, responses_of
+from tokalign.api.sessions import CallSessions
 from tokalign.api.step import on_stream
 from tokalign.arguments import require_callable, require_integer, shown
-from tokalign.assemble import DraftingOptions, assemble, no_note
+from tokalign.assemble import assemble, no_note
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-from tokalign.runtime.generate import Generation, Piece
+from tokalign.runtime.decoder import LanguageModel, Prompt
+from tokalign.runtime.generate import Generation
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
-from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
-from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.processors import LogitsProcessor
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.session_store import OutputStore, session_store
+from tokalign.runtime.session_store import session_store
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId
@@ -45,29 +47,6 @@ def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
     loaded = import_module("mlx_lm").load(path_or_hf_repo, *args, **kwargs)
     remember_tokenizer(loaded[0], loaded[1])
     return loaded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationResponse:
-    """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
-
-    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
-    and there are no stop texts, it writes the text.
-    logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
-    finish_reason: "stop" or "length" in the last response, else None.
-    """
-
-    text: str
-    token: int
-    logprobs: Array
-    from_draft: bool
-    prompt_tokens: int
-    prompt_tps: float
-    generation_tokens: int
-    generation_tps: float
-    peak_memory: float
-    finish_reason: str | None
-    source: str
 
 
 def stream_generate(
@@ -194,34 +173,34 @@ def stream_generate(
         logits=None if store is None else store.logits(vocabulary_size(target.model)),
         note=note,
     )
-    context = _Contexts(decoder, prompt_cache)
+    sessions = CallSessions(decoder, prompt_cache)
     ids = encode("prompt", target, prompt)
     if input_embeddings is not None:
-        ids = context.embed(ids, input_embeddings)
+        ids = sessions.embed(ids, input_embeddings)
     generation = Generation(
         decoder,
         Prompt(
-            target=[*context.target.held, *ids],
+            target=[*sessions.target.held, *ids],
             draft=None
             if draft is None or draft_prompt is None
             else encode("draft_prompt", draft, draft_prompt),
         ),
         max_tokens=None if max_tokens < 0 else max_tokens,
         stop=stop,
-        target_session=context.target,
-        draft_session=context.draft,
+        target_session=sessions.target,
+        draft_session=sessions.draft,
     )
     pieces, rest = on_stream(stream, iter(generation)), generation.rest
     detokenizer = None if stop else detokenizer_of(tokenizer)
     if detokenizer is not None:
-        own = _OwnText(detokenizer, target.stop_ids)
+        own = OwnText(detokenizer, target.stop_ids)
         pieces, rest = map(own.spell, pieces), own.rest
-    responses = _responses(pieces, rest, generation, len(ids))
+    responses = responses_of(pieces, rest, generation, len(ids))
     if prompt_progress_callback is not None:
-        responses = context.with_progress(responses, len(ids), prompt_progress_callback)
+        responses = sessions.with_progress(responses, len(ids), prompt_progress_callback)
     if store is not None:
-        responses = _kept(responses, generation, store)
-    return responses if prompt_cache is None else context.settled(responses, generation)
+        responses = kept_in(store, responses, generation)
+    return responses if prompt_cache is None else sessions.settled(responses, generation)
 
 
 def generate(
@@ -273,136 +252,3 @@ def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any
             "draft_tokenizer=tokenizer if the two models share one"
         )
     return language_model(draft_model, draft_tokenizer, "draft_tokenizer")
-
-
-class _Contexts:
-    """The sessions of one call, which may go on with the caches that the caller keeps.
-
-    prompt_cache: the target's layers, then the draft's if there is a draft model.
-    """
-
-    def __init__(self, decoder: Decoder, prompt_cache: list[Any] | None) -> None:
-        self._prompt_cache = prompt_cache
-        ours, theirs = split_cache(prompt_cache, decoder.target.model)
-        self.target = decoder.open_target(ours)
-        self.draft = decoder.open_draft(theirs)
-
-    def embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
-        """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""
-        shape: tuple[int, ...] = tuple(getattr(embeddings, "shape", ()))
-        if len(shape) != 2 or (ids and len(ids) != shape[0]):
-            raise UsageError(
-                f"input_embeddings has to be an array f[{len(ids) or 'n'}, dimension], one row for "
-                f"each id of the prompt, not {shown(embeddings)} of shape {shape}"
-            )
-        self.target.embed(len(self.target.held), embeddings)
-        return list(ids) or [TargetId(0)] * shape[0]
-
-    def with_progress(
-        self,
-        responses: Iterator[GenerationResponse],
-        total: int,
-        report: Callable[[int, int], None],
-    ) -> Iterator[GenerationResponse]:
-        """Report how much of the prompt has been read: nothing, every step, all of it."""
-        done = 0
-
-        def count(read: int) -> None:
-            nonlocal done
-            done = min(total, done + read)
-            report(done, total)
-
-        self.target.watch_prefill(count)
-        report(0, total)
-        first = next(responses, None)
-        report(total, total)
-        if first is not None:
-            yield first
-            yield from responses
-
-    def settled(
-        self, responses: Iterator[GenerationResponse], generation: Generation
-    ) -> Iterator[GenerationResponse]:
-        """Afterwards the caches hold the prompt and every token of the responses."""
-        held = len(generation.context.prompt)
-        try:
-            for response in responses:
-                held += 1
-                yield response
-        finally:
-            self.target.settle(generation.context.ids[:held])
-            assert self._prompt_cache is not None
-            rest = self._prompt_cache[len(self.target.layers) :]
-            if self.draft is not None:
-                self.draft.settle(self.draft.held)
-                rest = self.draft.layers
-            self._prompt_cache[:] = [*self.target.layers, *rest]
-
-
-def _kept(
-    responses: Iterator[GenerationResponse], generation: Generation, store: OutputStore
-) -> Iterator[GenerationResponse]:
-    """The responses; what was emitted is kept even if the caller stops early."""
-    try:
-        yield from responses
-    finally:
-        store.add(generation.context.emitted)
-
-
-class _OwnText:
-    """The text of the pieces as mlx-lm's tokenizer writes it: without a space at the beginning."""
-
-    def __init__(self, detokenizer: Any, silent: frozenset[TargetId]) -> None:
-        self._detokenizer, self._silent = detokenizer, silent
-
-    def spell(self, piece: Piece) -> Piece:
-        """The piece with the text that can be printed once its token is known."""
-        if piece.token in self._silent:
-            return replace(piece, text="")
-        self._detokenizer.add_token(piece.token)
-        return replace(piece, text=self._detokenizer.last_segment)
-
-    def rest(self) -> str:
-        """The text that was still held back."""
-        self._detokenizer.finalize()
-        return str(self._detokenizer.last_segment)
-
-
-def _responses(
-    pieces: Iterator[Piece], rest: Callable[[], str], generation: Generation, prompt_tokens: int
-) -> Iterator[GenerationResponse]:
-    """One response per token; the last one has the finish reason and the rest of the text."""
-    held: Piece | None = None
-    number = 0
-    for piece in pieces:
-        if held is not None:
-            yield _response(generation, held, number, held.text, None, prompt_tokens)
-        held, number = piece, number + 1
-    if held is not None:
-        text, reason = held.text + rest(), generation.statistics.finish_reason
-        yield _response(generation, held, number, text, reason, prompt_tokens)
-
-
-def _response(
-    generation: Generation,
-    piece: Piece,
-    number: int,
-    text: str,
-    reason: str | None,
-    prompt_tokens: int,
-) -> GenerationResponse:
-    statistics = generation.statistics
-    share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the caller's cache
-    return GenerationResponse(
-        text=text,
-        token=piece.token,
-        logprobs=piece.logprobs,
-        from_draft=piece.from_draft,
-        prompt_tokens=prompt_tokens,
-        prompt_tps=statistics.prompt_tokens_per_second * share,
-        generation_tokens=number,
-        generation_tps=statistics.tokens_per_second,
-        peak_memory=peak_memory(),
-        finish_reason=reason,
-        source=piece.source,
-    )

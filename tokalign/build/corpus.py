@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
+
 from tokalign.build.sources import Source
 from tokalign.build.text_files import FileStamp, Report, TextFile, refuse
 from tokalign.errors import CorpusError
@@ -86,6 +88,19 @@ class Corpus:
     def listing(self) -> list[list[Any]]:
         """Name and bytes on disk of each file, known without reading it."""
         return [[source.name, source.require()] for source in self._sources]
+
+    def require_room(self, most_bytes: int) -> None:
+        """Check that a stamp of all files fits into so many bytes, before hours of reading them.
+
+        Raises: CorpusError.
+        """
+        least = [asdict(FileStamp.empty(source.name)) for source in self._sources]
+        size = len(msgpack.packb(least))
+        if size > most_bytes:
+            raise CorpusError(
+                f"a table names each file that it was counted from, and {len(least):,} files take "
+                f"{size:,} bytes of at most {most_bytes:,} for that; join them into fewer"
+            )
 
     @property
     def stamp(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_
 from tokalign.build.pipeline import write_table
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -106,8 +107,10 @@ def plan_dictionary(
     options.workspace: the folder, which all machines have to see; it may hold a job that was
         killed, which then goes on. Its memory is not used here.
     path: of the table file. shares, max_words: see `DictionaryJob`.
-    Raises: UsageError if the folder holds another job or other files, or cannot be written to.
+    Raises: UsageError if the folder holds another job or other files, or cannot be written to;
+        CorpusError for more files than a table's header can name.
     """
+    corpus.require_room(MOST_HEADER_BYTES)
     folder = options.workspace or path.with_suffix(".counting")
     job = DictionaryJob(
         counting=Counting(

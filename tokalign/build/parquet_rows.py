@@ -9,6 +9,7 @@ from typing import Any
 from tokalign.errors import CorpusError, UsageError
 
 _ROWS = 256
+_READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 20, 40
 
 
@@ -29,11 +30,11 @@ def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
             "pip install 'tokalign[corpora]'"
         ) from error
     try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
+        with parquet.ParquetFile(path, **_READING) as file:
             _require_text(file.schema_arrow, column, location)
             for batch in file.iter_batches(batch_size=_ROWS, columns=[column], use_threads=False):
                 yield from batch.column(0)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise CorpusError(
             f"the Parquet file is damaged or is none ({reason}); fetch it again", path=location

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import require_writable, write_file
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.stages import Stage, silent
-from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
+from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle, write_bundle
+from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -67,8 +68,15 @@ def build_tables(
     builders: Mapping[Path, Builder],
     stage: Stage = silent,
 ) -> BuildReport:
-    """Build every table, then write every table. builders: file -> what builds its bundle."""
+    """Build every table, then write every table. builders: file -> what builds its bundle.
+
+    Raises: before anything is read, CorpusError for more files than a header can name and
+        UsageError for a file that cannot be written; then what the builders raise.
+    """
     started = time.monotonic()
+    corpus.require_room(MOST_HEADER_BYTES)
+    for path in builders:
+        require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
     bundles = {path: build(corpus, stage) for path, build in builders.items()}
     return BuildReport(
         tables=tuple(write_table(path, bundle) for path, bundle in bundles.items()),

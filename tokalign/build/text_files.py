@@ -10,6 +10,7 @@ whole texts out of one. Where the bytes come from: `sources.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,12 @@ class FileStamp:
     text_bytes: int
     lines: int
     skipped: int
+
+    @classmethod
+    def empty(cls, name: str) -> FileStamp:
+        """That of a file in which there is nothing, the shortest that its name allows."""
+        zeros = {"bytes": 0, "text_bytes": 0, "lines": 0, "skipped": 0}
+        return cls(name=name, weight=1.0, sha256=hashlib.sha256().hexdigest(), **zeros)
 
 
 class TextFile:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tokalign import __version__
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import (
     MODEL_HELP,
     alignment_option,
@@ -23,7 +23,8 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
@@ -39,10 +40,12 @@ from tokalign.evaluate.measurements import (
 from tokalign.runtime.methods import (
     DEFAULT_DRAFT_TOKENS,
     METHODS,
+    TRANSLATIONS,
     check_translation,
     choose_method,
     read_draft_tokens,
 )
+from tokalign.shipped import LANGUAGES, POLISH
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
@@ -62,6 +65,7 @@ class Options:
     draft: str | None
     prompts: tuple[Path, ...]
     windows: tuple[Path, ...]
+    prompt_language: str | None
     field: str
     limit: int | None
     conditions: tuple[str, ...]
@@ -78,7 +82,7 @@ class Options:
     window_tokens: int | None
     ignore_chat_template: bool
     results: Path | None
-    output: str
+    form: str
     save: tuple[Path, ...]
     as_json: bool
     quiet: bool
@@ -96,6 +100,12 @@ class Options:
 )
 @click.option(
     "--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
+)
+@click.option(
+    "--prompt-language",
+    metavar="CODE",
+    help=f"Without files, the language of the prompts: {', '.join(LANGUAGES)}. Default: the first "
+    f"of --language, else {POLISH}.",
 )
 @field_option
 @limit_option
@@ -153,9 +163,8 @@ class Options:
     help="Keep the measurements here; a killed run resumes from them.",
 )
 @click.option(
-    "-o",
     "--format",
-    "output",
+    "form",
     type=click.Choice(FORMATS),
     default="table",
     help="The form of what goes to stdout.",
@@ -179,11 +188,27 @@ def command(**given: Any) -> None:
     --results are shown.
     """
     options = Options(**given)
-    forms = ["json" if options.as_json else options.output, *map(_form, options.save)]
+    if options.target is None:
+        shown = all_but("results", "form", "save", "as_json", "quiet")
+        refuse_idle(shown, without="--target NAME")
+    if options.as_json:
+        refuse_idle(("form",), beside="--json")
+    if options.prompts or options.windows:
+        refuse_idle(("prompt_language",), beside="--prompts FILE or --windows FILE")
+    else:
+        refuse_idle(("field",), without="--prompts FILE or --windows FILE")
+    if options.prompts and not options.windows:
+        refuse_idle(("window_tokens",), without="--windows FILE")
+    if options.windows and not options.prompts:
+        refuse_idle(("ignore_chat_template",), without="--prompts FILE")
+    refuse_idle_drafting()
+    forms = ["json" if options.as_json else options.form, *map(_form, options.save)]
     if "html" in forms:
         from tokalign.report.charts import require_charts
 
         require_charts()
+    for path in options.save:
+        require_writable(path)
     about, measurements, curve = _measured(options)
     from tokalign.evaluate.comparison import compare
 
@@ -204,11 +229,10 @@ def _command_line(context: click.Context) -> str:
     words = ["tokalign", "bench"]
     for option in context.command.params:
         name, typed = option.name or "", ParameterSource.COMMANDLINE
-        if context.get_parameter_source(name) is typed and name not in ("output", "quiet"):
+        if context.get_parameter_source(name) is typed and name not in ("form", "quiet"):
             value = context.params[name]
-            flag = next(flag for flag in option.opts if flag.startswith("--"))
             for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
+                words += [flag_of(option)] if one is True else [flag_of(option), str(one)]
     return shlex.join(words)
 
 
@@ -219,22 +243,22 @@ def _measured(
 
     Measurements are taken from the file and from this run.
     """
-    from tokalign.assemble import DraftingOptions, choose_dtype, keep_loaded, load_decoder
+    from tokalign.assemble import choose_dtype, keep_loaded, load_decoder
+    from tokalign.drafting_options import DraftingOptions
 
     if options.target is None:
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
         return *read_measurements(options.results), None
     lengths = _lengths(options.num_draft_tokens)
-    for name in options.conditions:
-        if name not in METHODS:
-            check_translation(name)
+    _check_conditions(options)
     texts = read_prompts(
         options.prompts,
         options.windows,
         field=options.field,
         limit=options.limit,
         repeats=options.repeats,
+        language=_language_of_prompts(options),
     )
     from tokalign.cost.store import find_curve
     from tokalign.runtime.mlx.machine import machine_of
@@ -256,7 +280,7 @@ def _measured(
         note=options.note,
     )
     keep_loaded()
-    machine = machine_of(decoder.target.model, decoder.draft and decoder.draft.model)
+    machine = machine_of(decoder.target.model, decoder.drafting_model)
     about = _about(options, decoder, machine, choose_dtype(options.dtype))
     bench = _bench(options, decoder, texts, lengths)
     file = MeasurementFile(options.results, about) if options.results else None
@@ -279,10 +303,33 @@ def _run(bench: Bench, file: MeasurementFile | None, options: Options) -> list[M
     return found
 
 
+def _language_of_prompts(options: Options) -> str:
+    chosen = options.prompt_language
+    if chosen is None and options.language:
+        chosen = options.language[0].partition(",")[0]
+    if chosen is None and not options.prompts and not options.windows:
+        options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
+    return POLISH if chosen is None else chosen
+
+
 def _lengths(typed: str) -> list[int | str]:
     """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
     lengths = [read_draft_tokens(part.strip()) for part in typed.split(",")]
     return list(dict.fromkeys("auto" if k is None else k for k in lengths))
+
+
+def _check_conditions(options: Options) -> None:
+    """Raises: UsageError for a condition that there is not, or not without a draft model."""
+    for name in options.conditions:
+        try:
+            check_translation(None if name in METHODS else name)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
+                f"translation ({', '.join(TRANSLATIONS)})"
+            ) from error
+        if options.draft is None and (name == "draft" or name not in METHODS):
+            raise UsageError(f"--condition {name} needs a draft model; give --draft NAME")
 
 
 def _bench(

@@ -1,36 +1,39 @@
 """`tokalign build`: tables from two tokenizers and a corpus.
 
-What the options stand for: `build_options.py`. The steps of a build: `tokalign/build/pipeline.py`.
+What is built of which names: `build_plan.py`. The steps of a build: `tokalign/build/pipeline.py`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import given, read_dictionary_options, read_size
+from tokalign.cli.build_plan import (
+    build_on_engine,
+    dictionary_options,
+    plan_reading,
+    plan_tables,
+)
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.engine_options import EngineOptions, build_on_engine, engine_options
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.engine_options import EngineOptions, engine_options
+from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
+from tokalign.tables.dictionary import LANGUAGE
 
 if TYPE_CHECKING:
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
-    from tokalign.build.pipeline import Builder, BuildReport
+    from tokalign.build.pipeline import BuildReport
 
-_BUNDLED_LANGUAGE = "pl"
 _SHOWN_PROBLEMS = 10
-_POSITIONS = 100_000
 
 
 @click.command("build")
@@ -91,7 +94,7 @@ _POSITIONS = 100_000
 )
 @click.option(
     "--memory",
-    metavar="SIZE",
+    type=Size(),
     default="2G",
     help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
 )
@@ -118,7 +121,8 @@ _POSITIONS = 100_000
 @click.option(
     "--positions",
     type=click.IntRange(min=1),
-    help="--from-model: how many tokens it reads. Default: 100000.",
+    default=100_000,
+    help="--from-model: how many tokens it reads.",
 )
 @engine_options
 @click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1)
@@ -138,13 +142,13 @@ def command(
     dictionary_bytes: int | None,
     ngrams: int | None,
     p_min: float | None,
-    memory: str,
+    memory: int,
     workspace: Path | None,
     on_invalid: str,
     dictionary_only: bool,
     alignment_only: bool,
     from_model: bool,
-    positions: int | None,
+    positions: int,
     engine: EngineOptions,
     as_json: bool,
     quiet: bool,
@@ -164,18 +168,7 @@ def command(
     if sum(alone.values()) > 1:
         several = " and ".join(name for name, is_given in alone.items() if is_given)
         raise UsageError(f"{several} exclude each other; give one")
-    counting = given(
-        draft=draft,
-        dictionary_bytes=dictionary_bytes,
-        ngrams=ngrams,
-        p_min=p_min,
-        workspace=workspace,
-    )
-    if from_model and counting:
-        option = next(iter(counting)).replace("_", "-")
-        raise UsageError(f"--{option} does nothing with --from-model, which counts no text")
-    if positions is not None and not from_model:
-        raise UsageError("--positions is how much a model reads; give --from-model too")
+    _refuse_idle(kind, engine, [name for name, is_given in alone.items() if is_given])
     if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_engine = engine.engine != "local"
@@ -195,7 +188,8 @@ def command(
     if not alignment_only:
         language = _check_language(language, bundled=not names)
     if not names:
-        names = (str(shipped(CORPUS)),)
+        refuse_idle(("field",), without="--corpus FILE")
+        names = (str(sample_text(POLISH)),)
         tell(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
@@ -207,13 +201,13 @@ def command(
         weights=read_weights(weights, files),
         report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
     )
-    if weights and (alignment_only or kind == "dictspec"):
-        raise UsageError("--weight counts for a back-off dictionary; leave it out here")
-    options = read_dictionary_options(
+    options = dictionary_options(
         kind,
-        given(max_bytes=dictionary_bytes, memory=read_size(memory), workspace=workspace),
-        given(ngrams=ngrams),
-        p_min,
+        max_bytes=dictionary_bytes,
+        ngrams=ngrams,
+        p_min=p_min,
+        memory=memory,
+        workspace=workspace,
     )
     if on_engine:
         built = build_on_engine(
@@ -221,16 +215,16 @@ def command(
             target,
             corpus,
             options,
-            language=language or _BUNDLED_LANGUAGE,
+            language=language or POLISH,
             output=output,
             tell=tell,
         )
     else:
-        language = language or _BUNDLED_LANGUAGE
+        language = language or POLISH
         if from_model:
-            builders = _plan_reading(target, positions, output=output, language=language, tell=tell)
+            builders = plan_reading(target, positions, output=output, language=language, tell=tell)
         else:
-            builders = _plan(
+            builders = plan_tables(
                 None if dictionary_only else draft,
                 target,
                 output=output,
@@ -256,75 +250,26 @@ def command(
         echo(_as_text(built))
 
 
-def _plan(
-    draft: str | None,
-    target: str,
-    *,
-    output: Path | None,
-    language: str,
-    dictionary: BackoffOptions | DictspecOptions | None,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Resolve the names, and map each file to be written to what builds its bundle.
-
-    draft: None for no alignment. dictionary: None for no dictionary.
-    """
-    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
-    from tokalign.build.pipeline import build_pair
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
-    from tokalign.tokenizer.vocabulary import DraftId, TargetId
-
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    folder = (output or table_folder()) / ours.slug
-    builders: dict[Path, Builder] = {}
-    if dictionary is not None:
-        options = _with_workspace(dictionary, folder / f"{language}.counting")
-        builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
-            ours.tokenizer, corpus, options, language=language, stage=stage
-        )
-    if draft is not None:
-        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
-        tell(theirs.description)
-        builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
-            theirs.tokenizer, ours.tokenizer, corpus, stage=stage
-        )
-    return builders
-
-
-def _plan_reading(
-    target: str,
-    positions: int | None,
-    *,
-    output: Path | None,
-    language: str,
-    tell: Callable[[str], None],
-) -> dict[Path, Builder]:
-    """Load the model, and map the file to be written to what builds its bundle."""
-    from tokalign.assemble import load_models
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import resolve_tokenizer
-    from tokalign.train.logit_table import build_logit_table
-
-    [model] = load_models([target], note=tell)
-    path = (output or table_folder()) / resolve_tokenizer(target).slug / f"{language}.logits.tok"
-    return {
-        path: lambda corpus, stage: build_logit_table(
-            model, corpus, language=language, positions=positions or _POSITIONS, stage=stage
-        )
-    }
-
-
-def _with_workspace(
-    options: BackoffOptions | DictspecOptions, folder: Path
-) -> BackoffOptions | DictspecOptions:
-    """The options with this workspace, if their kind uses one and none was given."""
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-
-    if isinstance(options, BackoffOptions) and options.workspace is None:
-        return replace(options, workspace=folder)
-    return options
+def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None:
+    """Raises: UsageError for options of what is not built. alone: --dictionary-only or the like."""
+    counting = {"kind", "dictionary_bytes", "ngrams", "p_min", "memory", "workspace", "weights"}
+    for flag in alone:
+        idle = {
+            "--dictionary-only": {"draft"},
+            "--alignment-only": counting | {"language"},
+            "--from-model": counting | {"draft"},
+        }
+        refuse_idle(idle[flag], beside=flag)
+    if "--from-model" not in alone:
+        refuse_idle(("positions",), without="--from-model")
+    if kind == "dictspec":
+        of_backoff = ("dictionary_bytes", "memory", "workspace", "weights")
+        refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
+    else:
+        refuse_idle(("ngrams",), without="--dictionary-kind dictspec")
+    if engine.engine == "local":
+        tasks = {field.name for field in fields(EngineOptions)} - {"engine"}
+        refuse_idle(tasks, without="--engine datatrove or --engine ray")
 
 
 def _check_language(language: str | None, *, bundled: bool) -> str:
@@ -337,17 +282,17 @@ def _check_language(language: str | None, *, bundled: bool) -> str:
     """
     if language is None:
         if bundled:
-            return _BUNDLED_LANGUAGE
+            return POLISH
         raise UsageError(
             "a dictionary is named after the language of its corpus, and none was given; "
             "say which it is with --language CODE, such as uk"
         )
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", language):
-        raise UsageError(f"--language {language!r} cannot name a file; give a code such as pl")
-    if bundled and language != _BUNDLED_LANGUAGE:
+    if not LANGUAGE.fullmatch(language):
+        raise UsageError(f"--language {language!r} cannot name a table; give a code such as pl")
+    if bundled and language != POLISH:
         raise UsageError(
             f"--language {language} needs a corpus in that language (the bundled one is Polish); "
-            "give it with --corpus FILE"
+            "give it with --corpus FILE; corpora/manifest.toml in the repository names public ones"
         )
     return language
 

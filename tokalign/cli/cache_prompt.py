@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
-from tokalign.cli.generation_options import CACHE, MODEL, TEMPLATE, LoadingOptions, with_options
+from tokalign.atomic_file import require_writable
+from tokalign.cli.drafting_options import MODEL, with_options
+from tokalign.cli.generation_options import CACHE, TEMPLATE, take_loading
+from tokalign.cli.idle_options import refuse_idle_template
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.errors import UsageError
@@ -47,12 +50,14 @@ def command(
     from tokalign.assemble import load_models
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.draft.logit_store import LogitStore
-    from tokalign.runtime.mlx.prompt_cache import write_prompt_cache
+    from tokalign.runtime.mlx.prompt_cache import require_suffix, write_prompt_cache
     from tokalign.runtime.mlx.rows_of_text import learn_text
     from tokalign.runtime.mlx.target_session import TargetModelSession
 
-    options = LoadingOptions.take(given)
-    cache = options.cache
+    refuse_idle_template()
+    options = take_loading(given)
+    require_suffix(file)
+    require_writable(file)
     if prompt is None and system_prompt is None:
         raise UsageError("there is nothing to cache; give --prompt, --system-prompt or both")
     messages = as_messages("" if prompt is None else read_prompt(prompt), system=system_prompt)
@@ -68,7 +73,7 @@ def command(
     ids = model.encode_open(
         messages, use_template=not ignore_chat_template, variables=chat_template_config
     )
-    session = TargetModelSession(model.model, cache, rewinds=False)
+    session = TargetModelSession(model.model, options.cache, rewinds=False)
     session.require_room(len(ids))
     with progress(len(ids), "reading the prompt", quiet=quiet) as advance:
         learn_text(session, ids, store := LogitStore(), advance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -12,13 +13,15 @@ import click
 
 from tokalign.cli.drafting_options import (
     draft_model_option,
+    drafter_option,
     dtype_option,
     target_model_option,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.shipped import CORPUS, shipped
+from tokalign.shipped import POLISH, sample_text
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -30,11 +33,19 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 @click.command("calibrate")
 @target_model_option
 @draft_model_option
+@drafter_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write the curve here and not to the cache, where `decode` finds it.",
+)
+@click.option(
+    "--language",
+    metavar="CODE",
+    default=POLISH,
+    show_default=True,
+    help="The language of the prompts on which acceptance is measured.",
 )
 @click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
 @click.option(
@@ -50,41 +61,45 @@ def command(
     *,
     target: str,
     draft: str | None,
+    drafter: Path | None,
     output: Path | None,
+    language: str,
     refresh: bool,
     budget: float,
     dtype: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure verification by rows, draft passes and host work; decode finds the result by itself.
+    """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
-    A curve is measured again if the chip, mlx, or the weights' shapes or formats have changed.
+    Of a draft model its passes are timed, of a recurrent drafter its beam searches. A curve is
+    measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.machine import machine_of
 
-    decoder = _load(target, draft, dtype, quiet=quiet)
-    theirs = decoder.draft and decoder.draft.model
-    machine = machine_of(decoder.target.model, theirs)
+    prompts = _prompts(language)
+    decoder = _load(target, draft, drafter, dtype, quiet=quiet)
+    machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
-    if curve is None or curve.is_stale(machine) or "length" not in curve.notes:
-        curve = _measured(decoder, budget, quiet=quiet)
-        path = store_curve(curve, output)
-        note(f"cost curve -> {path}", quiet=quiet)
+    known = curve is not None and curve.notes.get("language", POLISH) == language
+    if curve is None or not known or curve.is_stale(machine) or "length" not in curve.notes:
+        curve = _measured(decoder, prompts, budget, quiet=quiet)
+        curve = replace(curve, notes={**curve.notes, "language": language})
+        note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     else:
         note(
             "nothing has changed since the last calibration; --refresh measures again", quiet=quiet
         )
         if output is not None:
-            store_curve(curve, output)
+            note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     if as_json:
         print_json(curve.to_json())
     else:
         echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
 
-def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
+def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
@@ -92,15 +107,15 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,
-            decoder.draft and decoder.draft.model,
+            decoder.drafting_model,
             budget=budget,
             advance=lambda share: advance(round(100 * share)),
         )
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
-    if decoder.draft is None:
+    if decoder.drafting_model is None:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    trace = self_draft_trace(decoder, _prompts(), limit=_LONGEST)
+    trace = self_draft_trace(decoder, prompts, limit=_LONGEST)
     costs = costs_under(curve, trace, draft_pass=None)
     projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
     notes = {
@@ -112,19 +127,32 @@ def _measured(decoder: Decoder, budget: float, *, quiet: bool) -> CostCurve:
     return replace(curve, notes=notes)
 
 
-def _prompts() -> list[str]:
-    """The first words of some lines of the bundled corpus."""
-    lines = shipped(CORPUS).read_text("utf-8").splitlines()
+def _prompts(language: str) -> list[str]:
+    """The first words of some lines of a sample text."""
+    lines = sample_text(language).read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
 
 
-def _load(target: str, draft: str | None, dtype: str | None, *, quiet: bool) -> Decoder:
-    from tokalign.assemble import DraftingOptions, load_decoder
+def _load(
+    target: str, draft: str | None, drafter: Path | None, dtype: str | None, *, quiet: bool
+) -> Decoder:
+    """The target with the draft model that is named, else the drafter that is named or found."""
+    from tokalign.assemble import load_decoder
+    from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.mlx.drafter_finding import find_drafter
 
+    if draft is not None and drafter is not None:
+        raise UsageError("--drafter and --draft exclude each other: leave one of them out")
+    noted = partial(note, quiet=quiet)
     method = "plain" if draft is None else "draft"
-    options = DraftingOptions(method=method, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
-    return load_decoder(target, draft, options, dtype=dtype, note=partial(note, quiet=quiet))
+    if drafter is not None:
+        method = "drafter"
+    options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
+    decoder = load_decoder(target, draft, options, dtype=dtype, note=noted)
+    if method == "plain":
+        return replace(decoder, drafter=find_drafter(decoder.target, note=noted))
+    return decoder
 
 
 def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
@@ -139,9 +167,15 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
                 what = f"{rows} {'row' if rows == 1 else 'rows'} after {costs.tokens} ids"
                 ratio = f"{timing.median / plain:.2f} x one row"
                 shown.append((what, f"{middle:.2f} ms ({low:.2f}-{high:.2f}), {ratio}"))
-        if costs.draft_pass is not None:
+        if costs.draft_pass is not None and not curve.searches:
             share = costs.draft_pass.median / plain
             shown.append((f"draft pass after {costs.tokens} ids", f"{share:.3f} x one row"))
+    plain = curve.contexts[0].rows[1].median
+    for width, searches in sorted(curve.searches.items()):
+        for steps, timing in sorted(searches.items()):
+            milliseconds, share = timing.median * 1e3, timing.median / plain
+            what = f"beam search, {width} x {steps}"
+            shown.append((what, f"{milliseconds:.2f} ms, {share:.3f} x one row"))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))

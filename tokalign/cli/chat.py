@@ -20,11 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import write_file
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
 from tokalign.cli.entries import Entries, history_file, open_entries
-from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
+from tokalign.cli.generation_options import (
+    GenerationOptions,
+    generation_options,
+    read_max_tokens,
+    take_generation,
+)
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import note, progress, quiet_option
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
@@ -86,8 +93,12 @@ def command(**given: Any) -> None:
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    model = GenerationOptions.take(given)
+    model = take_generation(given)
     options = Options(**given)
+    if options.as_json:
+        refuse_idle(("color",), beside="--json")
+    if options.quiet:
+        refuse_idle(("verbose",), beside="--quiet")
     noted = partial(note, quiet=options.quiet)
     loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
     entries = open_entries(history_file() if options.history else None)
@@ -179,10 +190,10 @@ class Chat:
                 dialogue.retry()
                 self._retry()
             case "save":
-                write_file(Path(entry.argument).expanduser(), dialogue.to_json())
+                write_file(as_path(entry.argument), dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
-                self._dialogue = _read_dialogue(Path(entry.argument).expanduser())
+                self._dialogue = _read_dialogue(as_path(entry.argument))
                 self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
             case "who":
                 self._color = not self._color

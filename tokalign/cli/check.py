@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
 from tokalign.cli.texts import field_option
-from tokalign.shipped import CORPUS, shipped
+from tokalign.errors import UsageError
+from tokalign.shipped import LANGUAGES, POLISH, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
@@ -33,15 +35,27 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 )
 @click.option(
     "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
-    "bundled Polish text.",
+    "sample text of --language.",
+)
+@click.option(
+    "--language",
+    metavar="CODE",
+    help=f"Measure on a sample text in this language: {', '.join(LANGUAGES)}. Default: {POLISH}.",
 )
 @field_option
 @json_option
 @quiet_option
 def command(
-    draft: str, target: str, text: Path | None, field: str, as_json: bool, quiet: bool
+    *,
+    draft: str,
+    target: str,
+    text: Path | None,
+    language: str | None,
+    field: str,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Compare two tokenizers on a text, and say what to expect of the pair and of dictionaries."""
     from tokalign.build.alignment.alignment_bundle import align
@@ -54,10 +68,15 @@ def command(
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+    if text is None:
+        refuse_idle(("field",), without="--text FILE")
+    if text is not None and language is not None:
+        raise UsageError("--text and --language exclude each other: leave one of them out")
+    path = text or sample_text(language or POLISH)
+    other = "" if text or language else ", in Polish; --language or --text chooses another one"
     ours: Resolved[DraftId] = resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
-    path = text or shipped(CORPUS)
-    for line in (ours.description, theirs.description, f"text: {path.name}"):
+    for line in (ours.description, theirs.description, f"text: {path.name}{other}"):
         note(line, quiet=quiet)
     same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
     alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)

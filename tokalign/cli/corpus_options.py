@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.atomic_file import unwritable
+from tokalign.cli.streams import reading_stdin
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +37,16 @@ def _save_stdin() -> Path:
     path = Path(click.get_current_context().with_resource(temporary)) / "stdin.txt"
     try:
         with path.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            while chunk := _read_chunk():
+                file.write(chunk)
     except OSError as error:
         raise unwritable(path, error, _ROOM) from error
     return path
+
+
+def _read_chunk() -> bytes:
+    with reading_stdin("give a file with --corpus FILE"):
+        return sys.stdin.buffer.read(1 << 20)
 
 
 def read_weights(texts: Sequence[str], files: Sequence[Source]) -> dict[str, float]:

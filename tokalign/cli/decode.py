@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.decoded import as_text, legend, styled
-from tokalign.cli.generation_options import GenerationOptions, generation_options, read_max_tokens
+from tokalign.cli.generation_options import (
+    GenerationOptions,
+    generation_options,
+    read_max_tokens,
+    take_generation,
+)
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.cli.streams import for_stdout, tell, write
@@ -84,9 +91,15 @@ def command(**given: Any) -> None:
 
     Text goes to stdout and statistics to stderr; with --json one object on stdout has both.
     """
-    model = GenerationOptions.take(given)
+    model = take_generation(given)
     options = Options(**given)
+    if options.as_json:
+        refuse_idle(("color", "verbose"), beside="--json")
+    if options.quiet:
+        refuse_idle(("verbose",), beside="--quiet")
 
+    if options.trace is not None:
+        require_writable(options.trace)
     text = read_prompt(options.prompt)
     decoder = model.load(note=options.note)
     generation = _begin(decoder, model, options, text)

@@ -1,13 +1,28 @@
-"""Options about drafting and models that several commands have."""
+"""Options about models and drafting that several commands have.
+
+`MODEL` and `DRAFTING` are those of the commands that generate text.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES, HYBRID_ORDER
+from tokalign.runtime.methods import (
+    AUTO,
+    DEFAULT_ALTERNATIVES,
+    HYBRID_ORDER,
+    METHODS,
+    read_draft_tokens,
+    read_order,
+)
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T")
 _PATH = click.Path(path_type=Path)
 
 MODEL_HELP = "The model: an alias, a folder or a Hub repository."
@@ -27,6 +42,7 @@ order_option = click.option(
     "--order",
     metavar="NAMES",
     default=",".join(HYBRID_ORDER),
+    callback=lambda _context, _option, value: read_order(value),
     help="The order in which hybrid-fixed asks its sources.",
 )
 language_option = click.option(
@@ -97,3 +113,62 @@ dtype_option = click.option(
     type=click.Choice(["float32", "float16", "bfloat16"]),
     help="Number format of the weights. Default: float32 on a CPU, else that of the files.",
 )
+
+MODEL = (
+    target_model_option,
+    click.option(
+        "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
+    ),
+    click.option(
+        "--trust-remote-code", is_flag=True, help="Run the code that a model's folder brings."
+    ),
+    dtype_option,
+)
+
+DRAFTING = (
+    draft_model_option,
+    drafter_option,
+    click.option(
+        "--method",
+        type=click.Choice((AUTO, *METHODS)),
+        default=AUTO,
+        show_default=True,
+        help="How to draft; auto uses every source there is.",
+    ),
+    order_option,
+    translation_option,
+    alternatives_option,
+    draft_rows_option,
+    beam_width_option,
+    beam_length_option,
+    click.option(
+        "--num-draft-tokens",
+        metavar="N",
+        default=AUTO,
+        show_default=True,
+        callback=lambda _context, _option, value: read_draft_tokens(value),
+        help="Tokens drafted in a round; with auto every round chooses its own number, or none.",
+    ),
+    dictionary_option,
+    language_option,
+    alignment_option,
+)
+
+
+def with_options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """A decorator for a command that has all of these options; `--help` keeps their order."""
+
+    def decorate(command: Function) -> Function:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def take(kind: type[T], given: dict[str, Any]) -> T:
+    """Make a dataclass of what click has parsed for its fields, and take that out of `given`.
+
+    Raises: as the dataclass does.
+    """
+    return kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore

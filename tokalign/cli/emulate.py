@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     dictionary_option,
     every_position_option,
@@ -16,10 +17,11 @@ from tokalign.cli.drafting_options import (
     order_option,
     target_tokenizer_option,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
-from tokalign.runtime.methods import LOOKUP_METHODS, read_order
+from tokalign.runtime.methods import LOOKUP_METHODS
 
 if TYPE_CHECKING:
     from tokalign.runtime.interfaces import Drafter
@@ -59,7 +61,7 @@ def command(
     method: str,
     dictionary: tuple[Path, ...],
     language: tuple[str, ...],
-    order: str,
+    order: tuple[str, ...],
     target: str,
     text_file: Path,
     field: str,
@@ -76,19 +78,25 @@ def command(
     A step is one pass of the target. The speedup is tokens per step, as if verifying rows cost
     nothing; it equals 1 + coverage x mean_accepted_length.
     """
-    from tokalign.assemble import DraftingOptions, choose_drafting
+    from tokalign.assemble import choose_drafting
     from tokalign.cost.expected_gain import Costs
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import figures, record_texts, replay_texts
     from tokalign.runtime.drafting import make_drafter
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
+    refuse_idle_drafting()
+    if method not in ("copy", "hybrid"):
+        refuse_idle(("row_cost",), beside=f"--method {method}")
+    if trace is not None:
+        require_writable(trace)
     tell = partial(note, quiet=quiet)
     options = DraftingOptions(
         method=method,
         num_draft_tokens=max_draft,
-        order=read_order(order),
+        order=order,
         dictionary=dictionary,
         language=language,
     )

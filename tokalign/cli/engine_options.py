@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from tokalign.errors import UsageError
-
 if TYPE_CHECKING:
-    from tokalign.build.corpus import Corpus
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
-    from tokalign.build.pipeline import BuildReport
-    from tokalign.tokenizer.vocabulary import TargetId
+    pass
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,15 +24,6 @@ class EngineOptions:
     workers: int | None
     local_tasks: int | None
     local_rank_offset: int
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError for tasks without an engine that has some."""
-        for field in fields(self)[1:]:
-            if self.engine == "local" and getattr(self, field.name):
-                raise UsageError(
-                    f"--{field.name.replace('_', '-')} does nothing with the engine of one "
-                    "machine; give --engine datatrove (or ray) too, or leave it out"
-                )
 
 
 def engine_options(command: Command) -> Command:
@@ -86,72 +70,3 @@ _OPTIONS = (
         help="datatrove: the first task of this machine. The machine with task 0 makes the table.",
     ),
 )
-
-
-def build_on_engine(
-    engine: EngineOptions,
-    target: str,
-    corpus: Corpus,
-    options: BackoffOptions | DictspecOptions,
-    *,
-    language: str,
-    output: Path | None,
-    tell: Callable[[str], None],
-) -> BuildReport:
-    """Build a dictionary on datatrove or Ray; no table in the report if another machine makes it.
-
-    Raises: UsageError for a kind of dictionary that is not counted so, and for tasks that do not
-        fit together.
-    """
-    from tokalign.build.counting.memory_budget import plan_processes
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-    from tokalign.build.engines import plan_dictionary
-    from tokalign.build.executors import Executor, run_job
-    from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
-
-    if not isinstance(options, BackoffOptions):
-        raise UsageError(f"--engine {engine.engine} is for --dictionary-kind backoff; use local")
-    assert engine.engine != "local"
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    folder = (output or table_folder()) / ours.slug
-    if options.workspace is None:
-        options = replace(options, workspace=folder / f"{language}.job")
-    wanted = engine.workers or os.cpu_count() or 1
-    workers, max_words = plan_processes(
-        options.memory, jobs=wanted, vocabulary_size=len(ours.tokenizer.vocabulary)
-    )
-    tasks = engine.tasks or wanted
-    here = engine.local_tasks or tasks - engine.local_rank_offset
-    if not 0 < here <= tasks - engine.local_rank_offset:
-        raise UsageError(
-            f"the tasks of this machine ({engine.local_rank_offset} to "
-            f"{engine.local_rank_offset + here - 1}) are not among --tasks {tasks}; "
-            "give a lower --local-rank-offset or fewer --local-tasks"
-        )
-    if engine.engine == "ray" and here < tasks:
-        raise UsageError("Ray spreads the tasks itself; leave out --local-tasks and its offset")
-    if len(corpus.weights) < tasks:
-        tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
-    job = plan_dictionary(
-        ours.tokenizer,
-        corpus,
-        options,
-        language=language,
-        path=folder / f"{language}.dictionary.tok",
-        shares=tasks,
-        max_words=max_words,
-    )
-    executor = Executor(
-        engine=engine.engine,
-        workers=workers,
-        memory=options.memory // workers,
-        first=engine.local_rank_offset,
-        tasks=here,
-    )
-    built = run_job(job, executor)
-    if not built.tables:
-        end = engine.local_rank_offset + here - 1
-        tell(f"tasks {engine.local_rank_offset} to {end} are done; the machine with task 0 goes on")
-    return built

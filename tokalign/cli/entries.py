@@ -13,6 +13,7 @@ from platformdirs import user_state_path
 
 from tokalign.atomic_file import unwritable
 from tokalign.cli.dialogue import COMMANDS, EntryLines
+from tokalign.cli.streams import reading_stdin
 from tokalign.errors import MissingAssetError
 
 PROMPT, MORE = "> ", "… "
@@ -35,10 +36,11 @@ class StreamEntries:
     def read(self) -> str | None:
         """See `Entries`."""
         lines = EntryLines()
-        for line in self._stream:
-            entry = lines.push(line.removesuffix("\n").removesuffix("\r"))
-            if entry is not None:
-                return entry
+        with reading_stdin("give messages in a file or a pipe, one per line, or open a terminal"):
+            for line in self._stream:
+                entry = lines.push(line.removesuffix("\n").removesuffix("\r"))
+                if entry is not None:
+                    return entry
         return lines.finish()
 
 

@@ -1,49 +1,41 @@
-"""What `decode`, `chat` and `serve` have in common: models, drafting, sampling, templates, caches.
+"""What `decode` and `chat` have in common: models, drafting, sampling, templates, caches.
 
 Every option is written once, in mlx-lm's words where mlx-lm has it. A command takes them all with
-`@generation_options` and reads them with `GenerationOptions.take`.
+`@generation_options` and reads them with `take_generation`. Commands that need a part of
+them take the lists `TEMPLATE` and `CACHE`, and those of `drafting_options.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import randbits
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.drafting_options import (
-    alignment_option,
-    alternatives_option,
-    beam_length_option,
-    beam_width_option,
-    dictionary_option,
-    draft_model_option,
-    draft_rows_option,
-    drafter_option,
-    dtype_option,
-    language_option,
-    order_option,
-    target_model_option,
-    translation_option,
+from tokalign.cli.drafting_options import DRAFTING, MODEL, take, with_options
+from tokalign.cli.idle_options import (
+    refuse_idle,
+    refuse_idle_cache,
+    refuse_idle_drafting,
+    refuse_idle_sampling,
+    refuse_idle_template,
 )
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
-from tokalign.runtime.methods import AUTO, METHODS, read_draft_tokens, read_order
 
 if TYPE_CHECKING:
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
     from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
 
 
@@ -69,46 +61,6 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
         """give one such as '{"enable_thinking": false}'"""
     )
 
-
-MODEL = (
-    target_model_option,
-    click.option(
-        "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
-    ),
-    click.option(
-        "--trust-remote-code", is_flag=True, help="Run the code that a model's folder brings."
-    ),
-    dtype_option,
-)
-
-DRAFTING = (
-    draft_model_option,
-    drafter_option,
-    click.option(
-        "--method",
-        type=click.Choice((AUTO, *METHODS)),
-        default=AUTO,
-        show_default=True,
-        help="How to draft; auto uses every source there is.",
-    ),
-    order_option,
-    translation_option,
-    alternatives_option,
-    draft_rows_option,
-    beam_width_option,
-    beam_length_option,
-    click.option(
-        "--num-draft-tokens",
-        metavar="N",
-        default=AUTO,
-        show_default=True,
-        callback=lambda _context, _option, value: read_draft_tokens(value),
-        help="Tokens drafted in a round; with auto every round chooses its own number, or none.",
-    ),
-    dictionary_option,
-    language_option,
-    alignment_option,
-)
 
 SAMPLING = (
     click.option(
@@ -239,70 +191,26 @@ CACHE = (
 )
 
 
-def with_options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """A decorator for a command that has all of these options; `--help` keeps their order."""
-
-    def decorate(command: Function) -> Function:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 generation_options = with_options(*MODEL, *DRAFTING, *SAMPLING, *TEMPLATE, PREFILL_RESPONSE, *CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingOptions:
-    """The model and its cache, as typed (`MODEL` and `CACHE`)."""
+    """The model and its cache, as typed (`MODEL` and `CACHE`); read with `take_loading`."""
 
     target: str
     adapter_path: Path | None
     trust_remote_code: bool
     dtype: str | None
-    max_kv_size: int | None
-    kv_bits: int | None
-    kv_group_size: int
-    quantized_kv_start: int
-    prefill_step_size: int
-
-    @classmethod
-    def take(cls, given: dict[str, Any]) -> Self:
-        """Take the values of these options out of what click has parsed."""
-        return cls(**{field.name: given.pop(field.name) for field in fields(cls)})
-
-    @property
-    def cache(self) -> CacheOptions:
-        """How the key-value cache is kept. Raises: UsageError."""
-        from tokalign.runtime.mlx.cache import CacheOptions
-
-        return CacheOptions(
-            prefill_step_size=self.prefill_step_size,
-            max_kv_size=self.max_kv_size,
-            kv_bits=self.kv_bits,
-            kv_group_size=self.kv_group_size,
-            quantized_kv_start=self.quantized_kv_start,
-        )
+    cache: CacheOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions(LoadingOptions):
-    """The options of `generation_options`, as typed."""
+    """The options of `generation_options`, as typed; read with `take_generation`."""
 
     draft: str | None
-    method: str
-    order: str
-    translation: str | None
-    num_draft_tokens: int | None
-    alternatives: int
-    draft_rows: int | None
-    drafter: Path | None
-    beam_width: int | None
-    beam_length: int | None
-    dictionary: tuple[Path, ...]
-    language: tuple[str, ...]
-    alignment: Path | None
+    drafting: DraftingOptions
     temp: float
     top_p: float
     top_k: int
@@ -329,7 +237,7 @@ class GenerationOptions(LoadingOptions):
         decoder = load_decoder(
             self.target,
             self.draft,
-            self._drafting(),
+            self.drafting,
             dtype=self.dtype,
             adapter=self.adapter_path,
             trust_remote_code=self.trust_remote_code,
@@ -337,32 +245,16 @@ class GenerationOptions(LoadingOptions):
             loaded=loaded,
             note=note,
         )
+        if decoder.drafter is None and self.draft is None:
+            refuse_idle(("alternatives",), without="--draft NAME or --drafter FOLDER")
         target = decoder.target
         more = tokens_that_stop(target.tokenizer, self.extra_eos_token)
         target = replace(target, stop_ids=target.stop_ids | more)
         decoder = replace(decoder, target=target, sampler=self._sampling(target))
-        if self.max_kv_size is not None:
+        if self.cache.max_kv_size is not None:
             note(_about_max_kv_size(decoder))
         keep_loaded()
         return decoder
-
-    def _drafting(self) -> DraftingOptions:
-        from tokalign.assemble import DraftingOptions
-
-        return DraftingOptions(
-            method=self.method,
-            translation=self.translation,
-            num_draft_tokens=self.num_draft_tokens,
-            alternatives=self.alternatives,
-            draft_rows=self.draft_rows,
-            drafter=self.drafter,
-            beam_width=self.beam_width,
-            beam_length=self.beam_length,
-            order=read_order(self.order),
-            dictionary=self.dictionary,
-            language=self.language,
-            alignment=self.alignment,
-        )
 
     def _sampling(self, target: LanguageModel[TargetId]) -> Sampling:
         from tokalign.runtime.mlx.sampling import Sampling
@@ -380,6 +272,32 @@ class GenerationOptions(LoadingOptions):
             seed=self.seed if self.seed is not None else randbits(32),
             acceptance=self.acceptance,
         )
+
+
+def take_loading(given: dict[str, Any]) -> LoadingOptions:
+    """Take the values of `MODEL` and `CACHE` out of what click has parsed. Raises: UsageError."""
+    _take_cache(given)
+    return take(LoadingOptions, given)
+
+
+def take_generation(given: dict[str, Any]) -> GenerationOptions:
+    """Take the values of `generation_options` out of what click has parsed. Raises: UsageError."""
+    from tokalign.drafting_options import DraftingOptions
+
+    refuse_idle_drafting()
+    refuse_idle_sampling()
+    refuse_idle_template()
+    _take_cache(given)
+    given["drafting"] = take(DraftingOptions, given)
+    return take(GenerationOptions, given)
+
+
+def _take_cache(given: dict[str, Any]) -> None:
+    """Put the options of `CACHE` together. Raises: UsageError."""
+    from tokalign.runtime.mlx.cache import CacheOptions
+
+    refuse_idle_cache()
+    given["cache"] = take(CacheOptions, given)
 
 
 def _about_max_kv_size(decoder: Decoder) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_options import read_size
+from tokalign.cli.idle_options import all_but, refuse_idle
+from tokalign.cli.number_types import Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
 
@@ -36,7 +37,7 @@ _SHOWN_PROBLEMS = 10
     help="Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
 )
 @click.option(
-    "--largest-file", metavar="SIZE", help="Leave out larger files. Default: 50M. Remembered."
+    "--largest-file", type=Size(), help="Leave out larger files. Default: 50M. Remembered."
 )
 @click.option(
     "--dictionary-bytes",
@@ -52,7 +53,7 @@ def command(
     name: str | None,
     targets: tuple[str, ...],
     exclude: tuple[str, ...],
-    largest_file: str | None,
+    largest_file: int | None,
     dictionary_bytes: int | None,
     lists: bool,
     folders: tuple[Path, ...],
@@ -68,7 +69,8 @@ def command(
     `tokalign forget NAME` deletes it.
     """
     if lists:
-        _show_all(as_json)
+        refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")
+        _show_all(as_json=as_json, quiet=quiet)
         return
     if name is None:
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
@@ -79,7 +81,7 @@ def command(
         folders=folders,
         targets=targets,
         exclude=exclude or None,
-        largest_file=None if largest_file is None else read_size(largest_file, "--largest-file"),
+        largest_file=largest_file,
         max_bytes=dictionary_bytes,
         stage=lambda total, label: progress(
             total, label, quiet=quiet, in_bytes=label == "Reading documents"
@@ -140,7 +142,7 @@ def _as_text(learned: Learned) -> str:
     return table(rows)
 
 
-def _show_all(as_json: bool) -> None:
+def _show_all(*, as_json: bool, quiet: bool) -> None:
     from tokalign.build.documents.collection import collections
 
     found = [_described(collection) for collection in collections()]
@@ -148,7 +150,10 @@ def _show_all(as_json: bool) -> None:
         print_json({"learned": found})
         return
     if not found:
-        note("nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME")
+        note(
+            "nothing was learned yet; begin with: tokalign learn FOLDER --name NAME --target NAME",
+            quiet=quiet,
+        )
     for number, one in enumerate(found):
         rows = [("name", one["name"])]
         rows += [("folder", folder) for folder in one["folders"]]

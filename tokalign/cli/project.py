@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.finite import FiniteRange
+from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 from click.decorators import FC
 
+from tokalign.arguments import as_path
+from tokalign.cli.streams import reading_stdin
 from tokalign.errors import UsageError
 
 HELP = "The prompt; - reads it from stdin, @FILE from a file, @@ begins one with an @."
@@ -41,7 +42,7 @@ def read_prompt(given: str) -> str:
     if given.startswith("@@"):
         return given[1:]
     try:
-        return Path(given[1:]).expanduser().read_text("utf-8")
+        return as_path(given[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise UsageError(
@@ -52,12 +53,9 @@ def read_prompt(given: str) -> str:
 
 def _read_stdin() -> str:
     try:
-        text = sys.stdin.read()
+        with reading_stdin("give the prompt with --prompt TEXT"):
+            text = sys.stdin.read()
         text.encode()
         return text
     except UnicodeError as error:
         raise UsageError("the prompt on stdin is not UTF-8; give it in UTF-8") from error
-    except OSError as error:
-        raise UsageError(
-            f"stdin cannot be read ({error.strerror or error}); give the prompt with --prompt TEXT"
-        ) from error

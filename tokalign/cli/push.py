@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
+from tokalign.arguments import as_path
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
 
 
@@ -33,7 +33,8 @@ def command(
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.
     """
-    from tokalign.tables.travelling import model_card, push_tables
+    from tokalign.tables.model_card import model_card
+    from tokalign.tables.travelling import push_tables
     from tokalign.tokenizer.hub import hide_progress
 
     if quiet:
@@ -41,7 +42,7 @@ def command(
     name, tables = push_tables(files, repository, folder=folder)
     for table in tables:
         note(f"{table.name} -> {name}/{table.path}", quiet=quiet)
-    card = model_card(tables, "OWNER/NAME" if os.path.isdir(os.path.expanduser(name)) else name)
+    card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
     if as_json:
         described = [table.described() for table in tables]
         print_json({"repository": name, "files": described, "model_card": card})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     alignment_option,
     alternatives_option,
@@ -17,6 +18,7 @@ from tokalign.cli.drafting_options import (
     target_tokenizer_option,
     translation_option,
 )
+from tokalign.cli.idle_options import refuse_idle_drafting
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
@@ -44,7 +46,10 @@ _KEYS = (
 @field_option
 @translation_option
 @click.option(
-    "--num-draft-tokens", type=int, default=2, help="Passes of the draft model in a round."
+    "--num-draft-tokens",
+    type=click.IntRange(min=1),
+    default=2,
+    help="Passes of the draft model in a round.",
 )
 @alternatives_option
 @click.option(
@@ -80,7 +85,8 @@ def command(
 
     The figures do not depend on the hardware, except for times.
     """
-    from tokalign.assemble import DraftingOptions, choose_drafting, keep_loaded, load_models
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import record_texts, replay_texts
     from tokalign.runtime.decoder import Prompt, make_model_drafter
@@ -88,6 +94,9 @@ def command(
     from tokalign.runtime.translation.base import Pair
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
+    refuse_idle_drafting()
+    if trace is not None:
+        require_writable(trace)
     options = DraftingOptions(
         method="draft",
         translation=translation,

@@ -43,12 +43,14 @@ def command(*, file: Path, run: str, title: str, as_json: bool, quiet: bool) -> 
 
 def _read(run: str) -> Any:
     """Read the JSON in a file, or on stdin. Raises: UsageError."""
+    name = "stdin" if run == "-" else run
     try:
         return parse_json(sys.stdin.read() if run == "-" else Path(run).read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"{run} cannot be read ({error.strerror}); give --run RUN.json") from error
+        raise UsageError(
+            f"{name} cannot be read ({error.strerror}); give --run RUN.json"
+        ) from error
     except ValueError as error:
         raise UsageError(
-            f"{'stdin' if run == '-' else run} is not JSON ({error}); save a run with: "
-            "tokalign decode ... --json > RUN.json"
+            f"{name} is not JSON ({error}); save a run with: tokalign decode ... --json > RUN.json"
         ) from error

@@ -8,26 +8,15 @@ from typing import Any
 
 import click
 
-from tokalign.cli.build_options import read_size
-from tokalign.cli.drafting_options import MODEL_HELP
-from tokalign.cli.finite import FiniteRange
-from tokalign.cli.generation_options import (
-    CACHE,
-    DRAFTING,
-    MODEL,
-    read_variables,
-    with_options,
-)
+from tokalign.cli.drafting_options import DRAFTING, MODEL, MODEL_HELP, take, with_options
+from tokalign.cli.generation_options import CACHE, read_variables
+from tokalign.cli.idle_options import refuse_idle, refuse_idle_cache, refuse_idle_drafting
+from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import json_option, note, print_json, quiet_option
 from tokalign.errors import UsageError
-from tokalign.runtime.methods import read_order
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
 """An environment variable with one API key; a command line is visible to other users."""
-
-
-def _read_size(_context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else read_size(value, option.opts[0])
 
 
 def _read_names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
@@ -61,9 +50,8 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--max-body-size",
-    metavar="SIZE",
+    type=Size(),
     default="8M",
-    callback=_read_size,
     help="The longest request; longer ones are refused.",
 )
 @click.option(
@@ -175,8 +163,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 )
 @click.option(
     "--prompt-cache-bytes",
-    metavar="SIZE",
-    callback=_read_size,
+    type=Size(),
     help="Bytes that kept contexts may take, such as 4GB. Default: no bound.",
 )
 @with_options(*CACHE)
@@ -216,7 +203,7 @@ def command(**given: Any) -> None:
 
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
-    from tokalign.assemble import DraftingOptions
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.serve.limits import Limits
     from tokalign.serve.settings import Settings
 
@@ -225,26 +212,22 @@ def _settings(given: dict[str, Any]) -> Any:
             "there is no model to serve: give --target NAME, or let requests name one with "
             "--allow-model-switching"
         )
-    for name in ("draft", "drafter"):
-        if given["model"] is None and given[name] is not None:
-            raise UsageError(f"--{name} needs a model to draft for: give --target NAME")
+    if given["model"] is None:
+        refuse_idle(("draft", "drafter", "adapter_path"), without="--target NAME")
+    if given["chat_template"]:
+        refuse_idle(("use_default_chat_template",), beside="--chat-template")
+    refuse_idle_drafting()
+    refuse_idle_cache()
     adapter = given.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
-        raise UsageError(f"--adapter-path {adapter} is not a folder")
-    keys = [key.strip() for key in (*given.pop("api_keys"), os.environ.get(KEY_VARIABLE, ""))]
-    drafting = DraftingOptions(
-        method=given.pop("method"),
-        translation=given.pop("translation"),
-        alternatives=given.pop("alternatives"),
-        order=read_order(given.pop("order")),
-        draft_rows=given.pop("draft_rows"),
-        drafter=given.pop("drafter"),
-        beam_width=given.pop("beam_width"),
-        beam_length=given.pop("beam_length"),
-        dictionary=given.pop("dictionary"),
-        language=given.pop("language"),
-        alignment=given.pop("alignment"),
-    )
+        raise UsageError(
+            f"--adapter-path {adapter} is not a folder; give the one that mlx_lm.lora wrote"
+        )
+    keys = [key.strip() for key in given.pop("api_keys")]
+    if not all(keys):
+        raise UsageError("--api-key is empty, and would lock nothing; give a key, or leave it out")
+    keys += filter(None, [os.environ.get(KEY_VARIABLE, "").strip()])
+    drafting = take(DraftingOptions, given)
     limits = Limits(
         body_bytes=given.pop("max_body_size"),
         read_seconds=given.pop("read_timeout"),
@@ -254,8 +237,9 @@ def _settings(given: dict[str, Any]) -> Any:
     return Settings(
         draft_model=given.pop("draft"),
         adapter_path=None if adapter is None else str(adapter),
-        api_keys=tuple(key for key in keys if key),
+        api_keys=tuple(keys),
         drafting=drafting,
+        num_draft_tokens=drafting.num_draft_tokens,
         limits=limits,
         **given,
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import TextIO
 
-from tokalign.errors import StdoutError
+from tokalign.errors import StdoutError, UsageError
 
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without line feed and tab, DEL, C1
@@ -59,6 +60,18 @@ def tell(text: str) -> None:
     """Write `text` and a line end on stderr as it is; nothing happens if stderr is full or gone."""
     with suppress(OSError):
         print(text, file=sys.stderr)
+
+
+@contextmanager
+def reading_stdin(remedy: str) -> Iterator[None]:
+    """Turn an OSError of the body, which reads stdin, into one line with what to do instead.
+
+    Raises: UsageError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"stdin cannot be read ({error.strerror or error}); {remedy}") from error
 
 
 def unwritten(error: OSError) -> StdoutError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import make_folder, write_file
 from tokalign.cli.drafting_options import (
     DRAFT_HELP,
     MODEL_HELP,
@@ -21,6 +21,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
+from tokalign.cli.idle_options import all_but, refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import (
@@ -35,8 +36,9 @@ from tokalign.cli.study_setup import (
 )
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
-from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
+from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only, with_ablations
 from tokalign.json_text import parse_json
+from tokalign.runtime.methods import PARTS
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -77,7 +79,7 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 )
 @field_option
 @click.option(
-    "--limit", "prompts", type=click.IntRange(min=1),
+    "--limit", type=click.IntRange(min=1),
     help="Only the first N prompts of each set. Default: the preset's.",
 )  # fmt: skip
 @click.option(
@@ -89,6 +91,11 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME",
     help="Measure only this method or translation; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--without", "without", multiple=True, type=click.Choice([*PARTS]), metavar="PART",
+    help="Also measure a method without one of its parts; repeatable. Of hybrid: copy, dictionary, "
+    "logits, trees; of unispec: calibration, scores, expansion.",
 )  # fmt: skip
 @dtype_option
 @dictionary_option
@@ -126,17 +133,25 @@ def command(
     study.json (a result that --check accepts and others can compare), study.html and study.md.
     """
     if check:
+        refuse_idle(all_but("check", "as_json", "quiet"), beside="--check")
         _check(check, as_json=as_json)
-    elif compare:
-        _compare(compare, save, quiet=quiet)
-    elif target is None:
+        return
+    if compare:
+        refuse_idle(all_but("compare", "save", "as_json", "quiet"), beside="--compare")
+        _compare(compare, save, as_json=as_json, quiet=quiet)
+        return
+    refuse_idle(("save",), without="--compare PATH")
+    if given["preset"] == "tasks":
+        refuse_idle(("articles", "instructions"), beside="--preset tasks")
+    if not any(given[name] for name in ("articles", "instructions", "questions")):
+        refuse_idle(("field",), without="--articles, --instructions or --questions")
+    if target is None:
         raise UsageError(
             "nothing to study; give --target NAME, or results with --check FILE or --compare PATH"
         )
-    elif output is None:
+    if output is None:
         raise UsageError("a study expects a folder for what it measures; give --output FOLDER")
-    else:
-        _study(target, output, as_json=as_json, quiet=quiet, **given)
+    _study(target, output, as_json=as_json, quiet=quiet, **given)
 
 
 # -- results of others -----------------------------------------------------------------------------
@@ -160,7 +175,7 @@ def _check(paths: Sequence[Path], *, as_json: bool) -> None:
         )
 
 
-def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
+def _compare(paths: Sequence[Path], save: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Write the page that compares machines. Raises: UsageError without a place or results."""
     from tokalign.evaluate.study.check import check_file
     from tokalign.evaluate.study.result import Result, load_json
@@ -180,7 +195,10 @@ def _compare(paths: Sequence[Path], save: Path | None, *, quiet: bool) -> None:
     if not results:
         raise UsageError("--compare found no result; give files or folders with study results")
     write_file(save, machines_page(results))
-    note(f"{len(results)} results -> {save}", quiet=quiet)
+    if as_json:
+        print_json({"file": str(save), "results": len(results)})
+    else:
+        note(f"{len(results)} results -> {save}", quiet=quiet)
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
@@ -211,9 +229,10 @@ def _study(
     draft: tuple[str, ...],
     drafter: Path | None,
     preset: str,
-    prompts: int | None,
+    limit: int | None,
     max_tokens: int | None,
     conditions: tuple[str, ...],
+    without: tuple[str, ...],
     estimate: bool,
     dtype: str | None,
     dictionary: tuple[Path, ...],
@@ -232,7 +251,7 @@ def _study(
         drafter=drafter,
         protocol=replace(
             protocol,
-            prompts=prompts or protocol.prompts,
+            prompts=limit or protocol.prompts,
             max_tokens=max_tokens or protocol.max_tokens,
         ),
         files=PromptFiles(**files),
@@ -243,13 +262,13 @@ def _study(
         note=partial(note, quiet=quiet),
     )
     loaded = load(options)
-    chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
+    chosen = only(with_ablations(arms(options.protocol, drafts_of(loaded)), without), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from tokalign.assemble import keep_loaded
     from tokalign.evaluate.measurements import MeasurementFile
 
     keep_loaded()
-    _make_folder(output)
+    make_folder(output / CURVES, remedy="give another folder with --output")
     curves = cost_curves(options, loaded)
     study = assembled(options, loaded, chosen, given, curves)
     setting = setting_of(options, loaded, given)
@@ -314,15 +333,6 @@ def _result(
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        (folder / CURVES).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be made ({error.strerror}); give another folder with --output"
-        ) from error
 
 
 def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tokalign.evaluate.study.protocol import (
     Protocol,
     windows,
 )
-from tokalign.shipped import CORPUS, PROMPTS, shipped
+from tokalign.shipped import POLISH, PROMPTS, sample_text, shipped
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import MakePrompt
@@ -106,7 +106,7 @@ def _windows(
 def _articles(files: PromptFiles) -> Sequence[str]:
     """Tokalign's own text is one article: its paragraphs are short."""
     if files.articles is None:
-        return ["\n".join(read_texts(shipped(CORPUS)))]
+        return ["\n".join(read_texts(sample_text(POLISH)))]
     return read_texts(files.articles, field=files.field)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign import __version__
+from tokalign.arguments import as_path
 from tokalign.cli.study_prompts import PromptFiles, StudyPrompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.study.protocol import Arm, Drafts, Protocol
@@ -62,7 +63,8 @@ class Loaded:
 
 def load(options: StudyOptions) -> Loaded:
     """Load the models, and open the tables that fit them. Raises: as `assemble`; UsageError."""
-    from tokalign.assemble import DraftingOptions, assemble, load_models
+    from tokalign.assemble import assemble, load_models
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 
     names = _short_names(options.draft)
@@ -126,8 +128,7 @@ def drafts_of(loaded: Loaded) -> Drafts:
 def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     """A cost curve for each draft model, from the output folder or else measured now.
 
-    The empty name is for the target alone. A recurrent drafter has the target's curve: what its
-    steps cost is not measured, so its conditions have no expectation and no waterfall.
+    The empty name is for the target alone.
     """
     from tokalign.cost.curve import read_curve
     from tokalign.cost.store import store_curve
@@ -135,9 +136,8 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     from tokalign.runtime.mlx.machine import machine_of
 
     curves: dict[str, CostCurve] = {}
-    with_draft = {name: pair for name, pair in loaded.pairs.items() if pair.draft is not None}
-    for name, decoder in (with_draft or {"": loaded.alone}).items():
-        model = decoder.draft and decoder.draft.model
+    for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
+        model = decoder.drafting_model
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
         if curve is None or curve.is_stale(machine_of(decoder.target.model, model)):
@@ -146,8 +146,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
             store_curve(measure_curve(decoder.target.model, model, budget=seconds), path)
             curve = read_curve(str(path))  # as it is rounded in the file
         curves[name] = curve
-    alone = next(iter(curves.values())).without_draft()
-    return dict.fromkeys(["", *loaded.pairs], alone) | curves
+    return {"": next(iter(curves.values())).without_draft(), **curves}
 
 
 def assembled(
@@ -164,10 +163,10 @@ def assembled(
     from tokalign.runtime.draft_length.knowledge import Knowledge
     from tokalign.runtime.draft_length.opening_knowledge import knowledge_from
 
-    name_of = {id(_drafting_model(decoder)): name for name, decoder in loaded.all.items()}
+    name_of = {id(decoder.drafting_model): name for name, decoder in loaded.all.items()}
 
     def knowledge(decoder: Decoder) -> Knowledge:
-        model = _drafting_model(decoder)
+        model = decoder.drafting_model
         return knowledge_from(curves[name_of[id(model)]], decoder.target.model, model)
 
     protocol = options.protocol
@@ -186,13 +185,8 @@ def assembled(
 
 def _public(name: str) -> str:
     """A model's name for a result that may be shared: of a local folder its own name alone."""
-    path = Path(name).expanduser()
+    path = as_path(name)
     return path.resolve().name if path.exists() else name
-
-
-def _drafting_model(decoder: Decoder) -> Any:
-    """The draft model's weights or the recurrent drafter; None without either."""
-    return decoder.drafter if decoder.draft is None else decoder.draft.model
 
 
 def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> Setting:

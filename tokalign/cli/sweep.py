@@ -8,12 +8,13 @@ from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import target_tokenizer_option
+from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.number_types import Numbers
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
@@ -21,27 +22,6 @@ from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, vari
 
 _PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
-
-
-class Numbers(click.ParamType[tuple[float, ...]]):
-    """Numbers separated by commas, none of them below `least`; underscores may group digits."""
-
-    name = "numbers"
-
-    def __init__(self, number: type[int] | type[float], least: float) -> None:
-        self._number, self._least = number, least
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        """See `click.ParamType`."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            found = tuple(self._number(part.replace("_", "")) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 1,2,3", param, ctx)
-        if min(found) < self._least:
-            self.fail(f"{min(found)} is less than {self._least}", param, ctx)
-        return found
 
 
 @click.command("sweep")
@@ -130,11 +110,19 @@ def command(
     The corpus is counted once for each kind. Results are written as soon as a table is measured;
     run the same command again to resume a sweep that was stopped.
     """
+    sizes_by_kind = _sizes_by_kind(kind, sizes, ngrams)
+    for name, of_kind in (("sizes", "backoff"), ("ngrams", "dictspec")):
+        if of_kind not in sizes_by_kind:
+            refuse_idle((name,), beside=f"--kind {kind}")
+    if too_long := [order for order in orders if all(order > LONGEST[k] for k in sizes_by_kind)]:
+        known = ", ".join(f"{LONGEST[kind]} of {kind}" for kind in sizes_by_kind)
+        raise UsageError(f"--order {too_long[0]} is more than any kind has; the most are {known}")
     if plot is not None:
         from tokalign.report.charts import require_charts
 
         require_charts()
-    wanted = variants(_sizes_by_kind(kind, sizes, ngrams), orders, p_mins)
+        require_writable(plot)
+    wanted = variants(sizes_by_kind, orders, p_mins)
     from tokalign.build.corpus import Corpus
     from tokalign.evaluate.variants import VariantBuilder, emulate_table
     from tokalign.tokenizer.registry import Resolved, resolve_tokenizer

@@ -14,7 +14,7 @@ from tokalign.build.source_bytes import require_regular
 from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
-from tokalign.shipped import PROMPTS, shipped
+from tokalign.shipped import POLISH, prompts
 
 text_option = click.option(
     "--text",
@@ -65,14 +65,17 @@ def read_prompts(
     field: str,
     limit: int | None,
     repeats: int = 1,
+    language: str = POLISH,
 ) -> list[PromptText]:
-    """Read every prompt of every file, once per repeat; tokalign's own prompts if no file is given.
+    """Read every prompt of every file, once per repeat.
 
-    A set is named after its file. Raises: UsageError, CorpusError.
+    If no file is given, those in `language` that come with tokalign. A set is named after its file.
+    Raises: UsageError, CorpusError.
     """
     if not turns and not windows:
-        turns = [shipped(PROMPTS) / name for name in _OWN_TURNS]
-        windows = [shipped(PROMPTS) / name for name in _OWN_WINDOWS]
+        folder = prompts(language)
+        turns = [folder / name for name in _OWN_TURNS]
+        windows = [folder / name for name in _OWN_WINDOWS]
     sets = [(path, True) for path in windows] + [(path, False) for path in turns]
     if len({path.stem for path, _ in sets}) < len(sets):
         raise UsageError("two files of prompts have the same name; rename one")

@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import unwritable
-from tokalign.cli.build_options import read_size
-from tokalign.cli.finite import FiniteRange
-from tokalign.cli.generation_options import MODEL, with_options
+from tokalign.atomic_file import make_folder
+from tokalign.cli.drafting_options import MODEL, with_options
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.texts import field_option
+from tokalign.cli.training_options import (
+    CORPUS,
+    DRY_RUN,
+    FIT,
+    SHAPE,
+    drafter_config,
+    fit_options,
+    label_options,
+)
 from tokalign.errors import UsageError
-from tokalign.train.options import MOST_SEED
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
@@ -30,143 +36,8 @@ if TYPE_CHECKING:
     from tokalign.train.training import Evaluation, Trained
 
 _PATH = click.Path(path_type=Path)
-_WIDEST = 2_048
 _SHARE_OF_MEMORY = 2 / 3
 """Of a Mac's memory, about as much as its GPU may hold unless told otherwise."""
-
-CORPUS = (
-    click.option(
-        "--corpus",
-        "corpus_files",
-        metavar="FILE",
-        multiple=True,
-        type=_PATH,
-        help="Text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or "
-        ".parquet; repeatable.",
-    ),
-    field_option,
-    click.option(
-        "--labels",
-        "kind",
-        type=click.Choice(["greedy", "sampled", "generated", "text"]),
-        default="greedy",
-        help="What follows a position of the corpus: the target's own ids, greedy or sampled, or "
-        "the text's. generated: positions of texts that the target writes itself, sampled, after "
-        "openings of the corpus.",
-    ),
-    click.option(
-        "--label-temp",
-        type=FiniteRange(0, min_open=True),
-        default=0.7,
-        help="The temperature of sampled and generated labels.",
-    ),
-    click.option(
-        "--positions", type=click.IntRange(min=1), default=1_000_000, help="Positions to train on."
-    ),
-    click.option(
-        "--held-out",
-        type=click.IntRange(min=1),
-        default=8_192,
-        help="Positions to measure acceptance on.",
-    ),
-    click.option(
-        "--future",
-        type=click.IntRange(min=2),
-        default=5,
-        help="Ids that follow each position; the drafter learns to guess all but the first.",
-    ),
-    click.option(
-        "--window", type=click.IntRange(min=16), default=256, help="Ids of text read at once."
-    ),
-)
-
-SHAPE = (
-    click.option(
-        "--width",
-        type=click.IntRange(min=1),
-        help="The width of the drafter's layers. Default: the target's hidden size, at most "
-        f"{_WIDEST}.",
-    ),
-    click.option(
-        "--blocks", type=click.IntRange(min=0), default=2, help="Residual blocks in the drafter."
-    ),
-    click.option(
-        "--head",
-        type=click.Choice(["tied", "factored"]),
-        default="tied",
-        help="The output head. tied: that of the target. factored: one of its own, of low rank.",
-    ),
-    click.option(
-        "--rank", type=click.IntRange(min=1), default=512, help="The rank of a factored head."
-    ),
-)
-
-FIT = (
-    click.option(
-        "--epochs",
-        type=FiniteRange(0, min_open=True),
-        default=2.0,
-        help="How often each position is seen.",
-    ),
-    click.option("--batch", type=click.IntRange(min=1), default=256, help="Positions of a batch."),
-    click.option(
-        "--accumulate",
-        type=click.IntRange(min=1),
-        default=1,
-        help="Batches whose gradients are averaged for one step.",
-    ),
-    click.option(
-        "--candidates",
-        type=click.IntRange(min=0),
-        default=4_096,
-        help="Ids that the softmax of a batch goes over; 0 is the whole vocabulary.",
-    ),
-    click.option(
-        "--learning-rate",
-        type=FiniteRange(0, min_open=True),
-        default=1e-3,
-        help="The largest learning rate; it falls along a cosine.",
-    ),
-    click.option(
-        "--train-dtype",
-        type=click.Choice(["float32", "bfloat16"]),
-        default="float32",
-        help="The number format of the drafter's passes; its weights are trained in float32.",
-    ),
-    click.option(
-        "--evaluations",
-        type=click.IntRange(min=1),
-        default=20,
-        help="How often acceptance is measured and the state saved.",
-    ),
-    click.option(
-        "--patience",
-        type=click.IntRange(min=0),
-        default=4,
-        help="Stop after so many evaluations without a better one; 0 is never.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, MOST_SEED),
-        default=0,
-        help="Seed of everything that is drawn.",
-    ),
-)
-
-DRY_RUN = (
-    click.option(
-        "--dry-run", is_flag=True, help="Only say how much memory, disk and work it would take."
-    ),
-    click.option(
-        "--memory", metavar="SIZE", help="--dry-run: memory of the machine that will train, as 32G."
-    ),
-    click.option(
-        "--rows-per-second",
-        type=FiniteRange(0, min_open=True),
-        help="--dry-run: prompt tokens per second that the target reads there; mlx_lm.generate "
-        "prints them.",
-    ),
-)
 
 
 @click.command("train-drafter")
@@ -195,7 +66,7 @@ def command(
     output: Path,
     workspace: Path | None,
     dry_run: bool,
-    memory: str | None,
+    memory: int | None,
     rows_per_second: float | None,
     as_json: bool,
     quiet: bool,
@@ -209,8 +80,14 @@ def command(
     """
     from tokalign.build.corpus import Corpus
 
+    if not dry_run:
+        refuse_idle(("memory", "rows_per_second"), without="--dry-run")
+    if given["kind"] in ("greedy", "text"):
+        refuse_idle(("label_temp",), beside=f"--labels {given['kind']}")
+    if given["head"] == "tied":
+        refuse_idle(("rank",), without="--head factored")
     corpus = Corpus((*corpus_files, *more_corpus_files), field=field)
-    labels, fit = _label_options(given), _fit_options(given)
+    labels, fit = label_options(given), fit_options(given)
     if dry_run:
         _print_estimate(
             target, given, labels, fit, memory, rows_per_second, as_json=as_json, quiet=quiet
@@ -223,13 +100,13 @@ def command(
     from tokalign.train.labelled_corpus import label_corpus
     from tokalign.train.training import fit_drafter
 
-    _make_folder(output)
+    make_folder(output)
     tell = partial(note, quiet=quiet)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
     )
     ends = TargetEnds.of(model.model)
-    config = _shape(given, ends.hidden_size, ends.vocabulary_size)
+    config = drafter_config(given, ends.hidden_size, ends.vocabulary_size)
     workspace = workspace or output.with_name(f"{output.name}.training")
     tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
     show = partial(progress, quiet=quiet)
@@ -269,14 +146,6 @@ def _shortfall(found: int, wanted: int) -> str:
     return f", not {wanted:,}: give more text to get as many"
 
 
-def _make_folder(path: Path) -> None:
-    """Make the folder of the output, hours before it is needed. Raises: UsageError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
 class _Reporter:
     """Tells of every evaluation, with the rate and the time left."""
 
@@ -298,74 +167,12 @@ class _Reporter:
         )
 
 
-def _label_options(given: dict[str, Any]) -> LabelOptions:
-    """Raises: UsageError for a window that has not as many ids as follow a position."""
-    from tokalign.train.options import Labelling, LabelOptions
-
-    if given["window"] <= given["future"]:
-        raise UsageError(
-            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
-            f"give --window {given['future'] + 1} or more"
-        )
-    labelling = Labelling(
-        kind=given["kind"],
-        future=given["future"],
-        temperature=given["label_temp"],
-        seed=given["seed"],
-    )
-    return LabelOptions(
-        positions=given["positions"],
-        held_out=given["held_out"],
-        window=given["window"],
-        seed=given["seed"],
-        labelling=labelling,
-    )
-
-
-def _fit_options(given: dict[str, Any]) -> FitOptions:
-    """Raises: UsageError for candidates that may be too few for one batch."""
-    from tokalign.train.options import FitOptions
-
-    most = given["batch"] * (given["future"] - 1)
-    if 0 < given["candidates"] <= most:
-        raise UsageError(
-            f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
-            f"asks for; give more than {most}, or 0 for the whole vocabulary"
-        )
-    return FitOptions(
-        epochs=given["epochs"],
-        batch=given["batch"],
-        accumulate=given["accumulate"],
-        candidates=given["candidates"] or None,
-        learning_rate=given["learning_rate"],
-        dtype=given["train_dtype"],
-        evaluations=given["evaluations"],
-        patience=given["patience"] or None,
-        seed=given["seed"],
-    )
-
-
-def _shape(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
-    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-
-    width = given["width"] or min(hidden_size, _WIDEST)
-    return DrafterConfig(
-        hidden_size=hidden_size,
-        vocabulary_size=vocabulary_size,
-        width=width,
-        exit_width=width,
-        blocks=given["blocks"],
-        head=given["head"],
-        rank=given["rank"] if given["head"] == "factored" else None,
-    )
-
-
 def _print_estimate(
     target: str,
     given: dict[str, Any],
     labels: LabelOptions,
     fit: FitOptions,
-    memory: str | None,
+    memory: int | None,
     rows_per_second: float | None,
     *,
     as_json: bool,
@@ -377,7 +184,7 @@ def _print_estimate(
     place = resolve_model(target)
     note(place.description, quiet=quiet)
     shape = TargetShape.from_folder(place.folder)
-    config = _shape(given, shape.hidden_size, shape.vocabulary_size)
+    config = drafter_config(given, shape.hidden_size, shape.vocabulary_size)
     work = Work(
         positions=labels.positions + labels.held_out,
         window=labels.window,
@@ -397,7 +204,7 @@ def _print_estimate(
 
 
 def _estimated(
-    estimated: Estimate, config: DrafterConfig, memory: str | None, rows_per_second: float | None
+    estimated: Estimate, config: DrafterConfig, memory: int | None, rows_per_second: float | None
 ) -> dict[str, Any]:
     """The estimate as named figures: gigabytes (10^9 bytes), FLOP and, where known, minutes."""
     found: dict[str, Any] = {
@@ -410,7 +217,7 @@ def _estimated(
         "training_tflop": round(estimated.training_work / 1e12, 1),
     }
     if memory is not None:
-        usable = read_size(memory) * _SHARE_OF_MEMORY
+        usable = memory * _SHARE_OF_MEMORY
         found["fits"] = estimated.memory <= usable
     if rows_per_second is not None:
         labelling, training = estimated.seconds(rows_per_second)

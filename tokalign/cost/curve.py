@@ -1,7 +1,8 @@
 """What a pass costs on one machine: a measured staircase, as a value and as JSON.
 
 A curve says how long a pass of the target over m rows takes, m = 1, 2, ..., after contexts of a few
-lengths, and how long a pass of the draft model takes. It is measured by `evaluate/calibrate.py`,
+lengths, and how long a pass of the draft model or a beam search of the recurrent drafter takes. It
+is measured by `evaluate/calibrate.py`,
 shipped in `cost/curves/`, or written by hand. The decode loop and `tokalign project` only read it.
 """
 
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tokalign.arguments import as_path
+from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
@@ -56,13 +59,16 @@ class Timing(NamedTuple):
 class ContextCosts:
     """Costs of passes after a context of `tokens` ids.
 
-    rows: C(m) by the number of rows m; some m may be missing. draft_pass: None if there is no draft
-    model, or if its time is not known.
+    rows: C(m) by the number of rows m; some m may be missing. draft_pass: of the draft model, or a
+    step of the recurrent drafter, on average over a draft; None if there is neither, or if its time
+    is not known. tree_pass: of a draft model that grows a tree, where each pass goes on after
+    several texts and the host chooses them; None if it is not known.
     """
 
     tokens: int
     rows: Mapping[int, Timing]
     draft_pass: Timing | None = None
+    tree_pass: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,8 @@ class Machine:
     """What a measured curve holds for; a change of any field makes the curve stale.
 
     target, draft: fingerprints of the shapes and number formats of the weights (quantization
-    included), because these determine what a pass costs; draft is empty without a draft model.
+    included), because these determine what a pass costs. draft: of the draft model or of the
+    recurrent drafter; empty without either.
     """
 
     device: str
@@ -84,8 +91,11 @@ class CostCurve:
     """Costs of passes on one machine.
 
     source: where the figures come from, and every assumption behind them.
-    unit: "seconds", or "plain passes" where only ratios are known. host: time of a round outside
-    the models. machine: None for a curve that was not measured by `tokalign calibrate`.
+    unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
+    plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
+    machine: None for a curve that was not measured by `tokalign calibrate`.
+    searches: a whole beam search of the recurrent drafter, by its width and the number of its
+    steps. It does not depend on the context.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
@@ -95,6 +105,7 @@ class CostCurve:
     unit: str = "seconds"
     host: float = 0.0
     machine: Machine | None = None
+    searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +113,8 @@ class CostCurve:
             raise ValueError("the time of a pass over one row is missing")
         if any(timing.median <= 0 for costs in self.contexts for timing in costs.rows.values()):
             raise ValueError("a pass takes no time")
+        if any(1 not in by_steps for by_steps in self.searches.values()):
+            raise ValueError("the time of a search of one step is missing")
 
     def rows_at(self, context: int) -> tuple[float, ...]:
         """C(1), C(2), ... after `context` ids, up to the most rows that were measured.
@@ -109,7 +122,7 @@ class CostCurve:
         Rows and contexts in between are interpolated linearly; beyond the measured contexts the
         nearest one counts.
         """
-        known = [_every_row(costs.rows) for costs in self.contexts]
+        known = [_every_count(costs.rows) for costs in self.contexts]
         lengths = [costs.tokens for costs in self.contexts]
         by_rows = zip(*known, strict=False)  # as far as the shortest goes
         return tuple(float(np.interp(context, lengths, times)) for times in by_rows)
@@ -117,13 +130,48 @@ class CostCurve:
     def draft_pass_at(self, context: int) -> float | None:
         """Time of a pass of the draft model, interpolated in the same way; None if not known."""
         known = {c.tokens: c.draft_pass.median for c in self.contexts if c.draft_pass}
-        return float(np.interp(context, [*known], [*known.values()])) if known else None
+        return _interpolated(known, context)
+
+    def tree_pass_at(self, context: int) -> float | None:
+        """The same of a pass in which the draft model grows a tree."""
+        return _interpolated(
+            {c.tokens: c.tree_pass.median for c in self.contexts if c.tree_pass}, context
+        )
+
+    def plain_at(self, context: int) -> float:
+        """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
+        one = self.rows_at(context)[0]
+        return max(one - self.host, one / 2)
+
+    def costs_at(self, context: int) -> Costs:
+        """What rounds cost after `context` ids, in passes of plain decoding.
+
+        C(m) is of a round in which host and device take turns, so it includes the host's work,
+        which is named apart here. Passes of the draft model cost nothing where their time is not
+        known.
+        """
+        times, plain = self.rows_at(context), self.plain_at(context)
+        host = times[0] - plain
+        draft, tree = self.draft_pass_at(context), self.tree_pass_at(context)
+        return Costs(
+            rows=tuple((time - host) / plain for time in times),
+            draft_pass=0.0 if draft is None else draft / plain,
+            host=host / plain,
+            tree_pass=None if tree is None else tree / plain,
+        )
+
+    def searches_of(self, width: int) -> tuple[float, ...]:
+        """Times of beam searches of 1, 2, ... steps, as far as they were measured at this width.
+
+        Numbers of steps in between are interpolated. Empty for a width that was not measured.
+        """
+        return tuple(_every_count(self.searches[width])) if width in self.searches else ()
 
     def without_draft(self) -> Self:
         """The same curve with the target's costs only."""
-        contexts = tuple(replace(costs, draft_pass=None) for costs in self.contexts)
+        contexts = tuple(replace(c, draft_pass=None, tree_pass=None) for c in self.contexts)
         machine = self.machine and replace(self.machine, draft="")
-        return replace(self, contexts=contexts, machine=machine, notes={})
+        return replace(self, contexts=contexts, machine=machine, searches={}, notes={})
 
     def is_stale(self, machine: Machine) -> bool:
         """Whether the curve was measured on another machine or for other models."""
@@ -142,7 +190,7 @@ class CostCurve:
             pays = (rows[1] + drafting) / rows[0] - 1
             return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{second}: this draft model is not expected to pay, and decode leaves it out"
+            return f"{second}: drafting is not expected to pay, and decode leaves it out"
         speedup = self.notes["speedup"]
         return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
@@ -157,6 +205,9 @@ class CostCurve:
             "unit": self.unit,
             "host": round(self.host, 7),
             "contexts": [_context_to_json(costs) for costs in self.contexts],
+            "searches": {
+                str(width): _times_to_json(of) for width, of in sorted(self.searches.items())
+            },
             "notes": dict(self.notes),
         }
 
@@ -176,6 +227,10 @@ class CostCurve:
                 unit=saved.get("unit", "seconds"),
                 host=float(saved.get("host", 0.0)),
                 contexts=tuple(_context_from_json(one) for one in saved["contexts"]),
+                searches={
+                    int(width): _times_from_json(of)
+                    for width, of in saved.get("searches", {}).items()
+                },
                 notes=saved.get("notes", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -193,7 +248,7 @@ def shipped_names() -> list[str]:
 def read_curve(name: str) -> CostCurve:
     """Read a shipped curve by its name, or a curve from a file. Raises: UsageError."""
     shipped = SHIPPED / f"{name}.json"
-    path = shipped if name in shipped_names() else Path(name).expanduser()
+    path = shipped if name in shipped_names() else as_path(name)
     try:
         saved = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -205,18 +260,33 @@ def read_curve(name: str) -> CostCurve:
     return CostCurve.from_json(saved, name=name)
 
 
-def _every_row(rows: Mapping[int, Timing]) -> list[float]:
-    """C(1), C(2), ... with the missing ones interpolated."""
-    measured = sorted(rows)
+def _interpolated(known: Mapping[int, float], context: int) -> float | None:
+    return float(np.interp(context, [*known], [*known.values()])) if known else None
+
+
+def _every_count(times: Mapping[int, Timing]) -> list[float]:
+    """The times of 1, 2, ... rows or steps, the missing ones interpolated."""
+    measured = sorted(times)
     every = range(1, measured[-1] + 1)
-    times: list[float] = np.interp(every, measured, [rows[m].median for m in measured]).tolist()
-    return times
+    found: list[float] = np.interp(every, measured, [times[n].median for n in measured]).tolist()
+    return found
 
 
 def _context_to_json(costs: ContextCosts) -> dict[str, Any]:
-    rows = {str(m): _rounded(timing) for m, timing in sorted(costs.rows.items())}
-    draft = costs.draft_pass and _rounded(costs.draft_pass)
-    return {"tokens": costs.tokens, "draft_pass": draft, "rows": rows}
+    return {
+        "tokens": costs.tokens,
+        "draft_pass": costs.draft_pass and _rounded(costs.draft_pass),
+        "tree_pass": costs.tree_pass and _rounded(costs.tree_pass),
+        "rows": _times_to_json(costs.rows),
+    }
+
+
+def _times_to_json(times: Mapping[int, Timing]) -> dict[str, list[float]]:
+    return {str(count): _rounded(timing) for count, timing in sorted(times.items())}
+
+
+def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
+    return {int(count): _timing(values) for count, values in saved.items()}
 
 
 def _rounded(timing: Timing) -> list[float]:
@@ -224,11 +294,12 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _context_from_json(saved: Mapping[str, Any]) -> ContextCosts:
-    draft = saved.get("draft_pass")
+    draft, tree = saved.get("draft_pass"), saved.get("tree_pass")
     return ContextCosts(
         tokens=int(saved["tokens"]),
-        rows={int(m): _timing(values) for m, values in saved["rows"].items()},
+        rows=_times_from_json(saved["rows"]),
         draft_pass=None if draft is None else _timing(draft),
+        tree_pass=None if tree is None else _timing(tree),
     )
 
 

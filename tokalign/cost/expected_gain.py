@@ -25,11 +25,13 @@ class Costs:
 
     rows: C(1), C(2), ... of the target's pass; after its end the last step goes on.
     draft_pass: of the draft model. host: the rest of a round that has a proposal.
+    tree_pass: of the draft model where it grows a tree; None: the same as `draft_pass`.
     """
 
     rows: tuple[float, ...]
     draft_pass: float = 0.0
     host: float = 0.0
+    tree_pass: float | None = None
 
     def verify(self, rows: int) -> float:
         """Time of the target's pass over `rows` (1 or more) positions."""
@@ -38,6 +40,10 @@ class Costs:
             return known[rows - 1]
         slope = max(0.0, known[-1] - known[-2]) if len(known) > 1 else 0.0
         return known[-1] + slope * (rows - len(known))
+
+    def drafting(self, passes: int, *, tree: bool) -> float:
+        """Time of a draft of so many passes of the draft model. tree: whether it grew a tree."""
+        return passes * (self.tree_pass if tree and self.tree_pass is not None else self.draft_pass)
 
     def expected_verify(self, rows: float) -> float:
         """Expected time where `rows` (1 or more) is an expected number of positions."""

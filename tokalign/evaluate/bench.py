@@ -18,6 +18,8 @@ from tokalign.evaluate.measurements import (
     Work,
 )
 from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.draft.cost_aware import Experience
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
@@ -66,8 +68,9 @@ class Bench:
         name in `Condition.draft`.
     prompts: by the blocks in which conditions are compared.
     conditions: of every block; or, with `chosen`, those of each block.
-    knowledge: gives what the draft length controller starts with where k is `auto`; each such
-        condition learns for itself, from prompt to prompt.
+    knowledge: gives what the draft length controller starts with where k is `auto`.
+
+    Each condition learns for itself, from prompt to prompt.
     """
 
     decoder: Decoder
@@ -130,13 +133,13 @@ class Bench:
     def _drafting(self, condition: Condition) -> Drafting:
         """How a condition drafts: its name is a method, else a translation of the draft model."""
         decoder = self.decoder_of(condition)
-        drafting = decoder.drafting
-        name = condition.name if condition.drafts else PLAIN
+        drafting = replace(decoder.drafting, mixing=Mixing(), experience=Experience())
+        name = condition.method if condition.drafts else PLAIN
         if name in METHODS:
-            drafting = replace(drafting, method=name)
+            drafting = replace(drafting, method=name, without=condition.without)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
-        if condition.chain:
+        if condition.chain or condition.without == "trees":
             drafting = replace(drafting, alternatives=0)
         if isinstance(condition.k, str):
             assert self.knowledge is not None, "auto needs opening knowledge"

@@ -1,8 +1,10 @@
-"""Measuring a cost curve: how long passes of a loaded pair take on this machine.
+"""Measuring a cost curve: how long passes of loaded models take on this machine.
 
-Besides, the self-draft trace: what a draft model proposes for a little text that its target wrote.
+Besides, the self-draft trace: what a draft model or a recurrent drafter proposes for a little text
+that its target wrote.
 
-The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts.
+The code that is timed is the code that decodes: the verifier verifies m rows, the session drafts,
+and a recurrent drafter goes on from the hidden state of the round before.
 Passes form a chain, as in decoding: each one reads the id that the last one chose, so that none can
 begin before the last has ended. Passes that do not depend on each other overlap on the device, and
 their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes for 8 rows where a
@@ -16,7 +18,7 @@ times still differ.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from random import Random
@@ -29,13 +31,22 @@ from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.evaluate.replay import record
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
+from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.translation.growth import CHILDREN, WIDTH, Branches
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -55,6 +66,13 @@ _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
 """Measured where every count would take too long: no chip is known to have a step between them."""
 
 _DRAFT_STEPS = 4
+
+_SEARCHES = tuple(BeamShape(width, steps) for width in (1, 2, 4, 8) for steps in (1, 4))
+"""Beam searches of a recurrent drafter that are timed; `DEFAULT_SHAPE` is one of them.
+
+Every step after the first costs the same, so two numbers of steps tell of all.
+"""
+
 _LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 15
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which measuring goes on."""
@@ -69,8 +87,9 @@ def measure_curve(
     budget: float = 30.0,
     advance: Callable[[float], object] = lambda _: None,
 ) -> CostCurve:
-    """Measure the cost curve of two loaded mlx-lm models.
+    """Measure the cost curve of loaded models.
 
+    target: an mlx-lm model. draft: another one, or a recurrent drafter of the target.
     budget: about how many seconds; three repetitions are made in any case, of fewer counts if
     necessary, and three times the budget is used on a machine that other programs disturb.
     advance: told the share of the budget spent since the last call.
@@ -93,7 +112,7 @@ def measure_briefly(
     A slow machine takes longer: about 75 passes of the target, after 128 ids of prompt.
     advance: as in `measure_curve`, which knows more in the end.
     """
-    bench = _Bench(target, draft, min(_BRIEF_CONTEXT, *_possible_contexts(target)))
+    bench = _bench(target, draft, min(_BRIEF_CONTEXT, *_possible_contexts(target)))
     times = _repeat([bench], _BRIEF_ROWS, _BRIEF_BUDGET, advance, extension=1)
     return _curve(target, draft, [bench], times)
 
@@ -101,7 +120,8 @@ def measure_briefly(
 def _curve(
     target: Any, draft: Any, benches: Sequence[_Bench], times: dict[_Key, list[float]]
 ) -> CostCurve:
-    costs = tuple(_costs(bench, times) for bench in benches)
+    searches = _searches(benches[0], times)
+    costs = tuple(_costs(bench, times, searches) for bench in benches)
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
     return CostCurve(
@@ -113,24 +133,31 @@ def _curve(
         contexts=costs,
         host=max(0.0, sync - median(times[benches[0], "ahead", 1])),
         machine=machine_of(target, draft),
+        searches=searches,
     )
 
 
 @dataclass(eq=False)
 class _Bench:
-    """A pair at one context length, up to which its caches stay filled."""
+    """Models at one context length, up to which their caches stay filled.
+
+    draft: a draft model. drafter: a recurrent one. At most one of them is given.
+    """
 
     target: Any
     draft: Any
     length: int
+    drafter: RecurrentDrafter | None = None
 
     def __post_init__(self) -> None:
-        size = max(2, int(getattr(self.target.args, "vocab_size", 1000)))
+        size = max(2, vocabulary_size(self.target))
         self._chosen = TargetId(0)
         self._ids = [TargetId(i * 7919 % size) for i in range(self.length + MOST_ROWS)]
-        self._verifier = TargetVerifier(TargetModelSession(self.target), Sampling())
+        session = TargetModelSession(self.target, keeps_states=self.drafter is not None)
+        self._verifier = TargetVerifier(session, Sampling())
         self._draft = None if self.draft is None else DraftModelSession(self.draft)
-        size = 2 if self.draft is None else max(2, int(self.draft.args.vocab_size))
+        self._drafter = None if self.drafter is None else DrafterSession(self.drafter, session)
+        size = 2 if self.draft is None else max(2, vocabulary_size(self.draft))
         self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
 
     def verify(self, rows: int) -> float:
@@ -145,6 +172,7 @@ class _Bench:
         verdict = self._verifier.verify(context, proposal)
         seconds = perf_counter() - began
         self._chosen = verdict.ids[-1]
+        self._committed = [*context.ids, *verdict.ids]
         return seconds
 
     def run_ahead(self, rounds: int = 6) -> list[float]:
@@ -164,8 +192,52 @@ class _Bench:
         self._draft.draft(self._draft_ids, _DRAFT_STEPS).read()
         return (perf_counter() - began) / _DRAFT_STEPS
 
+    def tree_pass(self) -> float | None:
+        """Seconds of a pass in which the draft model grows a tree, averaged over several.
 
-_Key = tuple[_Bench, str, int]
+        The first pass lists what follows the text and the texts without their last ids. Each
+        further one goes on after the most texts that `Growth` chooses. None without a draft model,
+        or with one whose cache takes no tree.
+        """
+        if self._draft is None or not self._draft.can_branch:
+            return None
+        began = perf_counter()
+        self._draft.start_shortlists(self._draft_ids, 0).among([], CHILDREN).read()
+        branches, rows = Branches(self._draft, self._draft_ids, 0), [-1] * WIDTH
+        for _ in range(_DRAFT_STEPS - 1):
+            rows = [branches.extend(row, DraftId(at)) for at, row in enumerate(rows)]
+            branches.look(CHILDREN).read()
+        return (perf_counter() - began) / _DRAFT_STEPS
+
+    def searches(self) -> Iterator[tuple[BeamShape, float]]:
+        """Beam searches of the recurrent drafter and their seconds; none without one.
+
+        Each goes on from a pass that has just ended, and ends when its tree is known.
+        """
+        for shape in _SEARCHES if self._drafter is not None else ():
+            self.verify(1)
+            yield shape, self._search(shape)
+
+    def _search(self, shape: BeamShape) -> float:
+        assert self._drafter is not None
+        width, steps = shape
+        drafter = BeamDrafter(self._drafter, width=width, costs=lambda: ASSUMED_DRAFTER_COSTS)
+        committed = Context(self._committed)
+        began = perf_counter()
+        drafter.draft(committed, steps=steps, limit=steps)
+        return perf_counter() - began
+
+
+def _bench(target: Any, draft: Any, length: int) -> _Bench:
+    """draft: as in `measure_curve`."""
+    if isinstance(draft, RecurrentDrafter):
+        return _Bench(target, None, length, draft)
+    return _Bench(target, draft, length)
+
+
+_Key = tuple[_Bench, str, int | BeamShape]
+"""What was timed: a bench's "rows" by their number, a "search" by its shape, or one of the passes
+"draft", "tree" and "ahead"."""
 
 
 def _repeat(
@@ -214,20 +286,40 @@ def _once(
         drafted = bench.draft_pass()
         if drafted is not None:
             yield (bench, "draft", 1), drafted
+        grown = bench.tree_pass()
+        if grown is not None:
+            yield (bench, "tree", 1), grown
         yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
+    yield from (((benches[0], "search", shape), took) for shape, took in benches[0].searches())
 
 
-def _costs(bench: _Bench, times: dict[_Key, list[float]]) -> ContextCosts:
-    drafted = times.get((bench, "draft", 1))
+def _costs(
+    bench: _Bench, times: dict[_Key, list[float]], searches: Mapping[int, Mapping[int, Timing]]
+) -> ContextCosts:
+    drafted, grown = times.get((bench, "draft", 1)), times.get((bench, "tree", 1))
+    draft_pass = Timing.of(drafted) if drafted else None
+    if searches:
+        width, steps = DEFAULT_SHAPE
+        draft_pass = Timing(*(seconds / steps for seconds in searches[width][steps]))
     return ContextCosts(
         tokens=bench.length,
         rows={
             number: Timing.of(seconds)
             for (where, what, number), seconds in times.items()
-            if where is bench and what == "rows"
+            if where is bench and what == "rows" and isinstance(number, int)
         },
-        draft_pass=Timing.of(drafted) if drafted else None,
+        draft_pass=draft_pass,
+        tree_pass=Timing.of(grown) if grown else None,
     )
+
+
+def _searches(bench: _Bench, times: dict[_Key, list[float]]) -> dict[int, dict[int, Timing]]:
+    """As in `CostCurve`."""
+    found: dict[int, dict[int, Timing]] = {}
+    for (where, _, shape), seconds in times.items():
+        if where is bench and isinstance(shape, BeamShape):
+            found.setdefault(shape.width, {})[shape.length] = Timing.of(seconds)
+    return found
 
 
 def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
@@ -240,7 +332,7 @@ def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
     for length in _possible_contexts(target):
         if length == CONTEXTS[-1] and length * reading > _READING_SHARE * budget:
             break
-        benches.append(_Bench(target, draft, length))
+        benches.append(_bench(target, draft, length))
         reading = benches[-1].verify(1) / length
     return benches
 
@@ -256,10 +348,13 @@ def self_draft_trace(
 ) -> ProposalTrace:
     """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
-    decoder: one of method `draft`. limit: draft passes at each position.
-    Cost: tokens x limit passes of the draft model per prompt.
+    decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
+    limit: draft passes at each position.
+    Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
     """
-    plain = replace(decoder, draft=None, drafting=replace(decoder.drafting, method="plain"))
+    plain = replace(
+        decoder, draft=None, drafter=None, drafting=replace(decoder.drafting, method="plain")
+    )
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
@@ -267,10 +362,20 @@ def self_draft_trace(
         generation = Generation(plain, prompt, max_tokens=tokens + 1)
         for _ in generation:
             pass
-        drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        ids, begin = generation.context.ids, len(prompt.target)
+        drafter: Drafter | None
+        if decoder.drafter is None:
+            drafter = decoder.translated(decoder.prompt(given, use_template=False), session)
+        else:
+            states = StatesOfText(decoder.target.model, ids, prompt=begin)
+            drafter = BeamDrafter(
+                DrafterSession(decoder.drafter, states),
+                beam=BeamShape(1, limit),
+                costs=decoder.drafting.costs,
+            )
+            begin += 1  # it drafts nothing before the target's first pass
         if drafter is not None:
-            asked, ids = {"draft": drafter}, generation.context.ids
-            texts.append(record(ids, asked, prompt_tokens=len(prompt.target), limit=limit))
+            texts.append(record(ids, {"draft": drafter}, prompt_tokens=begin, limit=limit))
     return ProposalTrace(texts=tuple(texts), every_position=True, notes={"prompts": len(prompts)})
 
 

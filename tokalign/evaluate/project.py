@@ -66,19 +66,16 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
     """The costs that a curve gives for the contexts of a trace, in plain passes.
 
     draft_pass: of the draft model, in plain passes; None for the curve's own, or `ASSUMED_DRAFT` if
-    it has none. Recorded host time is left out, because it is that of another machine.
+    it has none. A given or assumed one holds for trees too. Recorded host time is left out, because
+    it is that of another machine.
     """
     middle = [text.given + (text.length - text.given) // 2 for text in trace.texts]
     context = sorted(middle)[len(middle) // 2] if middle else 0
-    rows = curve.rows_at(context)
-    known = curve.draft_pass_at(context)
-    if draft_pass is None:
-        draft_pass = ASSUMED_DRAFT if known is None else known / rows[0]
-    return Costs(
-        rows=tuple(time / rows[0] for time in rows),
-        draft_pass=draft_pass,
-        host=curve.host / rows[0],
-    )
+    costs = curve.costs_at(context)
+    if draft_pass is None and curve.draft_pass_at(context) is not None:
+        return costs
+    given = ASSUMED_DRAFT if draft_pass is None else draft_pass
+    return replace(costs, draft_pass=given, tree_pass=None)
 
 
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
@@ -182,7 +179,8 @@ class RecordedDrafter:
         if recorded is None or not steps or not limit:
             return Proposal()
         recorded = recorded.at_most(steps)
-        self._clock.now += recorded.passes * self._costs.draft_pass
+        grown = recorded.tree.chain_length < len(recorded.tree)
+        self._clock.now += self._costs.drafting(recorded.passes, tree=grown)
         tree = recorded.tree.head(limit)
         ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
         return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)

@@ -137,24 +137,24 @@ def bars(
     level: Level | None = None,
     band: tuple[float, float] | None = None,
 ) -> Html:
-    """Lying bars: a group per condition and in it its bars by name, each with its value.
+    """Lying bars: groups one below the other, each under its name, and in it its bars by name.
 
     names: all names in the order of their styles. band: a range to shade.
     """
-    rows = [
-        {"group": group, "name": name, "x": bar.value, "low": bar.low, "high": bar.high}
-        | {"end": bar.value if bar.high is None else bar.high}
-        for group, found in groups.items()
-        for name, bar in found.items()
-    ]
+    rows: list[Spec] = []
+    heads: list[Spec] = []
+    for group, found in groups.items():
+        heads.append({"at": len(rows) + len(heads), "group": group})
+        for name in names:
+            if name in found:
+                bar, at = found[name], len(rows) + len(heads)
+                ends = {"low": bar.low, "high": bar.high}
+                end = bar.value if bar.high is None else bar.high
+                rows.append({"at": at, "name": name, "x": bar.value, "end": end, **ends})
     across = replace(x, low=0).encode("x")
     across["axis"] |= {"grid": True}
-    axis = {"title": None, "ticks": False, "domain": False, "grid": False}
-    place = {
-        "x": across,
-        "y": {"field": "group", "type": "nominal", "sort": None, "axis": axis},
-        "yOffset": {"field": "name", "sort": list(names)},
-    }
+    lines = {"domain": list(range(len(rows) + len(heads))), "paddingInner": 0.1}
+    place = {"x": across, "y": {"field": "at", "type": "ordinal", "scale": lines, "axis": None}}
     whisker = place | {"x": across | {"field": "low"}, "x2": {"field": "high"}}
     styles = {name: place for place, name in enumerate(names)}
     layers = [
@@ -162,9 +162,18 @@ def bars(
         {"mark": "bar", "encoding": place | {"color": _style(COLOURS, styles)}},
         {"mark": {"type": "rule", "color": "var(--ink)", "strokeWidth": 1.5}, "encoding": whisker},
         _text({"align": "left", "dx": 5}, place | {"x": across | {"field": "end"}}, "x", x.form),
+        {
+            "data": {"values": heads},
+            "mark": {"type": "text", "align": "left", "dy": 2},
+            "encoding": {
+                "x": {"value": 0},
+                "y": place["y"],
+                "text": {"field": "group", "type": "nominal"},
+            },
+        },
         *_level("x", level),
     ]
-    return join([key(names), _draw(title, layers, rows, height={"step": 17})])
+    return join([key(names), _draw(title, layers, rows, width=400, height={"step": 18})])
 
 
 def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) -> Html:
@@ -179,7 +188,7 @@ def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) ->
         rows.append({"name": name, "from": end, "to": end + added, "what": what})
     rows.append({"name": total, "from": 0.0, "to": rows[-1]["to"], "what": "whole"})
     for row in rows:
-        sign = "" if row["what"] == "whole" else "+"
+        sign = "z" if row["what"] == "whole" else "+z"
         said = format(row["to"] - row["from"], sign + x.form)
         row |= {"said": said, "end": max(row["from"], row["to"])}
     across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
@@ -310,10 +319,20 @@ def _draw(title: str, layers: list[Spec], rows: Sequence[Spec] = (), **size: Any
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+_TAKEN = ("if", "constructor", "toString", "valueOf", "hasOwnProperty", "isPrototypeOf",
+          "toLocaleString", "propertyIsEnumerable")  # fmt: skip
+"""Texts that Vega takes for something of its own where they are a title or a name."""
+
+
 def _printable(value: Any) -> Any:
-    """Replace characters that SVG does not allow: vl-convert ends the process at one."""
+    """Replace characters that SVG does not allow: vl-convert ends the process at one.
+
+    A zero-width space is added to texts that Vega would not draw.
+    """
     if isinstance(value, dict):
         return {name: _printable(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_printable(item) for item in value]
+    if value in _TAKEN:
+        return f"{value}\u200b"
     return _NOT_XML.sub("\ufffd", value) if isinstance(value, str) else value

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import PLAIN
 from tokalign.evaluate.study.figures import Group, Row
 from tokalign.evaluate.study.result import Result
 from tokalign.report.charts import Axis, Bar, bars
-from tokalign.report.page import Html, figures, page, section, table
+from tokalign.report.glossary import WORDS, meanings
+from tokalign.report.page import Html, details, figures, page, section, table
 
 _HEAD = (
-    "result", "chip", "memory, GB", "target", "bits", "drafts", "plain tokens/s", "J/token",
-    "fastest", "speed-up (95 %)", "preset", "prompts of", "mlx", "date",
+    "result", "chip", "target", "bits", "fastest", "speed-up (95\N{NO-BREAK SPACE}%)",
+    "plain tokens/s", "memory, GB", "J/token", "preset", "prompts of", "mlx", "date",
 )  # fmt: skip
-_TEXT = 4
+_TEXT = 5
 
 
 def machines_page(results: Mapping[str, Result]) -> str:
@@ -28,6 +30,7 @@ def machines_page(results: Mapping[str, Result]) -> str:
         "Speculative decoding on the machines of its users",
         figures({name: str(count) for name, count in counts.items()}),
         section("Every result", table(_HEAD, rows, text_columns=_TEXT), note=_TABLE),
+        details("What the words and conditions mean", *_meanings(groups.values())),
         *(
             section(f"{target}: speed-up by machine", _chart(of_target), note=_CHART)
             for target, of_target in _by_target(results, groups).items()
@@ -39,10 +42,17 @@ def machines_page(results: Mapping[str, Result]) -> str:
 
 _TABLE = (
     "Fastest: the condition with the highest mean speed-up over plain decoding of the same prompt. "
+    "Its name ends with the draft model, if one drafted. "
     "A model that was measured in several quantizations has a row for each. Compare speeds only "
     "between results with the same prompts."
 )
 _CHART = "Mean over prompts, with the 95 % bootstrap interval."
+
+
+def _meanings(groups: Iterable[Group]) -> list[Html]:
+    conditions = dict.fromkeys(row.condition for group in groups for row in group.rows)
+    found = meanings(sorted(conditions, key=order_of))
+    return [table(("word or condition", "meaning"), (WORDS | found).items(), text_columns=2)]
 
 
 def _greedy(result: Result) -> Group:
@@ -57,16 +67,15 @@ def _cells(name: str, result: Result, group: Group) -> tuple[str, ...]:
     return (
         name,
         setting.chip,
-        f"{setting.memory_gb:g}",
         setting.target.name,
         str(setting.target.bits),
-        ", ".join(setting.drafts) or "none",
-        f"{plain.tokens_per_second:.1f}",
-        "–" if joules is None else f"{joules:.2f}",
         "–" if best is None else str(best.condition),
         "–"
         if best is None or interval is None
         else f"{best.speedup:.2f} ({interval[0]:.2f}–{interval[1]:.2f})",
+        f"{plain.tokens_per_second:.1f}",
+        f"{setting.memory_gb:g}",
+        "–" if joules is None else f"{joules:.2f}",
         setting.protocol.preset,
         "tokalign" if setting.own_prompts else "the contributor",
         setting.mlx,

@@ -144,8 +144,11 @@ figcaption { font-size: .9rem; font-weight: 600; }
   line-height: 1.4; white-space: normal; pointer-events: none; }
 @media (max-width: 60rem) { .t[data-note]:is(:hover, :focus)::after { position: fixed;
   left: 1rem; right: 1rem; top: auto; bottom: 1rem; width: auto; max-width: none; } }
-details { margin-top: 2.5rem; }
-details td:last-child { white-space: normal; min-width: 18rem; }
+details { margin-top: 2rem; }
+details + details { margin-top: .75rem; }
+details td:last-child:not(.n) { white-space: normal; min-width: 18rem; }
 summary { cursor: pointer; font-weight: 600; }
+@media (max-width: 40rem) { td:first-child, th:first-child { position: sticky; left: 0;
+  background: var(--paper); white-space: normal; min-width: 7rem; max-width: 9rem; } }
 @media print { main { padding: 0; max-width: none; } .scroll { overflow: visible; } }
 """

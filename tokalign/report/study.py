@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.evaluate.study.causes import CAUSES
 from tokalign.evaluate.study.check import control_bias
 from tokalign.evaluate.study.figures import BUCKETS, Group, Row, bucket_name
 from tokalign.evaluate.study.result import Figures, Result
 from tokalign.report.charts import Axis, Bar, bars, waterfall
-from tokalign.report.page import Html, details, figures, grid, join, page, section, table, tag
+from tokalign.report.glossary import WORDS, meanings
+from tokalign.report.page import Html, details, figures, grid, page, section, table
 from tokalign.report.tables import break_even_text, markdown_rows
 
-_HEAD = (
-    "condition", "k", "acceptance of the chain", "of the tree", "tokens/round", "rows/round",
-    "tokens/row", "passes/round", "tokens/s", "speed-up (95\N{NO-BREAK SPACE}%)",
-    "first token, ms", "peak, GB", "J/token", "prompts", "disturbed", "outputs that differ",
+_INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
+_SPEED = (
+    "condition", "k", _INTERVAL, "tokens/s", "first token, ms", "peak, GB", "J/token", "prompts",
+    "disturbed", "outputs that differ",
 )  # fmt: skip
-_BRIEF = ("condition", "k", "acceptance", "tokens/round", "tokens/s", _HEAD[9], "prompts")
+_WORK = (
+    "condition", "k", "acceptance of the chain", "acceptance of the tree", "tokens/round",
+    "rows/round", "tokens/row", "draft passes/round",
+)  # fmt: skip
+_BRIEF = ("condition", "k", "acceptance", "tokens/round", "tokens/s", _INTERVAL, "prompts")
+
+_FEW = 1.05
+"""Rows per round below which so little was proposed that its acceptance says nothing."""
+
+_CAUSE_HEADS = {
+    "length": "draft too short",
+    "nothing": "nothing proposed",
+    "model": "models disagree",
+}
+"""Causes that are no name by themselves."""
 
 
 def study_page(result: Result) -> str:
@@ -30,21 +46,19 @@ def study_page(result: Result) -> str:
     lengths = [f"k = {k}" for k in _lengths([row for group in overall for row in group.rows])]
     return page(
         f"Speculative decoding of {result.setting.target.name}",
-        figures(_key_figures(result, found)),
-        *(
-            section(f"Speed-up: {one.name}", _speedups(one, lengths), note=_SPEEDUP)
-            for one in overall
-        ),
+        figures(_key_figures(found)),
+        details("What the words and conditions mean", *_meanings(overall)),
+        *(section(f"Speed: {one.name}", *_speed(one, lengths), note=_SPEEDUP) for one in overall),
+        *(section(f"Work: {one.name}", _work(one), note=_WORK_NOTE) for one in overall),
+        *(details(one.name, _speed_table(one), _work(one)) for one in sets),
         section("Where the time of a token goes", _waterfalls(found), note=_WATERFALL),
         *_causes(found),
-        *(section(one.name[0].upper() + one.name[1:], _table(one), note=_TABLE) for one in overall),
-        *(details(one.name, _table(one)) for one in sets),
         section("Acceptance by set", _by_set(found, _acceptance), note=_BY_SET),
-        section("Speed-up by set", _by_set(found, _speedup)),
+        section("Speed-up by set", _by_set(found, _speedup), note=_BY_SET_SPEED),
         section("Break-even acceptance by set", _by_set(found, _break_even), note=_BREAK_EVEN),
         section("Speed-up by acceptance", *_buckets(found), note=_BUCKETS),
-        section("The study's cost model", *_fits(found), note=_FITS),
-        section("Expected and measured speed-up", _expected(found), note=_EXPECTED),
+        section("The cost model of the Polish study", *_fits(found), note=_FITS),
+        section("Expected and measured speed-up", *_expected(found), note=_EXPECTED),
         section("Machine and protocol", _setting(result)),
         introduction=_verdict(result, overall[0]),
     )
@@ -75,7 +89,8 @@ def study_summary(result: Result) -> str:
 _SPEEDUP = (
     "Tokens per second relative to plain decoding of the same prompt: the mean over prompts, with "
     "its 95 % bootstrap interval as a line. The band is the interval of the control, which is "
-    "plain decoding measured once more."
+    "plain decoding measured once more. Disturbed: prompts whose control stayed off by more than a "
+    "tenth. Peak: the most memory held."
 )
 _WATERFALL = (
     "Plain passes of the target per token, greedy decoding. Accepted tokens save passes; rows, "
@@ -87,25 +102,36 @@ _CAUSES_NOTE = (
     "ends with a token of the target's own. An oracle, which looks at everything the draft model "
     "says of the next token, decides whether the models disagree or the translation lost it."
 )
-_TABLE = (
+_WORK_NOTE = (
     "Acceptance counts all tokens together, of the first chain of each proposal and of the whole "
-    "tree. A row is one position that the target computes in a pass."
+    "tree. A dash: next to nothing was proposed. A row is one position that the target computes in "
+    "a pass; tokens/row and rows/round leave out first rounds, which read the prompt."
 )
-_BY_SET = "As the Polish study's Tables 2 and 3: greedy decoding, acceptance of the chain."
+_BY_SET = (
+    "As Table 2 of the Polish study (arXiv 2604.16368): greedy decoding, acceptance of the chain."
+)
+_BY_SET_SPEED = "As its Table 3: greedy decoding, mean over prompts with the 95 % interval."
 _BREAK_EVEN = (
-    "As its Table 5: the acceptance at which the line through acceptance and speed-up of the "
-    "prompts crosses 1, with its 95 % interval by the delta method, and R² of the line. A dash: "
-    "more acceptance did not mean more speed, or there are too few prompts."
+    "As Table 5 of the Polish study: the acceptance at which the line through acceptance and "
+    "speed-up of the prompts crosses 1, with its 95 % interval by the delta method, and R² of the "
+    "line. More than 1: no acceptance would pay. A dash: more acceptance did not mean more speed, "
+    "or there are too few prompts."
 )
-_BUCKETS = "Mean speed-up of the prompts with so much acceptance, and how many there are; greedy."
+_BUCKETS = (
+    "As Tables 6 and 8 to 10 of the Polish study: mean speed-up of the prompts with so much "
+    "acceptance of the chain, and in brackets how many there are; greedy decoding."
+)
 _FITS = (
-    "Equation 5 of the Polish study says that a round of k draft tokens takes (k + 1) r + 1 + β k² "
-    "plain passes. r and β are fitted to the time of rounds; the study takes r from the sizes of "
-    "the models. Break-even: by Equation 6, r + β k."
+    "Equation 5 of the Polish study says that a round of k draft tokens takes (k + 1) r + 1 + β "
+    "k² plain passes. r, the cost of a draft pass, and β, what else a longer draft costs, are "
+    "fitted to the time of rounds of chains, greedily decoded; the study takes r from the sizes "
+    "of the models. R²: the share of the variance of these times that the fit explains. Residual: "
+    "measured less predicted speed-up. Break-even: by Equation 6, r + β k."
 )
 _EXPECTED = (
     "What the cost curve, measured before the study, expects of the rows and passes that each "
-    "condition needed. This checks tokalign project, which uses the same costs."
+    "condition needed, with the host's time that it needed; greedy decoding. This checks tokalign "
+    "project, which uses the same costs of passes."
 )
 
 
@@ -119,8 +145,11 @@ def _verdict(result: Result, overall: Group) -> str:
     if not faster:
         return "No way of drafting is faster than plain decoding here, beyond what chance explains."
     best = max(faster, key=lambda row: row.speedup or 0.0)
-    found = f"Here {best.condition} is fastest: {best.speedup:.2f} times plain decoding"
-    return f"{found}; the control is {bias or 0.0:+.1%} off."
+    return (
+        f"Fastest on {result.setting.chip}: {best.condition}, with {_speedup(best)} times the "
+        f"tokens per second of plain decoding. Plain decoding measured twice differs by "
+        f"{abs(bias or 0.0):.1%}."
+    )
 
 
 def _clears(row: Row, control: Row) -> bool:
@@ -132,7 +161,7 @@ def _clears(row: Row, control: Row) -> bool:
 def _control_in_words(result: Result) -> str:
     found = result.trials
     disturbed, bias = sum(trial.disturbed for trial in found), control_bias(found)
-    off = "was not timed" if bias is None else f"is {bias:+.1%} off plain decoding (median)"
+    off = "was not timed" if bias is None else f"is {bias:+z.1%} off plain decoding (median)"
     return f"the control {off}; {disturbed} of {len(found)} trials are disturbed"
 
 
@@ -146,14 +175,13 @@ def _surroundings_in_words(result: Result) -> str:
     return f"{load}; thermal pressure {heat}; power {power}"
 
 
-def _key_figures(result: Result, found: Figures) -> dict[str, str]:
+def _key_figures(found: Figures) -> dict[str, str]:
     rows = found.groups[0].rows
     plain = next(row for row in rows if row.condition.name == PLAIN)
     drafted = [row for row in rows if row.condition.drafts]
     best = max((row.speedup or 0.0 for row in drafted), default=0.0)
     errors = [abs(one.error) for one in found.expected]
     shown = {
-        "chip": result.setting.chip,
         "plain tokens/s": f"{plain.tokens_per_second:.1f}",
         "best speed-up, greedy": f"{best:.2f}",
         "most tokens per round": f"{max((r.tokens_per_round for r in drafted), default=0):.2f}",
@@ -203,45 +231,73 @@ def _waterfalls(found: Figures) -> Html:
 def _causes(found: Figures) -> list[Html]:
     if not found.causes:
         return []
-    head = ("condition", "accepted", *CAUSES)
+    head = ("condition", "accepted", *(_CAUSE_HEADS.get(cause, cause) for cause in CAUSES))
     rows = [
         (name, *(f"{shares[cause]:.1%}" for cause in ("accepted", *CAUSES)))
         for name, shares in found.causes.items()
     ]
-    legend = tag("dl", *(tag("div", tag("dt", c), tag("dd", t)) for c, t in CAUSES.items()))
-    meaning = details("What the causes mean", legend)
+    meant = [(_CAUSE_HEADS.get(cause, cause), meaning) for cause, meaning in CAUSES.items()]
+    meaning = details("What the causes mean", table(("cause", "meaning"), meant, text_columns=2))
     return [section("Why rounds ended", table(head, rows), meaning, note=_CAUSES_NOTE)]
 
 
-def _table(group: Group) -> Html:
-    return table(_HEAD, map(_cells, group.rows), text_columns=2)
+def _meanings(groups: Sequence[Group]) -> list[Html]:
+    conditions = dict.fromkeys(row.condition for group in groups for row in group.rows)
+    return [
+        table(("word", "meaning"), WORDS.items(), text_columns=2),
+        table(("condition", "meaning"), meanings(conditions).items(), text_columns=2),
+    ]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    drafts = row.condition.drafts
-    return (
-        row.condition.label,
-        _k(row.condition),
-        f"{row.chain_acceptance:.1%}" if drafts else "–",
-        f"{row.tree_acceptance:.1%}" if drafts else "–",
-        f"{row.tokens_per_round:.3f}",
-        f"{row.rows_per_round:.2f}",
-        f"{row.tokens_per_row:.3f}",
-        f"{row.passes_per_round:.2f}",
-        f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "–",
-        _speedup(row),
-        f"{row.first_ms:.0f}",
-        f"{row.peak_gb:.2f}",
-        "–" if row.joules_per_token is None else f"{row.joules_per_token:.2f}",
-        str(row.prompts),
-        str(row.disturbed),
-        str(row.outputs_that_differ),
-    )
+def _speed(group: Group, lengths: Sequence[str]) -> list[Html]:
+    return [_speedups(group, lengths), _speed_table(group)]
+
+
+def _speed_table(group: Group) -> Html:
+    return _table(_SPEED, group.rows)
+
+
+def _work(group: Group) -> Html:
+    return _table(_WORK, [row for row in group.rows if row.condition.drafts])
+
+
+def _table(head: Sequence[str], rows: Sequence[Row]) -> Html:
+    """The columns of `head`; J/token only where it was measured."""
+    measured = any(row.joules_per_token is not None for row in rows)
+    shown = [name for name in head if name != "J/token" or measured]
+    return table(shown, ([_cells(row)[name] for name in shown] for row in rows), text_columns=2)
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """Every column of `_SPEED` and `_WORK`."""
+    return {
+        "condition": row.condition.label,
+        "k": _k(row.condition),
+        "acceptance of the chain": _share(row, row.chain_acceptance),
+        "acceptance of the tree": _share(row, row.tree_acceptance),
+        "tokens/round": f"{row.tokens_per_round:.3f}",
+        "rows/round": f"{row.rows_per_round:.2f}",
+        "tokens/row": f"{row.tokens_per_row:.3f}",
+        "draft passes/round": f"{row.passes_per_round:.2f}",
+        "tokens/s": f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "–",
+        _INTERVAL: _speedup(row),
+        "first token, ms": f"{row.first_ms:.0f}",
+        "peak, GB": f"{row.peak_gb:.2f}",
+        "J/token": "–" if row.joules_per_token is None else f"{row.joules_per_token:.2f}",
+        "prompts": str(row.prompts),
+        "disturbed": str(row.disturbed),
+        "outputs that differ": str(row.outputs_that_differ),
+    }
 
 
 def _brief(row: Row) -> tuple[str, ...]:
-    cells = dict(zip(_HEAD, _cells(row), strict=True))
-    return tuple(cells["acceptance of the chain" if n == "acceptance" else n] for n in _BRIEF)
+    cells = _cells(row)
+    cells["acceptance"] = cells["acceptance of the chain"]
+    return tuple(cells[name] for name in _BRIEF)
+
+
+def _share(row: Row, acceptance: float) -> str:
+    return f"{acceptance:.1%}" if row.rows_per_round >= _FEW else "–"
 
 
 def _speedup(row: Row) -> str:
@@ -251,12 +307,12 @@ def _speedup(row: Row) -> str:
 
 
 def _acceptance(row: Row) -> str:
-    return f"{row.chain_acceptance:.1%}" if row.condition.drafts else "–"
+    return _share(row, row.chain_acceptance)
 
 
 def _break_even(row: Row) -> str:
-    fit = row.break_even
-    return "–" if fit is None else f"{break_even_text(fit)}, R² {fit.r_squared:.2f}"
+    shown, fit = break_even_text(row.break_even), row.break_even
+    return shown if fit is None or shown == "–" else f"{shown}, R² {fit.r_squared:.2f}"
 
 
 def _k(condition: Condition) -> str:
@@ -276,7 +332,7 @@ def _by_set(found: Figures, cell: Callable[[Row], str]) -> Html:
             _k(condition),
             *(cell(of_sets[g.prompt_set]) if g.prompt_set in of_sets else "–" for g in groups),
         )
-        for condition, of_sets in by_condition.items()
+        for condition, of_sets in sorted(by_condition.items(), key=lambda item: order_of(item[0]))
     ]
     rows = [row for row in rows if {*row[2:]} != {"–"}]
     head = ("condition", "k", *(group.prompt_set for group in groups))
@@ -309,7 +365,7 @@ def _fits(found: Figures) -> list[Html]:
             one.condition.label,
             f"{one.r:.3f}",
             f"{one.size_ratio:.3f}",
-            f"{one.beta:.3f}",
+            f"{one.beta:z.3f}",
             f"{one.r_squared:.2f}",
         )
         for one in found.fits
@@ -325,7 +381,7 @@ def _fits(found: Figures) -> list[Html]:
             f"{p.acceptance:.1%}",
             f"{p.speedup:.2f}",
             f"{p.predicted:.2f}",
-            f"{p.residual:+.2f}",
+            f"{p.residual:+z.2f}",
             f"{p.break_even:.0%}",
             str(p.prompts),
         )
@@ -335,7 +391,7 @@ def _fits(found: Figures) -> list[Html]:
     return [table(head, fits), table(columns, rows, text_columns=2)]
 
 
-def _expected(found: Figures) -> Html:
+def _expected(found: Figures) -> list[Html]:
     head = ("condition", "k", "expected", "measured", "error", "prompts")
     rows = [
         (
@@ -343,12 +399,12 @@ def _expected(found: Figures) -> Html:
             _k(one.condition),
             f"{one.expected:.2f}",
             f"{one.measured:.2f}",
-            f"{one.error:+.0%}",
+            f"{one.error:+z.0%}",
             str(one.prompts),
         )
         for one in found.expected
     ]
-    return table(head, rows, text_columns=2)
+    return [table(head, rows, text_columns=2)]
 
 
 def _setting(result: Result) -> Html:
@@ -363,7 +419,7 @@ def _setting(result: Result) -> Html:
         ("control", _control_in_words(result)),
         ("preset", protocol.preset),
         ("prompts", ", ".join(f"{name} {digest}" for name, digest in setting.prompts.items())),
-        ("windows", f"{protocol.window} tokens, every {protocol.stride}"),
+        ("encyclopedic windows", f"{protocol.window:,} tokens, every {protocol.stride}"),
         ("tokens per prompt", str(protocol.max_tokens)),
         ("dictionaries", ", ".join(setting.dictionaries) or "none"),
     ]
@@ -375,4 +431,4 @@ def _setting(result: Result) -> Html:
     rows += [
         (f"cost curve {name or 'of the target'}", c.source) for name, c in result.curves.items()
     ]
-    return join([table(("setting", "value"), rows, text_columns=2)])
+    return table(("setting", "value"), rows, text_columns=2)

@@ -37,9 +37,10 @@ from tokalign.runtime.interfaces import (
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
-from tokalign.runtime.mlx.cache import CacheOptions, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.prompt_cache import PromptCache
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
@@ -154,6 +155,11 @@ class Decoder:
     drafting: Drafting
     sampler: Sampler
     cache: CacheOptions = field(default_factory=CacheOptions)
+
+    @property
+    def drafting_model(self) -> Any:
+        """The draft model's weights or the recurrent drafter; None without either."""
+        return self.drafter if self.draft is None else self.draft.model
 
     @property
     def seed(self) -> int | None:

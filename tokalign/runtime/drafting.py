@@ -29,7 +29,14 @@ from tokalign.runtime.draft.recycling import (
     SamDrafter,
     TokenRecyclingDrafter,
 )
-from tokalign.runtime.draft.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
+from tokalign.runtime.draft.unispec import (
+    ABLATED,
+    PUBLISHED,
+    UNCALIBRATED_SIZE,
+    UNISPEC_WIDTH,
+    UniSpecDrafter,
+    draft_size,
+)
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.decision import MAX_IDS
 from tokalign.runtime.draft_length.knowledge import Knowledge
@@ -67,6 +74,7 @@ def no_alignment() -> Alignment:
 class Drafting:
     """How to draft.
 
+    without: a part of the method that is left out, one of `methods.PARTS`; empty for none.
     num_draft_tokens: ids proposed in a round; None for the default of each drafter.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes. A
         draft that has to stay a chain has them as leaves in the place of its first id.
@@ -90,6 +98,7 @@ class Drafting:
     """
 
     method: str = "plain"
+    without: str = ""
     translation: str = "none"
     num_draft_tokens: int | None = None
     alternatives: int = DEFAULT_ALTERNATIVES
@@ -111,7 +120,7 @@ class Drafting:
     @property
     def uses_logits(self) -> bool:
         """Whether the method drafts with what the target found likely."""
-        return self.method == "hybrid"
+        return self.method == "hybrid" and self.without != "logits"
 
     @property
     def uses_model(self) -> bool:
@@ -207,8 +216,8 @@ def _by_cost(drafting: Drafting, neural: ModelDrafter | None, branches: bool) ->
 
 
 def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
-    sources = _copies(drafting)
-    if drafting.dictionary is not None:
+    sources = [] if drafting.without == "copy" else _copies(drafting)
+    if drafting.dictionary is not None and drafting.without != "dictionary":
         sources += dictionary_sources(drafting.dictionary)
     if drafting.logits is not None:
         sources += logit_sources(drafting.logits)
@@ -217,7 +226,7 @@ def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
         costs=drafting.costs,
         max_tokens=drafting.num_draft_tokens or _MOST_PROPOSED,
         rows=drafting.draft_rows,
-        branches=branches,
+        branches=branches and drafting.without != "trees",
         mixing=drafting.mixing,
     )
 
@@ -228,7 +237,10 @@ def _recycling(drafting: Drafting, *, branches: bool) -> Drafter:
     assert adjacency is not None, f"{drafting.method} was chosen without an adjacency matrix"
     if drafting.method == "unispec":
         size = most or draft_size(drafting.costs())
-        return UniSpecDrafter(adjacency, size=size, branches=branches)
+        if drafting.without == "calibration":
+            size = UNCALIBRATED_SIZE
+        expansion = ABLATED.get(drafting.without, PUBLISHED)
+        return UniSpecDrafter(adjacency, size=size, expansion=expansion, branches=branches)
     recycling = TokenRecyclingDrafter(adjacency, max_tokens=most, branches=branches)
     if drafting.method == "recycling":
         return recycling

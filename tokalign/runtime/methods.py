@@ -35,6 +35,17 @@ METHODS = (
     "hybrid-fixed",
     *RECYCLING_METHODS,
 )
+PARTS = {
+    "copy": "hybrid",
+    "dictionary": "hybrid",
+    "logits": "hybrid",
+    "trees": "hybrid",
+    "calibration": "unispec",
+    "scores": "unispec",
+    "expansion": "unispec",
+}
+"""Parts that a method can be measured without, each with its method: ablations."""
+
 MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
 """Methods that draft with a model. The hybrids also work without one."""
 

@@ -6,9 +6,10 @@ answers and event streams; its prompt cache keeps contexts. What is new here:
     settings.py      what the server is told at its start
     limits.py        how much a client may ask for, and the body of a request read within that
     refusal.py       errors as OpenAI's clients expect them
+    access.py        who may ask: keys, origins, names of this machine
     body.py          the fields of a request that mlx-lm does not check
     metrics.py       counts for `/metrics`
-    handler.py       one HTTP request: paths, keys, origins, statuses, usage
+    handler.py       one HTTP request: paths, statuses, usage
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
     tool_calls.py    the tool calls in an answer, checked

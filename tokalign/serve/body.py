@@ -42,6 +42,11 @@ _UNSERVED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "suffix": ("nothing is written before a given end; leave the field out", bool),
     "best_of": ("one answer is made per request; leave the field out", lambda value: value != 1),
     "functions": ("give the functions as tools", bool),
+    "tool_choice": (
+        "nothing makes the model call a tool here; ask for the call in a message, and give auto, "
+        "none or no choice",
+        lambda value: value == "required" or isinstance(value, dict),
+    ),
 }
 """Fields of OpenAI's API that ask for another answer than is given: why or what instead, and when.
 
@@ -200,7 +205,6 @@ def _check_tools(body: dict[str, Any]) -> None:
     tools = body.get("tools", [])
     if not isinstance(tools, list):
         raise Refusal(400, f"tools has to be a list, not {shown(tools)}")
-    names = set()
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -209,24 +213,11 @@ def _check_tools(body: dict[str, Any]) -> None:
             raise Refusal(
                 400, f"tools[{index}].type has to be 'function', not {shown(tool['type'])}"
             )
-        names.add(function["name"])
     choice = body.pop("tool_choice", "auto")
     if choice == "none":
         body.pop("tools", None)
-    elif isinstance(choice, dict):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or name not in names:
-            raise Refusal(
-                400,
-                f"tool_choice names the tool {shown(name)}, but tools has "
-                f"{', '.join(sorted(names)) or 'none'}",
-                code="unknown_tool",
-            )
-    elif choice not in ("auto", "required"):
-        raise Refusal(
-            400, f"tool_choice has to be auto, none, required or a tool, not {shown(choice)}"
-        )
+    elif choice != "auto":
+        raise Refusal(400, f"tool_choice has to be auto or none, not {shown(choice)}")
 
 
 def _prompt(prompt: object) -> str | list[int]:

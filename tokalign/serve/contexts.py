@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import (
     KVCache,
     LRUPromptCache,
+    PromptTrie,
     can_trim_prompt_cache,
     trim_prompt_cache,
 )
@@ -36,6 +37,17 @@ class Held(NamedTuple):
 NOTHING = Held(None, [])
 
 
+class _Trie(PromptTrie):  # type: ignore[misc]
+    """mlx-lm's, which keeps an empty root of every model whose caches are gone."""
+
+    def pop(self, model: Any, tokens: list[int]) -> Any:
+        """Take a cache out, and its root with the last one."""
+        value = super().pop(model, tokens)
+        if not self._trie[model]:
+            del self._trie[model]
+        return value
+
+
 class Contexts:
     """Caches of both models by the ids that they hold, in one of mlx-lm's prompt caches.
 
@@ -51,6 +63,7 @@ class Contexts:
         # An answer leaves two caches where mlx-lm's leaves one.
         bytes_too = [] if self._most_bytes is None else [self._most_bytes]
         self._caches = LRUPromptCache(2 * self._size, *bytes_too)
+        self._caches._trie = _Trie()
         self._outputs: dict[tuple[Key, str], OutputStore] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""One HTTP request: mlx-lm's handler with statuses, keys, origins, limits and usage of our own.
+"""One HTTP request: mlx-lm's handler with paths, statuses, limits and usage of our own.
 
 mlx-lm's handler reports every error by setting a status and then writing text. Here the status is
 intercepted (`_set_completion_headers`) and raised as a `Refusal`, which `_answer` writes as
@@ -7,14 +7,12 @@ OpenAI's clients expect it.
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import math
 import sys
 from collections.abc import Callable
 from io import BufferedReader, BytesIO
-from ipaddress import ip_address
 from itertools import accumulate
 from time import monotonic
 from typing import Any, BinaryIO
@@ -26,6 +24,7 @@ from mlx_lm.server import APIHandler, ModelDescription, Response
 from tokalign.arguments import shown
 from tokalign.runtime.text import token_bytes
 from tokalign.serve import body, metrics
+from tokalign.serve.access import authorized_key, is_loopback, require_local_host, require_origin
 from tokalign.serve.job import NO_TOKEN, Asked
 from tokalign.serve.limits import RequestStream, discard_body, read_body
 from tokalign.serve.refusal import Refusal, refusal_of
@@ -82,9 +81,10 @@ class Handler(APIHandler):  # type: ignore[misc]
         self._answer(self._preflight)
 
     def _get(self) -> None:
-        self._require_allowed()
         path = unquote(self._plain_path)
-        if path != "/health":
+        if path == "/health":
+            self._require_allowed()
+        else:
             self._authorize()
         if path == "/health":
             healthy = self.scheduler.is_healthy
@@ -106,8 +106,7 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def _post(self) -> None:
         try:
-            self._require_allowed()
-            self._authorize()
+            key = self._authorize()
         except Refusal:
             discard_body(self.rfile, self.headers)
             raise
@@ -127,7 +126,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             checked["messages"] if path in _CHATS else [],
             checked.get("tools") or None,
             checked.get("role_mapping"),
-            api_key=self._api_key(),
+            api_key=key,
             prediction=prediction,
             connection=self.connection,
             arrived=arrived,
@@ -137,6 +136,17 @@ class Handler(APIHandler):  # type: ignore[misc]
         self.path, self.rfile = path, BytesIO(data)
         self.headers.replace_header("Content-Length", str(len(data)))
         super().do_POST()
+
+    def _authorize(self) -> str:
+        """The scope of the request; see `authorized_key`. Raises: Refusal."""
+        self._require_allowed()
+        return authorized_key(self.headers, self.settings.api_keys)
+
+    def _require_allowed(self) -> None:
+        """Raises: Refusal for another host's name or a web page that may not ask."""
+        if not self.settings.api_keys and is_loopback(self.connection.getsockname()[0]):
+            require_local_host(self.headers)
+        require_origin(self.headers, self.settings.allowed_origins)
 
     @property
     def _plain_path(self) -> str:
@@ -295,57 +305,6 @@ class Handler(APIHandler):  # type: ignore[misc]
         line = (format % args).translate(_CONTROLS)
         _LOG.info("%s %s", self.address_string(), line)
 
-    # -- who may ask -------------------------------------------------------------------------------
-
-    def _api_key(self) -> str:
-        """The key of the request; empty if there is none."""
-        scheme, _, key = str(self.headers.get("Authorization", "")).strip().partition(" ")
-        return key.strip() if scheme.lower() == "bearer" else ""
-
-    def _authorize(self) -> None:
-        """Raises: Refusal unless one of the server's keys is given, if it has any."""
-        keys = self.settings.api_keys
-        given = self._api_key().encode("latin-1")  # as which `http.server` reads every header
-        matches = [hmac.compare_digest(given, key.encode()) for key in keys]
-        if keys and not any(matches):
-            raise Refusal(
-                401,
-                "the API key is missing or wrong: send the header Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-
-    def _require_allowed(self) -> None:
-        """Raises: Refusal for a web page of an origin that was not allowed, or another host."""
-        self._require_local_host()
-        origin, allowed = self.headers.get("Origin"), self.settings.allowed_origins
-        if origin is not None and "*" not in allowed and origin not in allowed:
-            raise Refusal(
-                403,
-                f"pages of {origin[:100]} may not use this server; start it with "
-                "--allowed-origins to let them",
-                code="origin_not_allowed",
-            )
-
-    def _require_local_host(self) -> None:
-        """Raises: Refusal if a loopback server is asked for by the name of another machine.
-
-        A page could have its own name point here (DNS rebinding), and would then be of that origin.
-        """
-        if self.settings.api_keys or not _is_loopback(self.connection.getsockname()[0]):
-            return
-        host = str(self.headers.get("Host", "localhost"))
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            name = ""
-        if name != "localhost" and not _is_loopback(name):
-            raise Refusal(
-                403,
-                f"this server is for this machine only, not for {host[:100]!r}",
-                code="host_not_allowed",
-            )
-
     # -- parts of an answer ------------------------------------------------------------------------
 
     def _models(self) -> list[dict[str, Any]]:
@@ -398,10 +357,3 @@ class Handler(APIHandler):  # type: ignore[misc]
         data = data or vocabulary.specials.get(token, "").encode()
         text = data.decode("utf-8", "replace")
         return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

@@ -13,7 +13,7 @@ from tokalign.runtime.chat import encode_chat
 from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-from tokalign.runtime.mlx.cache import vocabulary_size
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
 from tokalign.runtime.text import opens_segment

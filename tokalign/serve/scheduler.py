@@ -25,7 +25,7 @@ from mlx_lm.server import (
 )
 
 from tokalign.errors import ContextLengthError, TokalignError
-from tokalign.runtime.mlx.cache import vocabulary_size
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.serve.batch import Batch
 from tokalign.serve.contexts import Contexts, Held
 from tokalign.serve.job import Answer, Asked, Job

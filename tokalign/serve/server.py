@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
-from ipaddress import ip_address
 from threading import Thread, current_thread, main_thread
 from time import monotonic
 from typing import Any
@@ -18,6 +17,7 @@ from mlx_lm.server import get_system_fingerprint
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
+from tokalign.serve.access import is_loopback
 from tokalign.serve.handler import Handler
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
@@ -58,7 +58,8 @@ class Server(ThreadingHTTPServer):
             super().__init__((str(address[0]), int(address[1])), Handler)
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {host}, port {port} ({error.strerror}); choose another --port"
+                f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
+                "or --port"
             ) from error
         maybe_set_recommended_wired_limit()
         self.metrics = Metrics()
@@ -90,7 +91,7 @@ class Server(ThreadingHTTPServer):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return ip_address(str(self.server_address[0])).is_loopback
+        return is_loopback(str(self.server_address[0]))
 
     def stop(self) -> None:
         """End: refuse what is running and waiting, and wait for all threads."""

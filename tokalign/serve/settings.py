@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.assemble import DraftingOptions
+from tokalign.drafting_options import DraftingOptions
 from tokalign.serve.limits import Limits
 
 

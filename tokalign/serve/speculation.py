@@ -15,7 +15,8 @@ from mlx_lm.models.cache import can_trim_prompt_cache
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.cache import common_prefix, remember
+from tokalign.runtime.mlx.cache import common_prefix
+from tokalign.runtime.mlx.held_ids import remember
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.serve.job import Job

@@ -10,5 +10,6 @@
     logit_rows.py       what a model found likely, as a table
     bundle.py           the file format, with header.py and sections.py
     finding.py          where tables are looked for; opening.py reads and checks them
-    travelling.py       `push` and `pull`; drafter_files.py checks a drafter's folder
+    travelling.py       `push` and `pull` of what is verified (verified.py; drafter_files.py checks
+                        a drafter's folder); model_card.py describes it
 """

@@ -145,10 +145,9 @@ class BackoffTable:
         self._ids = cast("Sequence[TargetId]", ids.data)
         self._probabilities = probabilities.data
         shape = parameters.shape
+        self._start, self._alternatives = shape.start, (ALTERNATIVE,) * parameters.alternatives
         # Everything a search needs, so that it reads one attribute only.
         self._shape = (
-            parameters.max_context,
-            shape.start,
             shape.segments,
             shape.segment_bits,
             1 << shape.segment_bits,
@@ -186,9 +185,14 @@ class BackoffTable:
 
     def _search(self, suffix: Sequence[TargetId]) -> list[_Found]:
         """Every stored suffix, the shortest first; they have 1, 2, ... ids."""
-        longest, state, segments, bits, size, mask, slots = self._shape
+        return self._follow(self._start, suffix[: -self.parameters.max_context - 1 : -1])
+
+    def _follow(self, state: int, ids: Sequence[int]) -> list[_Found]:
+        """What is stored of the keys that begin with the hash `state` and go on with 1, 2, ... ids,
+        up to the first that is not."""
+        segments, bits, size, mask, slots = self._shape
         stored: list[_Found] = []
-        for token in suffix[: -longest - 1 : -1]:
+        for token in ids:
             state = (state ^ token) * MULTIPLIER & WORD
             state ^= state >> 32
             start = (state >> SEGMENT_SHIFT & _SEGMENT_MASK) * segments >> SEGMENT_WIDTH << bits
@@ -199,19 +203,6 @@ class BackoffTable:
                 break
             stored.append((state, one, two, three))
         return stored
-
-    def _alternative(self, state: int) -> _Found | None:
-        """The next alternative of the context or the alternative with this hash."""
-        _, _, segments, bits, size, mask, slots = self._shape
-        state = (state ^ ALTERNATIVE) * MULTIPLIER & WORD
-        state ^= state >> 32
-        start = (state >> SEGMENT_SHIFT & _SEGMENT_MASK) * segments >> SEGMENT_WIDTH << bits
-        one = start + (state & mask)
-        two = start + size + (state >> _SECOND & mask)
-        three = start + size + size + (state >> _THIRD & mask)
-        if slots[one] ^ slots[two] ^ slots[three] != state >> FINGERPRINT_SHIFT:
-            return None
-        return state, one, two, three
 
     def _number(self, found: _Found) -> int | None:
         """The number of a prediction; None if the fingerprint was right by chance."""
@@ -230,13 +221,13 @@ class BackoffTable:
             return ()
         ids, probabilities = self._ids, self._probabilities
         answers: dict[TargetId, float] = {}
-        found: _Found | None = stored.pop()
-        while found is not None and len(answers) <= self.parameters.alternatives:
+        longest = stored.pop()
+        others = self._follow(longest[0], self._alternatives)
+        for found in (longest, *others):
             number = self._number(found)
             if number is None or ids[number] in answers:
                 break
             answers[ids[number]] = LOG_ODDS[probabilities[number]]
-            found = self._alternative(found[0])
         most = len(answers) + _SHORTER
         while stored and len(answers) < most:
             number = self._number(stored.pop())

@@ -15,21 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.binary_fuse import (
-    FINGERPRINT_SHIFT,
-    MULTIPLIER,
-    OFFSET_SHIFTS,
-    SEGMENT_SHIFT,
-    SEGMENT_WIDTH,
-)
+from tokalign.tables.binary_fuse import fingerprints, mix
 
 NO_ID = -1
 """Where a text has no further id, and where a table expects none."""
 
 Ids = NDArray[np.int64]
-
-_, _SECOND, _THIRD = OFFSET_SHIFTS
-_SEGMENT_MASK = (1 << SEGMENT_WIDTH) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +54,12 @@ class BatchLookup:
         """
         reversed_ids = endings.T[: self.max_context]
         states = self._hash(reversed_ids)
-        slots = self._slots(states)
-        fingerprints = self._read(self._fingerprints, slots)
-        stored = (fingerprints == states >> np.uint64(FINGERPRINT_SHIFT)) & (reversed_ids >= 0)
+        slots = self._shape.places(states)
+        stored = self._read(self._fingerprints, slots) == fingerprints(states)
+        stored &= reversed_ids >= 0
         lengths = np.logical_and.accumulate(stored, axis=0).sum(axis=0)
         longest = np.maximum(lengths - 1, 0), np.arange(len(endings))
-        numbers = self._read(self._numbers, [slot[longest] for slot in slots])
+        numbers = self._read(self._numbers, slots[:, *longest])
         known = (lengths > 0) & (numbers < len(self._ids))  # a larger number is noise
         numbers = np.where(known, numbers, 0)
         if not len(self._ids):
@@ -81,28 +72,13 @@ class BatchLookup:
 
     def _hash(self, reversed_ids: Ids) -> NDArray[np.uint64]:
         """u64[contexts, texts]: the hashes of the last id, of the last two, and so on."""
-        tokens = reversed_ids.astype(np.uint64)
-        states = np.empty_like(tokens)
-        state = np.full(tokens.shape[1], self._shape.start, dtype=np.uint64)
-        for depth, token in enumerate(tokens):
-            state = (state ^ token) * np.uint64(MULTIPLIER)
-            state ^= state >> np.uint64(32)
-            states[depth] = state
+        states = np.empty(reversed_ids.shape, dtype=np.uint64)
+        state = np.full(reversed_ids.shape[1], self._shape.start, dtype=np.uint64)
+        for depth, ids in enumerate(reversed_ids.astype(np.uint64)):
+            state = states[depth] = mix(state, ids)
         return states
 
-    def _slots(self, states: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
-        """The three slots of each hash."""
-        bits = self._shape.segment_bits
-        size, mask = 1 << bits, np.uint64((1 << bits) - 1)
-        segments = states >> np.uint64(SEGMENT_SHIFT) & np.uint64(_SEGMENT_MASK)
-        segments *= np.uint64(self._shape.segments)
-        start = (segments >> np.uint64(SEGMENT_WIDTH) << np.uint64(bits)).astype(np.int64)
-        first = (states & mask).astype(np.int64)
-        second = (states >> np.uint64(_SECOND) & mask).astype(np.int64)
-        third = (states >> np.uint64(_THIRD) & mask).astype(np.int64)
-        return [start + first, start + second + size, start + third + 2 * size]
-
     @staticmethod
-    def _read(plane: NDArray[Any], slots: list[NDArray[np.int64]]) -> NDArray[Any]:
+    def _read(plane: NDArray[Any], slots: NDArray[np.int64]) -> NDArray[Any]:
         one, two, three = slots
         return np.asarray(plane[one] ^ plane[two] ^ plane[three])

@@ -6,8 +6,8 @@ noise; its fingerprint of 8 bits shows that, except once in 256. A key takes 9/8
 Keys are sequences of ids. They are hashed id by id, from the last one of the text to the first, so
 that one pass over a text hashes all of its suffixes.
 Source: Graf and Lemire, "Binary fuse filters" (2022), used as a map as in Chazelle et al., "The
-Bloomier filter" (2004). `build/dictionary/binary_fuse.py` fills the slots; `BackoffTable` reads
-them.
+Bloomier filter" (2004). `build/dictionary/binary_fuse.py` fills the slots; `BackoffTable` and
+`BatchLookup` read them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FuseShape:
         return cls(seed=seed, segment_bits=bits, segments=max(1, ceil(wanted / (1 << bits)) - 2))
 
     def places(self, hashes: Hashes) -> NDArray[np.int64]:
-        """The three slots of each key, i64[3, keys]."""
+        """The three slots of each key, i64[3, keys], for hashes in any number of dimensions."""
         width = (1 << SEGMENT_WIDTH) - 1
         first = (hashes >> np.uint64(SEGMENT_SHIFT) & np.uint64(width)) * np.uint64(self.segments)
         segment = first >> np.uint64(SEGMENT_WIDTH)

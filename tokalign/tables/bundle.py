@@ -40,6 +40,8 @@ FORMAT_VERSION = 2
 MOST_BYTES = 1 << 32
 """A larger file is no table: it would be read into memory."""
 
+OUTPUT_REMEDY = "give a folder that you may write to with --output"
+
 _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header length
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _REMEDY = "download it again or rebuild it with: tokalign build"
@@ -149,9 +151,8 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a table file, whole or not at all. Raises: UsageError."""
-    remedy = "give a folder that you may write to with --output"
-    write_file(path, encode_bundle(bundle), parents=True, remedy=remedy)
+    """Write a table file, whole or not at all. Raises: UsageError; OutputError for a full disk."""
+    write_file(path, encode_bundle(bundle), parents=True, remedy=OUTPUT_REMEDY)
 
 
 def require_fingerprint(

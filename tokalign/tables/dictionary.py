@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,6 +17,9 @@ MAX_CONTEXT = 8
 
 MAX_CONTINUATION = 8
 """The longest continuation that is asked for by default, in ids."""
+
+LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What a dictionary's language may be called: the name is in its header and in that of its file."""
 
 HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE --corpus FILE"
 """The command for messages that say what to do without a dictionary."""

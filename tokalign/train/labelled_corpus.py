@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.build.corpus import Corpus
+from tokalign.build.file_lock import locked
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
@@ -41,33 +42,50 @@ def label_corpus(
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
 
-    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for one that is too short.
+    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for one that is too short;
+        UsageError while another process labels into the workspace.
     """
     training, held_out = workspace / "labels", workspace / "held-out"
     recipe = _label_recipe(target, corpus, options)
     if not (are_complete(training, recipe) and are_complete(held_out, recipe)):
-        count = -(-options.held_out // options.window)
-        labelling = options.labelling
-        training_windows = -(-options.positions // labelling.positions_of(options.window))
-        training_windows *= labelling.openings_per_text
-        with stage(2 * corpus.size, "reading the corpus") as advance:
-            windows = draw_windows(
-                corpus,
-                target.tokenizer,
-                length=options.window,
-                positions=options.window * (count + training_windows),
-                seed=options.seed,
-                progress=advance,
-            )
-        if len(windows) <= count:
-            raise CorpusError(
-                f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
-                "have to be held out; give more text, or fewer --held-out positions"
-            )
-        _label(target, held_out, recipe, windows[:count], _greedy(target, options), stage)
-        _label(target, training, recipe, windows[count:], labelling, stage, options.positions)
+        doing, remedy = f"labelling into {workspace}", "wait until it has ended"
+        with locked(workspace / "labels.lock", doing, remedy):
+            _label_windows(target, corpus, workspace, recipe, options, stage)
     return LabelledCorpus(
         training=open_labels(training), held_out=open_labels(held_out), recipe=recipe
+    )
+
+
+def _label_windows(
+    target: LanguageModel[TargetId],
+    corpus: Corpus,
+    workspace: Path,
+    recipe: Mapping[str, Any],
+    options: LabelOptions,
+    stage: Stage,
+) -> None:
+    """Label what is not in the workspace yet."""
+    count = -(-options.held_out // options.window)
+    labelling = options.labelling
+    training_windows = -(-options.positions // labelling.positions_of(options.window))
+    training_windows *= labelling.openings_per_text
+    with stage(2 * corpus.size, "reading the corpus") as advance:
+        windows = draw_windows(
+            corpus,
+            target.tokenizer,
+            length=options.window,
+            positions=options.window * (count + training_windows),
+            seed=options.seed,
+            progress=advance,
+        )
+    if len(windows) <= count:
+        raise CorpusError(
+            f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
+            "have to be held out; give more text, or fewer --held-out positions"
+        )
+    _label(target, workspace / "held-out", recipe, windows[:count], _greedy(target, options), stage)
+    _label(
+        target, workspace / "labels", recipe, windows[count:], labelling, stage, options.positions
     )
 
 

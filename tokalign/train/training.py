@@ -17,6 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from tokalign.build.file_lock import locked
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
@@ -73,17 +74,21 @@ def fit_drafter(
     """Train a drafter on labels and write the best one into `output`, in float16.
 
     report: called after every evaluation.
-    Raises: as `Batches`, `save_drafter` and `read_checkpoint`; UsageError where training diverges.
+    Raises: as `Batches`, `save_drafter` and `read_checkpoint`; UsageError where training diverges,
+        and while another process does the same run.
     """
-    run = _Run(target, config, labels, workspace, options)
-    with stage(run.recipe.steps, "training") as advance:
-        advance(run.progress.step)
-        while not run.is_over:
-            evaluation = run.step()
-            if evaluation is not None:
-                report(evaluation)
-            advance(1)
-    run.publish(output)
+    identity = json.dumps([config.to_json(), asdict(options), labels.recipe], sort_keys=True)
+    folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
+    with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
+        run = _Run(target, config, labels, folder, options)
+        with stage(run.recipe.steps, "training") as advance:
+            advance(run.progress.step)
+            while not run.is_over:
+                evaluation = run.step()
+                if evaluation is not None:
+                    report(evaluation)
+                advance(1)
+        run.publish(output)
     return Trained(
         config=config,
         positions=len(labels.training.ids),
@@ -96,7 +101,7 @@ def fit_drafter(
 class _Run:
     """A run as far as it has come, in this process or an earlier one.
 
-    progress, course: its state. Arguments, errors: as of `fit_drafter`.
+    progress, course: its state. folder: where it lies. Other arguments, errors: see `fit_drafter`.
     """
 
     def __init__(
@@ -104,7 +109,7 @@ class _Run:
         target: LanguageModel[TargetId],
         config: DrafterConfig,
         labels: LabelledCorpus,
-        workspace: Path,
+        folder: Path,
         options: FitOptions,
     ) -> None:
         self._target, self._labels, self._options = target, labels, options
@@ -124,10 +129,8 @@ class _Run:
         )
         mx.random.seed(options.seed)
         self._drafter = RecurrentDrafter(config, TargetEnds.of(target.model))
-        identity = json.dumps([config.to_json(), asdict(options), labels.recipe], sort_keys=True)
-        self._folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
-        self._best = self._folder / "best"
-        self._checkpoint = self._folder / "checkpoint.safetensors"
+        self._folder, self._best = folder, folder / "best"
+        self._checkpoint = folder / "checkpoint.safetensors"
         fresh = begin(self._drafter, self.recipe)
         self.progress, self.course = read_checkpoint(self._checkpoint, fresh)
         self._step = make_step(self._drafter, batches, self.recipe)
@@ -167,6 +170,7 @@ class _Run:
         drafter.set_dtype(mx.float16)
         told = read_drafter_config(self._best)["training"]
         save_drafter(output, drafter, self._fingerprints, told)
+        self._checkpoint.unlink()  # first: a run cannot go on from it without its best drafter
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _evaluate(self) -> Evaluation:

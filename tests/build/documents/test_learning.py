@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
+from small_disk import small_disk
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.documents import collection as kept
 from tokalign.build.documents.collection import Collection, collections
+from tokalign.build.documents.finding import FoundFile
+from tokalign.build.documents.kept_documents import read_documents
 from tokalign.build.documents.learning import Learned, learn
-from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
 from tokalign.tables.bundle import open_bundle
 from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.finding import find_tables
@@ -235,6 +238,11 @@ def test_two_processes_do_not_change_one_collection(folder: Path, target: Path) 
         pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
     ):
         again()
+    with (
+        Collection("notes").changing(),
+        pytest.raises(UsageError, match=r"process \d+ on .* is learning notes; wait"),
+    ):
+        Collection("notes").forget()
     again()
 
 
@@ -258,6 +266,39 @@ def test_unreadable_documents_are_named_once(folder: Path, target: Path) -> None
     assert again().changes.problems == []
 
 
+def test_a_document_that_cannot_be_opened_is_read_as_soon_as_it_can(tmp_path: Path) -> None:
+    """Permission changes neither the size of a file nor its time. A link stands for want of it."""
+    path = tmp_path / "a.txt"
+    path.symlink_to(tmp_path / "nowhere")
+    found = [FoundFile(str(path), bytes=len(MEETING), modified=1)]
+    notes = Collection("notes")
+    with notes.changing():
+        [problem] = notes.update(found).problems
+        assert "a.txt: " in problem
+        assert "left out for now" in problem
+        path.unlink()
+        path.write_text(MEETING)
+        assert notes.update(found).problems == []
+    assert [document.text for document in read_documents(notes.documents_file)] == [MEETING]
+
+
+def test_a_full_disk_loses_nothing_and_what_was_learned_can_be_forgotten(
+    folder: Path, target: Path
+) -> None:
+    learn("notes", folders=[folder], targets=[str(target)])
+    before = content("notes")
+    numbers = "\n".join(str(number**7) for number in range(4000))
+    (folder / "numbers.txt").write_text(numbers)
+    with small_disk(4_000), pytest.raises(OutputError, match="make room"):
+        again()
+    assert content("notes") == before
+    learned = again()
+    assert (learned.changes.read, learned.changes.unchanged) == (1, 6)
+    with small_disk(0):
+        Collection("notes").forget()
+    assert collections() == []
+
+
 def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, target: Path) -> None:
     learn("notes", folders=[folder], targets=[str(target)])
     before = content("notes")
@@ -272,9 +313,15 @@ def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> No
         learn("notes", targets=[str(target)])
     with pytest.raises(UsageError, match="give a --target NAME"):
         learn("notes", folders=[folder])
-    with pytest.raises(UsageError, match="cannot name a collection"):
-        learn("../notes", folders=[folder], targets=[str(target)])
+    for name in ("../notes", "n" * 65):
+        with pytest.raises(UsageError, match="cannot name a collection"):
+            learn(name, folders=[folder], targets=[str(target)])
     assert collections() == []
+
+
+def test_the_longest_name_makes_a_table_that_can_be_read(folder: Path, target: Path) -> None:
+    [path] = learn("n" * 64, folders=[folder], targets=[str(target)]).tables
+    assert open_bundle(path, verify=True).parameters["language"] == "n" * 64
 
 
 def test_a_broken_collection_says_how_to_mend_it(folder: Path, target: Path) -> None:

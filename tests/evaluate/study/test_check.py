@@ -92,6 +92,18 @@ def edit_accepted(content: dict[str, Any]) -> None:
     content["samples"][2]["accepted"] = 9
 
 
+def edit_measured(content: dict[str, Any]) -> None:
+    content["figures"]["expected"][0]["measured"] += 0.01
+
+
+def edit_end(content: dict[str, Any]) -> None:
+    content["figures"]["waterfalls"][0]["rest"] -= 0.01
+
+
+def expect_what_was_not_measured(content: dict[str, Any]) -> None:
+    content["figures"]["expected"][0]["condition"]["k"] = 99
+
+
 def drop_control(content: dict[str, Any]) -> None:
     del content["samples"][1]
 
@@ -117,6 +129,9 @@ def name_no_fingerprint(content: dict[str, Any]) -> None:
     [
         (edit_speed, "but the samples give"),
         (edit_speedup, "but the samples give"),
+        (edit_measured, "expected[0].measured is 1.51, but the samples give 1.5"),
+        (edit_end, "waterfalls[0] ends at 0.656667, but the samples give 0.666667"),
+        (expect_what_was_not_measured, "expected[0].prompts is 6, but the samples give 0"),
         (edit_ids, "disagree"),
         (edit_differing, "3 ids are not those of plain decoding"),
         (edit_accepted, "13 tokens from 7 rounds and 9 accepted"),
@@ -133,6 +148,18 @@ def test_an_edit_that_is_signed_again_is_noticed(
     content = deepcopy(sound)
     edit(content)
     assert says in problem(signed(content))
+
+
+def test_a_result_stays_valid_when_tokalign_predicts_otherwise(sound: dict[str, Any]) -> None:
+    """As a file of another version: other expectations, other steps, more conditions or fewer."""
+    content = deepcopy(sound)
+    expected, waterfalls = content["figures"]["expected"], content["figures"]["waterfalls"]
+    expected[0]["expected"] *= 1.5
+    expected.append(expected[0] | {"expected": 0.5})
+    waterfalls[0]["host"] += 0.25
+    waterfalls[0]["rest"] -= 0.25
+    waterfalls.pop()
+    assert problem(signed(content)) == ""
 
 
 def test_a_control_that_drifts_is_refused() -> None:

@@ -116,18 +116,29 @@ def test_project_expects_the_same_of_the_same_rounds(shapes: list[tuple[int, int
 
 
 def test_an_expectation_by_hand() -> None:
-    """Six rounds of three rows and two passes emit 12 tokens: 6 × (1.2 + 0.2 + 0.01) passes."""
+    """Six rounds emit 12 tokens. Each takes 0.12 s for three rows, the host's work of the pass
+    included, 0.02 s for two draft passes and 0.0005 s of the drafter's own; a plain pass takes
+    0.099 s, because 0.001 s of 0.1 s is hidden."""
     samples = [a_sample(c, speed=s) for c, s in ((PLAIN, 10), (CONTROL, 10), (CONTEXT[2], 15))]
     [found] = expectations(trials(samples), {"draft": a_curve()})
-    assert found.expected == pytest.approx(12 / (6 * (1.2 + 0.2 + 0.01)))
+    assert found.expected == pytest.approx(12 * 0.099 / (6 * (0.12 + 0.02 + 0.0005)))
     assert found.measured == 1.5
     assert found.error == pytest.approx(found.expected / 1.5 - 1)
 
 
 def test_costs_are_in_plain_passes() -> None:
+    """The host's millisecond is in every row of the curve; the sample has half of one."""
     costs = costs_of(a_curve(), a_sample(PLAIN))
-    assert costs.rows == pytest.approx((1.0, 1.1, 1.2, 1.3, 1.4))
-    assert (costs.draft_pass, costs.host) == (pytest.approx(0.1), pytest.approx(0.01))
+    assert costs.rows == pytest.approx([t / 0.099 for t in (0.099, 0.109, 0.119, 0.129, 0.139)])
+    assert costs.draft_pass == pytest.approx(0.01 / 0.099)
+    assert costs.host == pytest.approx(0.0015 / 0.099)
+
+
+def test_trees_take_the_passes_of_trees() -> None:
+    tree, chain = a_sample(TREE, proposed=15), a_sample(TREE)
+    costs = Costs(rows=(1.0, 1.25, 1.5), draft_pass=0.125, host=0.0625, tree_pass=0.25)
+    assert expected_time(tree, costs) == 6 * (1.5 + 2 * 0.25 + 0.0625)
+    assert expected_time(chain, costs) == 6 * (1.5 + 2 * 0.125 + 0.0625)
 
 
 def test_nothing_is_expected_where_the_cost_of_a_draft_is_not_known() -> None:
@@ -145,8 +156,9 @@ def test_a_waterfall_ends_at_the_measured_time() -> None:
         speedups = [trial.speedup(one.condition) for trial in result.trials]
         assert one.total == pytest.approx(1 / (speedups[0] or 0))
         assert one.saved == pytest.approx(6 / 12 - 1)
-        assert one.rows == pytest.approx(6 * 0.2 / 12)
-        assert one.drafting == pytest.approx(0.1 if one.condition.draft else 0)
+        assert one.rows == pytest.approx(6 * (0.02 / 0.099) / 12)
+        assert one.drafting == pytest.approx(0.01 / 0.099 if one.condition.draft else 0)
+        assert one.host == pytest.approx(6 * (0.0015 / 0.099) / 12)
         assert sum(one.steps.values()) == pytest.approx(one.total - 1)
 
 

@@ -21,6 +21,7 @@ from tokalign.evaluate.study.protocol import (
     is_measured,
     only,
     windows,
+    with_ablations,
 )
 
 BOTH = Drafts(models=(("near", True), ("far", False)), methods=("dictionary",))
@@ -38,6 +39,23 @@ def test_paper_has_the_protocol_of_the_polish_study() -> None:
     assert {("exact", True, 2), ("none", False, 6), ("exact", False, "auto")} <= measured.keys()
     assert measured["context:5", False, 6].sets == ("instructions",)
     assert {name for name, _, _ in measured} >= {"dictionary", "copy", "hybrid"}
+
+
+def test_an_ablation_is_measured_beside_its_method() -> None:
+    usual = arms(PRESETS["paper"], BOTH)
+    found = with_ablations(usual, ["dictionary", "scores"])
+    added = {arm.condition: arm for arm in found[len(usual) :]}
+    whole = [arm for arm in usual if arm.condition.name == "hybrid"]
+    assert len(whole) == 3, "alone and with each draft model"
+    for arm in whole:
+        name = "hybrid without dictionary"
+        ablated = added.pop(replace(arm.condition, name=name))
+        assert (ablated.sampled, ablated.condition.method) == (arm.sampled, "hybrid")
+        assert ablated.condition.without == "dictionary"
+    assert [c.name for c in added] == ["unispec", "unispec without scores"], "not in this preset"
+    assert with_ablations(usual, []) == usual
+    names = {arm.condition.name for arm in only(found, ["hybrid"])}
+    assert names == {"plain", "plain again", "hybrid", "hybrid without dictionary"}
 
 
 def test_prompts_are_our_own_and_tasks_those_of_spec_bench() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,14 +14,18 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.unispec import (
+    ABLATED,
     DEPTH,
+    PUBLISHED,
     PUBLISHED_ACCEPTANCE,
     THRESHOLD,
+    UNCALIBRATED_SIZE,
     Expansion,
     UniSpecDrafter,
     draft_size,
     grow,
 )
+from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -110,6 +115,20 @@ def test_no_more_is_drafted_than_its_size_or_the_limit() -> None:
     assert not drafter.propose(Context(ids(8)), 9).tree
     chain = UniSpecDrafter(adjacency, size=4, branches=False).propose(context, 99).tree
     assert chain.chain_length == len(chain) == 4
+
+
+@pytest.mark.parametrize("part", ["scores", "expansion", "calibration"])
+def test_ablations_are_those_of_the_paper(part: str) -> None:
+    """Ten successors of every id: enough for a tree of any size."""
+    rows = {i: [((i + 1 + n) % 40, 1 / (n + 2)) for n in range(10)] for i in range(40)}
+    adjacency = adjacency_of(rows)
+    drafting = Drafting(method="unispec", adjacency=adjacency)
+    ablated = make_drafter(replace(drafting, without=part), None).propose(Context(ids(0, 1)), 999)
+    size = UNCALIBRATED_SIZE if part == "calibration" else draft_size(ASSUMED_COSTS)
+    expansion = ABLATED.get(part, PUBLISHED)
+    assert ablated.tree == grow(adjacency, ids(0, 1), size, expansion)
+    whole = make_drafter(drafting, None).propose(Context(ids(0, 1)), 999)
+    assert ablated.tree != whole.tree
 
 
 def test_the_draft_size_follows_the_machine() -> None:

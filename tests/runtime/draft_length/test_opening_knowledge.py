@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from random_drafters import random_drafter
 from random_models import random_model
 
 from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Timing, read_curve
 from tokalign.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
+    measured_costs,
     opening_knowledge,
     shared_knowledge,
 )
@@ -63,6 +66,47 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, 2 * ratio * 0.020])
     known.costs.observe_plain(1.0)
     assert known.costs.plain == pytest.approx(1.0)
+
+
+def curve_of_a_drafter(target: Any, drafter: Any) -> CostCurve:
+    """Of a target and its recurrent drafter, whose searches of one to four steps were timed."""
+    searches = {
+        1: {1: timing(0.001), 4: timing(0.0025)},
+        4: {1: timing(0.002), 4: timing(0.005)},
+    }
+    return replace(measured_curve(), machine=machine_of(target, drafter), searches=searches)
+
+
+def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> None:
+    target = random_model(0)
+    drafter = random_drafter(target)
+    known = knowledge_from(curve_of_a_drafter(target, drafter), target, drafter)
+    times = known.costs.draft_times(6)
+    assert times == pytest.approx([0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
+    assert known.costs.drafts is not None
+    assert known.costs.drafts.is_calibrated
+
+
+def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() -> None:
+    target = random_model(0)
+    drafter = random_drafter(target)
+    known = knowledge_from(replace(measured_curve(), machine=None), target, drafter)
+    read = weight_bytes(drafter) + weight_bytes(target.lm_head)
+    expected = read / weight_bytes(target) * known.costs.plain
+    assert known.costs.draft_times(1)[0] == pytest.approx(expected)
+    full = random_drafter(target, head="full")
+    assert full.step_bytes == weight_bytes(full)
+
+
+def test_measured_costs_are_those_of_this_drafter_alone() -> None:
+    target = random_model(0)
+    drafter, other = random_drafter(target), random_drafter(target, width=8)
+    assert measured_costs(target, drafter) is None
+    store_curve(curve_of_a_drafter(target, drafter))
+    costs = measured_costs(target, drafter)
+    assert costs is not None
+    assert (costs.rows, costs.draft_pass) == ((0.020, 0.024, 0.030), 0.003)
+    assert measured_costs(target, other) is None
 
 
 def test_without_a_draft_model_nothing_is_known_of_one() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache
 from random_models import random_model
+from zoo import WINDOW, zoo_model
 
 from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -35,3 +37,22 @@ def test_a_cache_that_concatenates_is_rewound() -> None:
     found = np.array(session.logits([TargetId(i) for i in (5, 6, 1, 2)]))
     fresh = np.array(TargetModelSession(model).logits([TargetId(i) for i in (5, 6, 1, 2)]))
     np.testing.assert_allclose(found, fresh, atol=2e-5)
+
+
+@pytest.mark.parametrize("taken_back", [0, 1, 2])
+def test_a_full_ring_is_handed_over_full(taken_back: int) -> None:
+    """mlx-lm's own functions go on with it, whatever was taken back of it before."""
+    model = zoo_model("gemma3_text")
+    ids = [TargetId(i % 60) for i in range(WINDOW + 40)]
+    first = TargetModelSession(model)
+    first.logits(ids)
+    first.settle(ids)
+    assert first.layers[0].keys.shape[2] == WINDOW
+    again = TargetModelSession(model, cache=first.layers)
+    again.logits(ids)
+    left = ids[: len(ids) - taken_back]
+    again.settle(left)
+    assert again.held == left
+    logits = [model(mx.array([[token]]), cache=again.layers)[0, -1] for token in (7, 8, 9)]
+    expected = TargetModelSession(model).logits([*left, *map(TargetId, (7, 8, 9))], last=3)
+    np.testing.assert_allclose(np.array(mx.stack(logits)), np.array(expected), atol=2e-4)

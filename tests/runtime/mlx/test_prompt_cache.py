@@ -13,6 +13,7 @@ import pytest
 from mlx_lm import cache_prompt
 from mlx_lm.models.cache import RotatingKVCache, load_prompt_cache
 from random_models import random_model, write_model
+from zoo import VOCABULARY, zoo_model
 
 from tokalign.errors import (
     BundleError,
@@ -72,13 +73,33 @@ def test_what_was_written_is_read(
     model = replace(model, model=random_model(vocabulary=340, heads=1))
     path = written(tmp_path / "a.safetensors", model, filled(model, options, rotating))
     found = read_prompt_cache(path, model)
-    assert (found.ids, found.length) == (tuple(IDS), len(IDS))
+    assert found.ids == tuple(IDS)
     assert found.fitting(CacheOptions()) == (CacheOptions() if options.kv_bits is None else options)
     session: ModelSession[Any] = ModelSession(model.model, options, cache=found.layers)
     logits = session.logits([*IDS, 9])
     assert session.computed == 1
     assert mx.array_equal(logits, filled(model, options, rotating).logits([*IDS, 9]))
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "architecture", ["gemma3n", "qwen3_next", "mamba2", "falcon_h1", "lfm2", "recurrent_gemma"]
+)
+def test_windows_and_recurrent_states_are_read_as_they_were_written(
+    model: LanguageModel[Any], tmp_path: Path, architecture: str
+) -> None:
+    model = replace(model, model=zoo_model(architecture), folder=None)
+    ids = [token % VOCABULARY for token in range(3, 100)]
+    session: ModelSession[Any] = ModelSession(model.model)
+    session.settle(ids)
+    path = tmp_path / "a.safetensors"
+    write_prompt_cache(path, session.layers, ids, model)
+    found = read_prompt_cache(path, model)
+    again: ModelSession[Any] = ModelSession(model.model, cache=found.layers)
+    assert again.held == ids
+    logits = again.logits([*ids, 9])
+    assert again.computed == 1
+    assert mx.array_equal(logits, session.logits([*ids, 9]))
 
 
 def test_what_the_target_found_likely_comes_with_the_cache(
@@ -119,7 +140,7 @@ def test_files_of_mlx_lm_are_read(
     cache_prompt.main()
     found = read_prompt_cache(path, model)
     assert found.ids is None
-    assert found.length == len(model.tokenizer.encode("Zażółć"))
+    assert found.layers[0].offset == len(model.tokenizer.encode("Zażółć"))
     with pytest.raises(IncompatibleError, match="is of the model"):
         read_prompt_cache(path, replace(model, folder=tmp_path))
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from published_checkpoints import write_checkpoint
 from random_models import random_model, write_model
 
-from tokalign.assemble import DraftingOptions, load_decoder
+from tokalign.assemble import load_decoder
 from tokalign.cli.convert_drafter import command
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import BundleError, IncompatibleError, MissingAssetError, TokalignError
 from tokalign.runtime.mlx.published_drafter import read_published
 

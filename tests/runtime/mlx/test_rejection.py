@@ -28,8 +28,9 @@ from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drawing import draw
+from tokalign.runtime.mlx.processors import logprobs_of
 from tokalign.runtime.mlx.rejection import judge
-from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Draws, Proposal
 from tokalign.runtime.translation.drawn_tree import DrawnTree

@@ -20,7 +20,8 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from small_tokenizers import of_merges
 
 from tokalign.api.text import stream_generate
-from tokalign.assemble import DraftingOptions, assemble
+from tokalign.assemble import assemble
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CacheError
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt

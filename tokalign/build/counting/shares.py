@@ -20,6 +20,7 @@ from tokalign.build.counting.run_files import Layout
 from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.workspace import RECORD
 from tokalign.build.text_files import FileStamp
+from tokalign.errors import UsageError
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -107,11 +108,17 @@ def write_record(counting: Counting, step: str, share: Share, content: dict[str,
 
 
 def read_records(counting: Counting, step: str, shares: int) -> list[dict[str, Any]]:
-    """The records of all shares of a step, in their order."""
-    return [
-        msgpack.unpackb((counting.folder / f"{step}-{Share(n, shares)}{RECORD}").read_bytes())
-        for n in range(shares)
-    ]
+    """The records of all shares of a step, in their order.
+
+    Raises: UsageError if a share has left none.
+    """
+    paths = [counting.folder / f"{step}-{Share(n, shares)}{RECORD}" for n in range(shares)]
+    try:
+        return [msgpack.unpackb(path.read_bytes()) for path in paths]
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{error.filename} is not there; do all tasks of the step {step} first, in this folder"
+        ) from error
 
 
 def read_stamps(counting: Counting, shares: int) -> list[FileStamp]:

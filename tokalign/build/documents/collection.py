@@ -1,36 +1,37 @@
-"""What was read of a user's documents: one file of texts, brought up to date with the folders.
+"""What was read of a user's documents, brought up to date with the folders.
 
 A collection is a folder of its own:
 
     settings.json           the folders, what to leave out, and the models it is for
-    documents.jsonl.zst     one object per document: path, size, time, and its text
+    documents.jsonl.zst     the documents as they were read (`kept_documents.py`)
     TARGET.dictionary.tok   a dictionary for each of these models (`learning.py`)
     learn.lock              held by the process that is changing it
 
 The documents are sorted by path, and so are the files found in the folders; an update goes through
 both side by side. A file whose size and time are as they were is not opened, and the text of a file
-that is gone is not copied. So a collection that was updated many times equals a new
-one. Only its owner can enter the folder.
+that is gone is not copied. So a collection that was updated many times equals a new one. Only its
+owner can enter the folder.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import zstandard
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.build.documents.finding import FoundFile, Rules
-from tokalign.build.documents.reading import read_document
+from tokalign.build.documents.kept_documents import (
+    BROKEN,
+    Document,
+    read_documents,
+    writing_documents,
+)
+from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.build.file_lock import locked
 from tokalign.errors import CorpusError, MissingAssetError
 from tokalign.json_text import parse_json
@@ -40,8 +41,6 @@ SETTINGS, DOCUMENTS = "settings.json", "documents.jsonl.zst"
 _LOCK = "learn.lock"
 
 _FORMAT = 1
-_PIECE = 1 << 18  # characters of a text in one object, 12 bytes each at most: see LONGEST_LINE
-_BROKEN = "is broken; forget the collection and learn it again: tokalign forget NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +54,6 @@ class Settings:
     targets: tuple[str, ...]
     rules: Rules = field(default_factory=Rules)
     max_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A file as it was when it was read. problem: why it could not be; empty if it was."""
-
-    file: FoundFile
-    text: str = ""
-    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -128,7 +118,7 @@ class Collection:
                 max_bytes=value["max_bytes"],
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorpusError(_BROKEN, path=str(path)) from error
+            raise CorpusError(BROKEN, path=str(path)) from error
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -163,28 +153,17 @@ class Collection:
             )
 
     def forget(self) -> None:
-        """Delete everything that is known of it. Raises: as `require`; UsageError."""
-        self.require()
-        try:
-            shutil.rmtree(self.folder)
-        except OSError as error:
-            raise unwritable(self.folder, error, "delete that folder by hand") from error
+        """Delete everything that is known of it.
 
-    def documents(self) -> Iterator[Document]:
-        """What was read so far, sorted by path. Raises: CorpusError if it is broken."""
-        if not self.documents_file.is_file():
-            return
-        try:
-            parts: list[dict[str, Any]] = []
-            for record in _records(self.documents_file):
-                if parts and record["path"] != parts[0]["path"]:
-                    yield _document(parts)
-                    parts = []
-                parts.append(record)
-            if parts:
-                yield _document(parts)
-        except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
-            raise CorpusError(_BROKEN, path=str(self.documents_file)) from error
+        Raises: as `require`; UsageError while a process is learning it, which would write its
+            dictionary afterwards, and for a folder that cannot be deleted.
+        """
+        self.require()
+        with self.changing():
+            try:
+                shutil.rmtree(self.folder)
+            except OSError as error:
+                raise unwritable(self.folder, error, "delete that folder by hand") from error
 
     def update(
         self, found: Iterable[FoundFile], *, progress: Callable[[int], None] = lambda _: None
@@ -196,7 +175,7 @@ class Collection:
         Raises: CorpusError if what was kept is broken; OutputError, UsageError.
         """
         changes = Changes()
-        with appearing(self.documents_file) as unfinished, _writer(unfinished) as write:
+        with appearing(self.documents_file) as unfinished, writing_documents(unfinished) as write:
             seen: set[bytes] = set()
             for document in self._current(found, changes, progress):
                 digest = sha256(document.text.encode()).digest()
@@ -211,7 +190,7 @@ class Collection:
         self, found: Iterable[FoundFile], changes: Changes, progress: Callable[[int], None]
     ) -> Iterator[Document]:
         """Every document that is there now, as it was kept or as it is read."""
-        kept = self.documents()
+        kept = read_documents(self.documents_file)
         old = next(kept, None)
         for file in found:
             while old is not None and old.file.path < file.path:
@@ -221,11 +200,9 @@ class Collection:
                 changes.unchanged += 1
                 yield old
             else:
-                changes.read += 1
-                document = _read(file)
-                if document.problem:
-                    changes.problems.append(document.problem)
-                yield document
+                document = _read(file, changes)
+                if document is not None:
+                    yield document
             if old is not None and old.file.path == file.path:
                 old = next(kept, None)
             progress(file.bytes)
@@ -239,50 +216,11 @@ def collections() -> list[Collection]:
     return [one for one in map(Collection, names) if one.exists]
 
 
-def _read(file: FoundFile) -> Document:
+def _read(file: FoundFile, changes: Changes) -> Document | None:
+    """The document, or None for one that cannot be opened, so that the next update tries again."""
+    changes.read += 1
     try:
         return Document(file, read_document(Path(file.path)))
     except CorpusError as error:
-        return Document(file, problem=str(error))
-
-
-def _document(parts: list[dict[str, Any]]) -> Document:
-    first = parts[0]
-    file = FoundFile(first["path"], first["bytes"], first["modified"])
-    return Document(file, "".join(part["text"] or part["copy"] for part in parts), first["problem"])
-
-
-@contextmanager
-def _writer(path: Path) -> Iterator[Callable[[Document, bool], None]]:
-    """Write documents one after the other. A copy's text is not in the field `text`.
-
-    A long text is cut into several objects, at the end of a line where there is one.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with (
-        open(descriptor, "wb") as file,
-        zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as packed,
-    ):
-
-        def write(document: Document, copy: bool) -> None:
-            head = asdict(document.file) | {"problem": document.problem}
-            for piece in _pieces(document.text):
-                texts = {"text": "" if copy else piece, "copy": piece if copy else ""}
-                packed.write(json.dumps(head | texts).encode() + b"\n")
-
-        yield write
-
-
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > _PIECE:
-        end = text.rfind("\n", start, start + _PIECE) + 1 or start + _PIECE
-        yield text[start:end]
-        start = end
-    yield text[start:]
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as unpacked:
-        for line in io.TextIOWrapper(unpacked, encoding="utf-8"):
-            yield parse_json(line)
+        changes.problems.append(str(error))
+        return None if isinstance(error, UnopenedError) else Document(file, problem=str(error))

@@ -58,12 +58,21 @@ SECRETS = (
     "*hasel*",
     "*hasł*",
     "*haseł*",
+    "*парол*",
+    "*hesl*",
+    "*hesel*",
+    "*hesiel*",
+    "*slaptažod*",
+    "*slaptazod*",
+    "*jelsz*",
     "id_rsa*",
     "id_ed25519*",
     "*.pem.*",
     "*.key.*",
 )
-"""Names of secrets, in any case, and everything that is hidden: .env, .ssh, .netrc."""
+"""Names of secrets, in any case, and everything that is hidden: .env, .ssh, .netrc. Passwords are
+named in English, Polish, Ukrainian (and Cyrillic Crimean Tatar), Czech, Slovak, Lithuanian and
+Hungarian."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

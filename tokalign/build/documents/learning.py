@@ -7,13 +7,13 @@ one is overwritten and no copy of it is kept, because it may know documents that
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokalign.arguments import as_path
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import (
     DICTIONARY_BYTES,
@@ -25,6 +25,7 @@ from tokalign.build.documents.finding import Left, find_documents
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import BundleError, CorpusError, MissingAssetError, UsageError
 from tokalign.tables.bundle import open_bundle, write_bundle
+from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -95,10 +96,11 @@ def learn(
 
 
 def check_name(name: str) -> str:
-    """A name that a folder can have. Raises: UsageError."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+    """A name that a folder and a dictionary can have. Raises: UsageError."""
+    if not LANGUAGE.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a collection; use letters, digits, - and _, as in notes"
+            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
+            "notes"
         )
     return name
 
@@ -135,7 +137,7 @@ def _settings(
 
 def _lasting(target: str) -> str:
     """The name of a tokenizer, a path as an absolute one: the next run may be anywhere."""
-    path = Path(target).expanduser()
+    path = as_path(target)
     return str(path.absolute()) if path.exists() else target
 
 

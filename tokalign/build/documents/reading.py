@@ -22,20 +22,31 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?----
 _LEAST_WRAPPED = 40
 """A line shorter than this was not wrapped: verse, a heading, a list."""
 
+_OF_WINDOWS = re.compile(rb"[\x80-\x9f]")
+"""Quotation marks and dashes in the encodings of Windows, which others have no text for."""
+
+_MOST_UNREADABLE = 0.01
+"""The share of characters; with more, its encoding is not known."""
+
 _HYPHENS = ("\xad", "\ufffe", "\x02")
 """What PDFium and word processors put where a word is divided at the end of a line."""
+
+
+class UnopenedError(CorpusError):
+    """A document that cannot be opened: for want of permission, or of a drive that answers."""
 
 
 def read_document(path: Path) -> str:
     """The text of a document.
 
-    Raises: CorpusError for what cannot be read, has no text, or holds a private key;
-        MissingAssetError where the libraries are not installed.
+    Raises: UnopenedError; CorpusError for what cannot be understood, has no text, or holds a
+        private key; MissingAssetError where the libraries are not installed.
     """
     try:
         data = _read(path)
     except OSError as error:
-        raise _unread(path, error.strerror or "it cannot be read") from error
+        why = error.strerror or "it cannot be read"
+        raise UnopenedError(f"{why}; the document is left out for now", path=str(path)) from error
     suffix = path.suffix.lower()
     if suffix == ".pdf":
         text = "\n".join(_pdf_pages(path, data))
@@ -93,7 +104,10 @@ def _plain_text(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return data.decode(_encoding(data), errors="replace")
+        text = data.decode(_encoding(data), errors="replace")
+    if text.count("\ufffd") > _MOST_UNREADABLE * len(text):
+        raise _unread(path, "its encoding is not known; save it as UTF-8")
+    return text
 
 
 def _encoding(data: bytes, *, html: bool = False) -> str:
@@ -101,7 +115,11 @@ def _encoding(data: bytes, *, html: bool = False) -> str:
         from resiliparse.parse.encoding import detect_encoding
     except ModuleNotFoundError as error:
         raise missing_libraries() from error
-    return str(detect_encoding(data, from_html_meta=html) or "utf-8")
+    found = str(detect_encoding(data, from_html_meta=html) or "utf-8")
+    if found == "iso8859-13" and _OF_WINDOWS.search(data):
+        return "cp1257"
+    # The Ukrainian encoding has all letters of the Russian one, and four more.
+    return "koi8-u" if found == "koi8-r" else found
 
 
 def _html_text(path: Path, data: bytes) -> str:

@@ -1,6 +1,11 @@
 """Check a result that someone contributed: by its schema, its digest, and by computing it again.
 
 This finds mistakes and edited fields. It cannot find a result that was made up with care.
+
+What a check depends on is fixed by the version of the schema, not by the version of tokalign.
+Statistics of what the file holds (`groups`, `fits`, `causes`) are computed again. `expected` and
+`waterfalls` set predictions of the tokalign that wrote the file beside what was measured; of these
+only what was measured is compared, so a file stays valid when tokalign predicts better.
 """
 
 from __future__ import annotations
@@ -9,19 +14,29 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError
-from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN
+from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Condition
 from tokalign.evaluate.study.result import Result, digest_of, load_json
-from tokalign.evaluate.study.samples import Sample, Trial
+from tokalign.evaluate.study.samples import Sample, Trial, timed_greedily
+from tokalign.evaluate.study.waterfall import measured_ends
 from tokalign.shipped import shipped
 
 SCHEMA = "results/schema.json"
 
 _TOLERANCE = 2e-6
 """By which a figure may differ when it is computed again; figures have six places."""
+
+_TOLERANCE_OF_SUMS = 1e-5
+"""The same for the sum of a waterfall's steps."""
+
+_STATISTICS = ("groups", "fits", "causes")
+"""Figures without predictions."""
+
+_STEPS = ("saved", "rows", "drafting", "host", "rest")
+"""Of a waterfall, from 1 plain pass to the measured time."""
 
 _MOST_DISTURBED = 0.2
 _MOST_BIAS = 0.03
@@ -143,9 +158,35 @@ def control_bias(found: Sequence[Trial]) -> float | None:
 
 
 def _of_figures(saved: Mapping[str, Any], result: Result) -> Iterator[str]:
-    """The figures in the file are those that its samples give."""
-    for path, ours, theirs in _differences("figures", result.figures().to_json(), saved["figures"]):
-        yield f"{path} is {_short(theirs)}, but the samples give {_short(ours)}"
+    """The figures in the file are those that its samples give; predictions are left alone."""
+    ours, theirs = result.figures().to_json(), saved["figures"]
+    for name in _STATISTICS:
+        yield from _edited(f"figures.{name}", ours[name], theirs[name])
+    for name in ("expected", "waterfalls"):
+        for index, one in enumerate(theirs[name]):
+            timed = list(timed_greedily(Condition(**one["condition"]), result.trials))
+            yield from _beside_predictions(f"figures.{name}[{index}]", one, timed)
+
+
+def _beside_predictions(
+    path: str, figure: Mapping[str, Any], timed: Sequence[tuple[Sample, float]]
+) -> Iterator[str]:
+    """What a figure with predictions says of the measurements."""
+    yield from _edited(f"{path}.prompts", len(timed), figure["prompts"])
+    if timed and "measured" in figure:
+        measured = fmean(speedup for _, speedup in timed)
+        yield from _edited(f"{path}.measured", measured, float(figure["measured"]))
+    elif timed:
+        saved, total = measured_ends(timed)
+        yield from _edited(f"{path}.saved", saved, float(figure["saved"]))
+        end = 1 + sum(figure[step] for step in _STEPS)
+        if abs(end - total) > _TOLERANCE_OF_SUMS:
+            yield f"{path} ends at {end:.6f}, but the samples give {total:.6f}"
+
+
+def _edited(path: str, ours: Any, theirs: Any) -> Iterator[str]:
+    for where, own, other in _differences(path, ours, theirs):
+        yield f"{where} is {_short(other)}, but the samples give {_short(own)}"
 
 
 def _short(value: Any) -> str:

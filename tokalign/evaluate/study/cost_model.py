@@ -3,13 +3,14 @@
 Two models are compared with the measurements. The Polish study's has two parameters, r and β
 (Equations 5 and 6); they are fitted here. tokalign's own has none: a cost curve, measured before
 the study, says what the rows and the draft passes of each round took (`project.py` decodes on a
-simulated clock by the same costs; `tests/evaluate/study/test_cost_model.py` compares the two).
+simulated clock by the same costs; `tests/evaluate/study/test_cost_model.py` compares the two). The
+drafters' own work on the host is not in a curve; each sample has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -18,7 +19,7 @@ from tokalign.cost.curve import CostCurve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.samples import Sample, Trial
+from tokalign.evaluate.study.samples import Sample, Trial, timed_greedily
 from tokalign.runtime.statistics import ratio
 
 
@@ -98,7 +99,7 @@ def _by_length(trials: Sequence[Trial], drafts: Iterable[str]) -> dict[str, dict
     found: dict[str, dict[int, Condition]] = {}
     known = set(drafts)
     of_trials = [pair for trial in trials for pair in trial.samples.items()]
-    trees = {c for c, sample in of_trials if sample.work.chain_proposed < sample.proposed}
+    trees = {c for c, sample in of_trials if sample.drafted_trees}
     for condition in sorted({c for c, _ in of_trials} - trees, key=order_of):
         if condition.draft in known and isinstance(condition.k, int):
             found.setdefault(condition.label, {})[condition.k] = condition
@@ -107,11 +108,7 @@ def _by_length(trials: Sequence[Trial], drafts: Iterable[str]) -> dict[str, dict
 
 def _points(condition: Condition, trials: Sequence[Trial]) -> list[_Point]:
     found = []
-    for trial in trials:
-        speedup = trial.speedup(condition)
-        if trial.plain.temperature or speedup is None:
-            continue
-        sample = trial.samples[condition]
+    for sample, speedup in timed_greedily(condition, trials):
         time = ratio(sample.later_tokens, sample.later_rounds) / speedup
         work = sample.work
         found.append((time, ratio(work.chain_accepted, work.chain_proposed), speedup))
@@ -178,7 +175,7 @@ class Expected:
 def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Condition]:
     """The conditions that draft, all of whose passes a curve has the cost of, in order.
 
-    The steps of a recurrent drafter are not measured, so its conditions are missing.
+    Curves of results that were written by earlier versions have no steps of a recurrent drafter.
     curves: by the name of the draft model.
     """
     found = {c for trial in trials for c in trial.samples if c.drafts}
@@ -187,21 +184,26 @@ def priced(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list[Con
 
 
 def costs_of(curve: CostCurve, sample: Sample) -> Costs:
-    """What a curve says of the context of a sample of a `priced` condition, in plain passes."""
+    """The costs of a sample of a `priced` condition, in plain passes.
+
+    Passes are as the curve says for its context. The host's time is that of the curve, and what was
+    measured of the sample's own rounds outside model passes.
+    """
     context = sample.prompt_tokens + sample.tokens // 2
-    rows, draft = curve.rows_at(context), curve.draft_pass_at(context)
-    return Costs(
-        rows=tuple(time / rows[0] for time in rows),
-        draft_pass=0.0 if draft is None else draft / rows[0],
-        host=curve.host / rows[0],
-    )
+    costs = curve.costs_at(context)
+    own = sample.host_ms / 1e3 / curve.plain_at(context)
+    return replace(costs, host=costs.host + own)
 
 
 def expected_time(sample: Sample, costs: Costs) -> float:
     """Time of all rounds but the first, in plain passes."""
     passes = sum(count * costs.verify(m) for m, count in sample.work.rows.items())
-    drafting = sample.work.later_passes * costs.draft_pass
-    return passes + drafting + rounds_with_host(sample) * costs.host
+    return passes + drafting_time(sample, costs) + rounds_with_host(sample) * costs.host
+
+
+def drafting_time(sample: Sample, costs: Costs) -> float:
+    """Time of the draft model's passes in all rounds but the first."""
+    return costs.drafting(sample.work.later_passes, tree=sample.drafted_trees)
 
 
 def rounds_with_host(sample: Sample) -> int:
@@ -218,20 +220,16 @@ def expectations(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> li
     """What the curves expect of every condition. curves: as of `priced`."""
     found = []
     for condition in priced(trials, curves):
-        pairs = []
-        for trial in trials:
-            speedup = trial.speedup(condition)
-            if speedup is not None and not trial.plain.temperature:
-                sample = trial.samples[condition]
-                costs = costs_of(curves[condition.draft], sample)
-                pairs.append((sample.later_tokens / expected_time(sample, costs), speedup))
-        if pairs:
+        timed = list(timed_greedily(condition, trials))
+        if timed:
+            curve = curves[condition.draft]
+            expected = [s.later_tokens / expected_time(s, costs_of(curve, s)) for s, _ in timed]
             found.append(
                 Expected(
                     condition=condition,
-                    prompts=len(pairs),
-                    expected=fmean(expected for expected, _ in pairs),
-                    measured=fmean(measured for _, measured in pairs),
+                    prompts=len(timed),
+                    expected=fmean(expected),
+                    measured=fmean(speedup for _, speedup in timed),
                 )
             )
     return found

@@ -6,7 +6,7 @@ those of plain decoding. Everything that a figure needs is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import zip_longest
@@ -68,6 +68,11 @@ class Sample:
     def later_rows(self) -> int:
         """Rows of all rounds after the first one."""
         return sum(rows * count for rows, count in self.work.rows.items())
+
+    @property
+    def drafted_trees(self) -> bool:
+        """Whether any proposal was more than a chain."""
+        return self.work.chain_proposed < self.proposed
 
     @property
     def round_seconds(self) -> float:
@@ -137,6 +142,14 @@ class Trial:
         if found is None or not found.tokens_per_second or not self.plain.tokens_per_second:
             return None
         return found.tokens_per_second / self.plain.tokens_per_second
+
+
+def timed_greedily(condition: Condition, trials: Iterable[Trial]) -> Iterator[tuple[Sample, float]]:
+    """The greedy samples of a condition that were timed, each with its speed-up."""
+    for trial in trials:
+        speedup = trial.speedup(condition)
+        if speedup is not None and not trial.plain.temperature:
+            yield trial.samples[condition], speedup
 
 
 def trials(samples: Iterable[Sample]) -> list[Trial]:

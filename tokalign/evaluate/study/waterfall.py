@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tokalign.cost.curve import CostCurve
 from tokalign.evaluate.measurements import Condition
-from tokalign.evaluate.study.cost_model import costs_of, priced, rounds_with_host
-from tokalign.evaluate.study.samples import Trial
+from tokalign.evaluate.study.cost_model import costs_of, drafting_time, priced, rounds_with_host
+from tokalign.evaluate.study.samples import Sample, Trial, timed_greedily
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,29 +55,34 @@ def waterfalls(trials: Sequence[Trial], curves: Mapping[str, CostCurve]) -> list
     return [one for one in found if one is not None]
 
 
+def measured_ends(timed: Sequence[tuple[Sample, float]]) -> tuple[float, float]:
+    """Of a token, in plain passes: what accepted tokens save, and its measured time.
+
+    timed: at least one sample with its speed-up.
+    """
+    tokens = sum(sample.later_tokens for sample, _ in timed)
+    rounds = sum(sample.later_rounds for sample, _ in timed)
+    return rounds / tokens - 1, sum(s.later_tokens / speedup for s, speedup in timed) / tokens
+
+
 def _waterfall(condition: Condition, trials: Sequence[Trial], curve: CostCurve) -> Waterfall | None:
-    tokens, prompts = 0, 0
-    saved = rows = drafting = host = total = 0.0
-    for trial in trials:
-        speedup = trial.speedup(condition)
-        if speedup is None or trial.plain.temperature:
-            continue
-        sample = trial.samples[condition]
-        costs, work = costs_of(curve, sample), sample.work
-        prompts, tokens = prompts + 1, tokens + sample.later_tokens
-        saved += sample.later_rounds - sample.later_tokens
-        rows += sum(count * (costs.verify(m) - 1) for m, count in work.rows.items())
-        drafting += work.later_passes * costs.draft_pass
-        host += rounds_with_host(sample) * costs.host
-        total += sample.later_tokens / speedup
-    if not tokens:
+    timed = list(timed_greedily(condition, trials))
+    if not timed:
         return None
+    tokens = sum(sample.later_tokens for sample, _ in timed)
+    rows = drafting = host = 0.0
+    for sample, _ in timed:
+        costs, work = costs_of(curve, sample), sample.work
+        rows += sum(count * (costs.verify(m) - 1) for m, count in work.rows.items()) / tokens
+        drafting += drafting_time(sample, costs) / tokens
+        host += rounds_with_host(sample) * costs.host / tokens
+    saved, total = measured_ends(timed)
     return Waterfall(
         condition=condition,
-        prompts=prompts,
-        saved=saved / tokens,
-        rows=rows / tokens,
-        drafting=drafting / tokens,
-        host=host / tokens,
-        rest=(total - tokens - saved - rows - drafting - host) / tokens,
+        prompts=len(timed),
+        saved=saved,
+        rows=rows,
+        drafting=drafting,
+        host=host,
+        rest=total - 1 - saved - rows - drafting - host,
     )

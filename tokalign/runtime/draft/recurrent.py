@@ -40,6 +40,7 @@ class BeamDrafter:
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
     decodes greedily. length: steps of a search where the caller does not choose their number.
+    width: beams of a search, unless `beam` says.
     beam: propose this beam whole, however unlikely; None lets costs choose the rows.
     rows: propose so many ids, whatever they cost. branches: whether a proposal may be a tree.
     alternatives: ids in a drawn tree besides one for each step, where neither beam nor rows say.
@@ -51,6 +52,7 @@ class BeamDrafter:
         *,
         sampler: DraftSampler | None = None,
         length: int = DEFAULT_SHAPE.length,
+        width: int = DEFAULT_SHAPE.width,
         beam: BeamShape | None = None,
         rows: int | None = None,
         costs: Callable[[], Costs],
@@ -60,7 +62,7 @@ class BeamDrafter:
         self._session, self._sampler = session, sampler
         self._beam, self._rows, self._costs = beam, rows, costs
         self._length = length if beam is None else beam.length
-        self._width = 1 if not branches else DEFAULT_SHAPE.width if beam is None else beam.width
+        self._width = 1 if not branches else width if beam is None else beam.width
         self._branches = branches
         self._alternatives = alternatives if branches else 0
         self._draws = sampler is not None and (sampler.needs_history or not sampler.shares_noise)
@@ -118,7 +120,8 @@ class BeamDrafter:
     def _drawn(self, context: Context, steps: int) -> Proposal:
         assert self._sampler is not None
         count = self._drawn_ids(steps)
-        if count > steps and can_draw_trees(self._sampler):
+        steps = min(steps, count)
+        if self._branches and count > steps and can_draw_trees(self._sampler):
             shape = shape_of(steps, count)
             text = self._session.draw_tree(context.ids, shape, sampler=self._sampler).read()
             if text is None:
@@ -133,9 +136,7 @@ class BeamDrafter:
         )
 
     def _drawn_ids(self, steps: int) -> int:
-        """How many ids are drawn with so many steps, if a tree may be."""
+        """How many ids a proposal of so many steps may have; what is drawn cannot be cut."""
         if self._beam is not None:
             return self._width * steps
-        if self._rows is not None and self._branches:
-            return self._rows
-        return steps + self._alternatives
+        return steps + self._alternatives if self._rows is None else self._rows

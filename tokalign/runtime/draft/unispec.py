@@ -59,6 +59,15 @@ class Expansion:
 
 PUBLISHED = Expansion()
 
+ABLATED = {
+    "scores": Expansion(scored=False),
+    "expansion": Expansion(threshold=0.0, next_next=False),
+}
+"""The ablations of the paper's table 2 that change how a tree is grown."""
+
+UNCALIBRATED_SIZE = 110
+"""The draft size of the ablation without calibration: what the paper calibrates for an A100."""
+
 
 class UniSpecDrafter:
     """Drafts the surest ids of a tree of what the target found likely.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 from weakref import ref
 
 from tokalign.cost.curve import MACHINES, CostCurve, read_curve
+from tokalign.cost.expected_gain import Costs
 from tokalign.cost.store import find_curve
+from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.weights import weight_bytes
 
 _MEASURED_WEIGHT = 4
@@ -32,8 +35,9 @@ _shared_lock = Lock()
 def opening_knowledge(
     target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
 ) -> Knowledge:
-    """What the draft length controller begins with, for two loaded mlx-lm models.
+    """What the draft length controller begins with, for a loaded target and what drafts for it.
 
+    draft: an mlx-lm model, or a recurrent drafter of the target.
     note: told once if a curve is assumed.
     """
     machine = machine_of(target, draft)
@@ -53,7 +57,7 @@ def shared_knowledge(
 ) -> Knowledge:
     """The knowledge of two loaded models in this process: one request learns for the next.
 
-    The last eight pairs are kept. No model is kept alive. note: as for `opening_knowledge`.
+    The last eight pairs are kept. No model is kept alive. draft, note: as for `opening_knowledge`.
     """
     models = [model for model in (target, draft) if model is not None]
     with _shared_lock:
@@ -66,22 +70,50 @@ def shared_knowledge(
         return knowledge
 
 
+def measured_costs(target: Any, draft: Any) -> Costs | None:
+    """The costs that a stored curve of this machine gives; None if it has no time of a draft pass.
+
+    draft: as for `opening_knowledge`.
+    """
+    curve = find_curve(machine_of(target, draft))
+    draft_pass = None if curve is None else curve.draft_pass_at(_CONTEXT)
+    if curve is None or draft_pass is None:
+        return None
+    return Costs(rows=curve.rows_at(_CONTEXT), draft_pass=draft_pass)
+
+
 def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledge:
     """The knowledge that a curve gives. Only the seconds of a measured one are believed.
 
-    Where the time of a draft pass is not known, it is assumed to be to the target's as the bytes
-    of the two models' weights.
+    draft: as for `opening_knowledge`. Where the time of its passes is not known, it is assumed to
+    be to the target's as the bytes of weights that they read.
     """
     measured = curve.machine is not None
     drafts = None
     if draft is not None:
-        known_pass = curve.draft_pass_at(_CONTEXT) if measured else None
-        each = weight_bytes(draft) / weight_bytes(target) if known_pass is None else known_pass
-        prior = [passes * each for passes in range(1, MAX_DRAFT + 1)]
-        drafts = PassTimes(prior, weight=0 if known_pass is None else _MEASURED_WEIGHT)
+        times = _draft_times(curve) if measured else ()
+        drafts = PassTimes(
+            times or _times_by_bytes(target, draft), weight=_MEASURED_WEIGHT if times else 0
+        )
     rows = PassTimes(curve.rows_at(_CONTEXT), weight=_MEASURED_WEIGHT if measured else 0)
     acceptance = curve.notes.get("acceptance") if draft is not None else None
     return Knowledge(
         costs=LearnedCosts(rows, drafts, host=curve.host if measured else 0.0),
         model=ModelWorth(Acceptance(start=acceptance[0]) if acceptance else None),
     )
+
+
+def _draft_times(curve: CostCurve) -> Sequence[float]:
+    """Measured times of drafts of 1, 2, ... passes; further ones add the last difference."""
+    searches = curve.searches_of(DEFAULT_SHAPE.width)
+    each = curve.draft_pass_at(_CONTEXT)
+    return searches or ([] if each is None else _multiples(each))
+
+
+def _times_by_bytes(target: Any, draft: Any) -> Sequence[float]:
+    read = draft.step_bytes if isinstance(draft, RecurrentDrafter) else weight_bytes(draft)
+    return _multiples(read / weight_bytes(target))
+
+
+def _multiples(each: float) -> Sequence[float]:
+    return [passes * each for passes in range(1, MAX_DRAFT + 1)]

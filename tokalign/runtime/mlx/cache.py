@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
 from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.model_arguments import context_length, embedding_of, vocabulary_size
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -83,13 +84,13 @@ class ModelCache(Generic[Id]):
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._layers = Layers(self.layers, rewinds=rewinds)
-        self._hidden = layers is not None and _holds_unknown_ids(layers)
+        self._hidden = layers is not None and holds_unknown_ids(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
         self.computed = 0
-        self.context_length = _context_length(model)
+        self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
         self._embeddings: tuple[int, Array] | None = None
@@ -167,7 +168,7 @@ class ModelCache(Generic[Id]):
         Raises: CacheError where a layer cannot be quantized as asked.
         """
         options = self._options
-        if options.kv_bits is None or not _positions(self.layers):
+        if options.kv_bits is None or not positions(self.layers):
             return
         try:
             maybe_quantize_kv_cache(
@@ -231,6 +232,9 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(common_prefix(ids, self._held))
         self._held = ids
         self._prefill(ids, kept, len(ids))
+        if not self._layers.can_hand_over:
+            self._begin_anew()
+            self._prefill(ids, 0, len(ids))
         self.quantize()
         self._layers.hand_over()
         remember(self.layers, ids)
@@ -259,10 +263,14 @@ class ModelCache(Generic[Id]):
             return kept
         left = self._layers.take_back(held - kept, held=held)
         if left is None:
-            if self._hidden:
-                raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
-            self._layers.renew(self._new_layers())
+            self._begin_anew()
         return left or 0
+
+    def _begin_anew(self) -> None:
+        """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
+        if self._hidden:
+            raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
+        self._layers.renew(self._new_layers())
 
     def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
         """Go on with another cache of the same model, which holds exactly `ids`."""
@@ -329,67 +337,9 @@ def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
     )
 
 
-_REMEMBERED = "tokalign_ids"
-
-
-def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
-    """Note on a cache which ids it holds, so that it can be continued by its content.
-
-    The note goes wherever the cache goes: mlx-lm copies its caches and trims the copies.
-    """
-    if layers:
-        setattr(layers[0], _REMEMBERED, tuple(ids))
-
-
-def remembered(layers: Sequence[Any]) -> list[Any] | None:
-    """The ids that a cache holds, if they were noted; what was trimmed since then is left out."""
-    ids = getattr(layers[0], _REMEMBERED, None) if layers else None
-    held = _positions(layers)
-    return None if ids is None or held is None or held > len(ids) else list(ids[:held])
-
-
-def _positions(layers: Sequence[Any]) -> int | None:
-    """How many positions a cache holds; None if only recurrent states could tell."""
-    return next((c.offset for c in leaves_of(layers) if hasattr(c, "offset")), None)
-
-
-def _holds_unknown_ids(layers: Sequence[Any]) -> bool:
-    """Whether a cache that was given holds something without a note of what it holds."""
-    return remembered(layers) is None and any(getattr(c, "offset", 1) for c in layers)
-
-
 def common_prefix(left: list[Id], right: list[Id]) -> int:
     """How many leading ids agree. Cost: a bisection over slices, about 1 µs per 1,000 ids."""
     shorter = min(len(left), len(right))
     if left[:shorter] == right[:shorter]:
         return shorter
     return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
-
-
-def vocabulary_size(model: Any) -> int:
-    """How many ids a model's embeddings have; padded models have more than their tokenizer."""
-    known = _argument(model, "vocab_size")
-    if known is not None:
-        return known
-    return int(embedding_of(model).weight.shape[0])
-
-
-def embedding_of(model: Any) -> Any:
-    """The largest embedding of a model, which is that of its ids."""
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
-    return max(tables, key=lambda table: table.weight.shape[0])
-
-
-def _context_length(model: Any) -> int:
-    return _argument(model, "max_position_embeddings") or UNBOUNDED
-
-
-def _argument(model: Any, name: str) -> int | None:
-    """A number in a model's arguments, which models of several parts nest."""
-    for holder in (getattr(model, "args", None), getattr(model, "config", None)):
-        nested = getattr(holder, "text_config", None)
-        value = getattr(holder, name, None) or getattr(nested, name, None)
-        value = value or (nested.get(name) if isinstance(nested, dict) else None)
-        if isinstance(value, int):
-            return value
-    return None

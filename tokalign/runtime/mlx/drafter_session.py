@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import mlx.core as mx
 
@@ -20,9 +20,16 @@ from tokalign.runtime.mlx.beam_search import Step, search
 from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.session import timed
-from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
+
+
+class KeepsStates(Protocol):
+    """Where a drafter's states come from: a `TargetModelSession`, as a rule."""
+
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+        """See `TargetModelSession`."""
+        ...
 
 
 class DrafterSession:
@@ -31,7 +38,7 @@ class DrafterSession:
     target: keeps the hidden states of its passes. The drafter's steps are compiled on a GPU.
     """
 
-    def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
+    def __init__(self, drafter: RecurrentDrafter, target: KeepsStates) -> None:
         self._drafter, self._target = drafter, target
         self._step = drafter.step if mx.default_device().type == mx.cpu else compiled_step(drafter)
         self.busy = BusyTime()

@@ -21,7 +21,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.cache import vocabulary_size
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.twin import twin_of
 from tokalign.runtime.proposal import Array
 

@@ -69,6 +69,11 @@ class Layers:
         for window in self._windows:
             window.verifies = False
 
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether mlx-lm's own functions could go on; if not, the context has to be read again."""
+        return all(window.fills_ring for window in self._windows)
+
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
         self._replace(_closed)

@@ -1,4 +1,4 @@
-"""For what a measured cost curve is valid: chip, mlx version and the two models."""
+"""For what a measured cost curve is valid: chip, mlx version and the models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tokalign.runtime.mlx.weights import device_name, mlx_version, weights_finge
 
 
 def machine_of(target: Any, draft: Any = None) -> Machine:
-    """For what a curve of two mlx-lm models, measured here, is valid. Cost: some milliseconds."""
+    """For what a curve that is measured here is valid. Cost: some milliseconds.
+
+    target: an mlx-lm model. draft: another one, or a recurrent drafter.
+    """
     return Machine(
         device=device_name(),
         mlx=mlx_version(),

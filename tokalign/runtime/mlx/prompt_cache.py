@@ -27,6 +27,7 @@ from mlx_lm.models.cache import (
     save_prompt_cache,
 )
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import appearing
 from tokalign.errors import (
     BundleError,
@@ -36,7 +37,10 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.draft.logit_store import LogitStore
-from tokalign.runtime.mlx.cache import CacheOptions, remember, vocabulary_size
+from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.runtime.mlx.held_ids import positions, remember
+from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.weights import content_fingerprint
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -56,7 +60,7 @@ class PromptCache:
     """A cache read from a file.
 
     layers: as mlx-lm's functions take them. model: the name that the file gives for its model.
-    ids: what the cache holds, None if the file does not say. length: how many ids that are.
+    ids: what the cache holds, None if the file does not say.
     is_open: whether it ends in a message of the user, which may go on. logits: what the target
     found likely after each id of the prompt, None if the file does not say.
     """
@@ -64,14 +68,13 @@ class PromptCache:
     layers: list[Any]
     model: str
     ids: tuple[TargetId, ...] | None
-    length: int
     is_open: bool
     logits: LogitStore | None = None
 
     @property
     def kv_bits(self) -> tuple[int, int] | None:
         """Bits and group size if it is quantized, else None."""
-        for layer in self.layers:
+        for layer in leaves_of(self.layers):
             if isinstance(layer, QuantizedKVCache):
                 return int(layer.bits), int(layer.group_size)
         return None
@@ -107,7 +110,7 @@ def write_prompt_cache(
     path: its name ends in .safetensors. is_open, logits: as of `PromptCache`.
     Raises: UsageError for another name, and if the file cannot be written.
     """
-    _require_suffix(path)
+    require_suffix(path)
     told = {
         "model": "" if model.folder is None else _name_of(model.folder),
         "tokenizer_config": "{}",
@@ -131,7 +134,7 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
     cache; FingerprintError for one of another tokenizer, IncompatibleError for one of another
     model; UsageError for a name that mlx-lm cannot read either.
     """
-    _require_suffix(path)
+    require_suffix(path)
     if not path.is_file():
         raise MissingAssetError(f"there is no prompt cache {path}; {_REMEDY}")
     try:
@@ -139,7 +142,6 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         ours = any(name.startswith(_PREFIX) for name in told)
         ids = tuple(json.loads(told[_IDS])) if ours else None
         is_open = bool(json.loads(told[_OPEN])) if ours else True
-        length = int(layers[0].offset)
         mx.eval([layer.state for layer in layers])
         sound = ids is None or _is_as_written(layers, told, len(ids))
     except Exception as error:  # in a damaged file anything may fail inside mlx and mlx-lm
@@ -156,7 +158,6 @@ def read_prompt_cache(path: Path, model: LanguageModel[TargetId]) -> PromptCache
         layers=layers,
         model=told["model"],
         ids=ids,
-        length=length,
         is_open=is_open,
         logits=_logits_of(path, told, model),
     )
@@ -174,7 +175,8 @@ def _logits_of(
         raise BundleError(f"{path} cannot be read as a prompt cache ({error}); {_REMEDY}") from None
 
 
-def _require_suffix(path: Path) -> None:
+def require_suffix(path: Path) -> None:
+    """Raises: UsageError for a name that mlx-lm does not take for a prompt cache."""
     if path.suffix != _SUFFIX:
         raise UsageError(
             f"{path} is no name for a prompt cache; give one that ends in {_SUFFIX}, as for mlx-lm"
@@ -183,7 +185,7 @@ def _require_suffix(path: Path) -> None:
 
 def _is_as_written(layers: list[Any], told: Mapping[str, str], count: int) -> bool:
     said = {name: text for name, text in told.items() if name != _DIGEST}
-    return told[_DIGEST] == _digest(layers, said) and count == layers[0].offset
+    return told[_DIGEST] == _digest(layers, said) and positions(layers) in (None, count)
 
 
 def _digest(layers: list[Any], told: Mapping[str, str]) -> str:
@@ -239,4 +241,4 @@ def _name_of(folder: Path) -> str:
 
 def _is_name_of(folder: Path, name: str) -> bool:
     """Whether mlx-lm would find this folder under `name`."""
-    return name == _name_of(folder) or Path(name).expanduser().resolve() == folder.resolve()
+    return name == _name_of(folder) or as_path(name).resolve() == folder.resolve()

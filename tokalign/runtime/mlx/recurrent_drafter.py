@@ -18,8 +18,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.cache import embedding_of
 from tokalign.runtime.mlx.hidden_state import find_head
+from tokalign.runtime.mlx.model_arguments import embedding_of
+from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.proposal import Array
 
 Head = Literal["tied", "factored", "full"]
@@ -98,7 +99,8 @@ class TargetEnds:
 
     embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V].
     head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
-    hidden_size, vocabulary_size: H and V. dtype: the number format that they compute in.
+    hidden_size, vocabulary_size: H and V. head_bytes: what `unembed` reads. dtype: the number
+        format that they compute in.
     """
 
     embed: Callable[[Array], Array]
@@ -106,6 +108,7 @@ class TargetEnds:
     head_rows: Callable[[Array], Array]
     hidden_size: int
     vocabulary_size: int
+    head_bytes: int
     dtype: Any
 
     @classmethod
@@ -129,6 +132,7 @@ class TargetEnds:
             head_rows=partial(_rows_of, head),
             hidden_size=int(hidden.shape[-1]),
             vocabulary_size=int(head.weight.shape[0]),
+            head_bytes=weight_bytes(head),
             dtype=hidden.dtype,
         )
 
@@ -245,6 +249,12 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
         for layer in self.head if self.config.head == "tied" else self.head[:-1]:
             exit_ = layer(exit_)
         return exit_
+
+    @property
+    def step_bytes(self) -> int:
+        """How many bytes of weights a step reads, those of the target's head included."""
+        tied = self.config.head == "tied"
+        return weight_bytes(self) + (self._ends.head_bytes if tied else 0)
 
     @property
     def _dtype(self) -> Any:

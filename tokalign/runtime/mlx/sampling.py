@@ -24,12 +24,15 @@ from tokalign.arguments import require_callables, require_integer, require_numbe
 from tokalign.errors import UsageError
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
+from tokalign.runtime.mlx.processors import (
+    LogitsProcessor,
+    apply_processors,
+    at_width,
+    logprobs_of,
+)
 from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.proposal import Array, Draws
 from tokalign.tokenizer.vocabulary import TargetId
-
-LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
-"""mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""
 
 _XTC, _FIRST = 1, 2
 """Which of a position's numbers decide about XTC, and about the first drawn candidate."""
@@ -90,7 +93,7 @@ class Sampling:
     def draft_sampler(self, vocabulary: int) -> Sampling | None:
         """See `interfaces.Sampler`."""
         if self.processors:
-            return replace(self, processors=_at_width(self.processors, vocabulary))
+            return replace(self, processors=at_width(self.processors, vocabulary))
         return self if self.temperature > 0 else None
 
     def choose(
@@ -314,56 +317,3 @@ class CallableSampler:
 def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
     """The ids, that of the largest value first."""
     return cast("list[TargetId]", ids[np.argsort(-values, kind="stable")].tolist())
-
-
-def _at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsProcessor]:
-    """All processors as one for rows f[1, any width], which it widens or cuts to `width` for them.
-
-    Ids that a row lacks are impossible. A processor may name any id of the target, or add a mask
-    over all of them, where a draft has a row of a few ids only.
-    """
-
-    def process(ids: Array, logits: Array) -> Array:
-        own = logits.shape[-1]
-        missing = [(0, 0), (0, max(0, width - own))]
-        row = mx.pad(logits[:, :width], missing, constant_values=-mx.inf)
-        for processor in processors:
-            row = processor(ids, row)
-        return row[:, :own]
-
-    return (process,)
-
-
-def logprobs_of(
-    logits: Array,
-    processors: Sequence[LogitsProcessor],
-    *,
-    position: int,
-    ids: Sequence[TargetId] | Array,
-) -> Array:
-    """Log-probabilities f[rows, vocabulary] of the processed logits; row i is for `position + i`.
-
-    Choices are made on these and not on the logits, as in mlx-lm: rounding may make two of them
-    equal.
-    """
-    if processors:
-        logits = apply_processors(processors, logits, position=position, ids=ids)
-    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-
-
-def apply_processors(
-    processors: Sequence[LogitsProcessor],
-    logits: Array,
-    *,
-    position: int,
-    ids: Sequence[TargetId] | Array,
-) -> Array:
-    """Process every row with its own history: the context and the proposed ids before it."""
-    history = ids if isinstance(ids, mx.array) else mx.array(list(ids), dtype=mx.uint32)
-    rows = []
-    for row in range(logits.shape[0]):
-        processed = logits[row : row + 1]
-        for processor in processors:
-            processed = processor(history[: position + row], processed)
-        rows.append(processed)
-    return mx.concatenate(rows)

@@ -17,21 +17,34 @@ from tokalign.tokenizer.vocabulary import TargetId
 class _States(NamedTuple):
     """Hidden states f[1 + tree, hidden] of one pass.
 
-    read: how many ids of the context the first row has read. tree: the ids of the other rows.
+    ids: of which the first row has read the first `read`. Passes that ran ahead share the list, and
+    append to it. fed: the last id i[1] that the first row has read, if the host had not seen it
+    then; it is not in the list. tree: the ids of the other rows.
     """
 
+    ids: list[TargetId]
     read: int
+    fed: Array | None
     tree: TokenTree
     hidden: Array
 
     def before_last(self, ids: Sequence[TargetId]) -> Array | None:
         """The state f[1, hidden] before the last of `ids`; None if it is not that of any row."""
+        if len(ids) <= self.read:
+            return None
         new = ids[self.read : -1]
         path = self.tree.path_of(new)
-        if len(ids) <= self.read or len(path) < len(new):
+        if len(path) < len(new) or not self._has_read(ids):
             return None
         row = path[-1] + 1 if path else 0
         return self.hidden[row : row + 1]
+
+    def _has_read(self, ids: Sequence[TargetId]) -> bool:
+        """Whether `ids` begin with what the first row has read. Cost: about 1 µs per 1,000 ids."""
+        known = self.read if self.fed is None else self.read - 1
+        if list(ids[:known]) != self.ids[:known]:
+            return False
+        return self.fed is None or ids[known] == self.fed.item()
 
 
 class TargetModelSession(ModelSession[TargetId]):
@@ -70,23 +83,27 @@ class TargetModelSession(ModelSession[TargetId]):
     def logits(self, ids: Sequence[TargetId], last: int = 1) -> Array:
         """See `interfaces.Session`."""
         logits = super().logits(ids, last)
-        first = len(ids) - last + 1
-        self._keep(first, TokenTree.chain(ids[first:], ""), last)
+        if self._watched is not None:
+            first = len(ids) - last + 1
+            self._keep(self._watched, list(ids[:first]), TokenTree.chain(ids[first:], ""))
         return logits
 
     def feed(self, token: Array) -> Array:
         """See `interfaces.Session`."""
         logits = super().feed(token)
-        if self._states:
+        if self._watched is not None and self._states:
             latest = self._states[0]
-            self._keep(latest.read + 1 + len(latest.tree), EMPTY_TREE, 1)
+            if latest.fed is not None:  # its round is over, so the host has seen it
+                latest.ids.append(TargetId(latest.fed.item()))
+            latest.ids.extend(latest.tree.ids)
+            self._keep(self._watched, latest.ids, EMPTY_TREE, fed=token)
         return logits
 
     def tree(self, ids: Sequence[TargetId], tree: TokenTree, computed: int | None = None) -> Array:
         """See `ModelSession.tree`."""
         logits = super().tree(ids, tree, computed)
-        if computed is None:
-            self._keep(len(ids), tree, 1 + len(tree))
+        if self._watched is not None and computed is None:
+            self._keep(self._watched, list(ids), tree)
         return logits
 
     def likeliest(
@@ -96,11 +113,18 @@ class TargetModelSession(ModelSession[TargetId]):
         ids, values = likeliest(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 
-    def _keep(self, read: int, tree: TokenTree, rows: int) -> None:
-        """Keep the states of the pass's last `rows` rows, and those of the pass before it.
+    def _keep(
+        self,
+        watched: HiddenStates,
+        ids: list[TargetId],
+        tree: TokenTree,
+        fed: Array | None = None,
+    ) -> None:
+        """Keep the states of the pass's last rows, and those of the pass before it.
 
-        A pass that ran ahead has read the last id already; the row before it is of the other one.
+        ids, fed, tree: as in `_States`. A pass that ran ahead has read the last id already; the row
+        before it is of the other one.
         """
-        if self._watched is not None:
-            hidden = self._watched.take()[-rows:]
-            self._states = (_States(read, tree, hidden), *self._states[:1])
+        hidden = watched.take()[-1 - len(tree) :]
+        read = len(ids) if fed is None else len(ids) + 1
+        self._states = (_States(ids, read, fed, tree, hidden), *self._states[:1])

@@ -44,8 +44,16 @@ class WindowCache:
             cache.start -= cache.keys.shape[2]
         return cache
 
+    @property
+    def fills_ring(self) -> bool:
+        """Whether there are as many positions as mlx-lm's ring has by now.
+
+        One may be missing after the last position of a full ring was taken back.
+        """
+        return self.offset - self.start >= min(self.offset, self.max_size)
+
     def to_rotating(self) -> RotatingKVCache:
-        """The same content as mlx-lm keeps it."""
+        """The same content as mlx-lm keeps it. Only where it `fills_ring`."""
         ring = RotatingKVCache(self.max_size)
         if self.keys is not None:
             first = max(self.start, self.offset - self.max_size)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
-from tokalign.runtime.interfaces import Shortlist
+from tokalign.runtime.interfaces import DraftSampler, Shortlist
+from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.growth import Node
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -172,6 +174,32 @@ class CandidateCovers:
             Node(logprob, -1, back, token, data, ids, goes_on=bool(data))
             for (logprob, back, token), data, ids in self.translated
         ]
+
+    def expected_nodes(self, sampler: DraftSampler, noise: Array | None) -> list[Node]:
+        """The same by how probable it is that the target, drawing as `sampler` does, chooses them.
+
+        The likeliest come first; those that a filter rules out are left out.
+        noise: as for `DraftSampler.expect_among`.
+        """
+        logprobs = self.logprobs()
+        expected = sampler.expect_among(logprobs, noise=noise)
+        nodes = []
+        for node in self.nodes():
+            assert node.ids, "a cover looked at has target ids"
+            first = node.ids[0]
+            if first in expected:
+                logprob = node.logprob - logprobs[first] + expected[first]
+                nodes.append(node._replace(logprob=logprob))
+        return sorted(nodes, key=attrgetter("logprob"), reverse=True)
+
+    def logprobs(self) -> dict[TargetId, float]:
+        """The logarithms of `mass`."""
+        return {token: log(probability) for token, probability in self.mass.items()}
+
+    def probabilities(self) -> dict[TargetId, float]:
+        """The probability of each next target token found so far, the likeliest first."""
+        ranked = sorted(self.mass.items(), key=itemgetter(1), reverse=True)
+        return {token: min(1.0, mass / self.possible) for token, mass in ranked}
 
     def leader(self) -> TargetId:
         """The likeliest next target token among the covers looked at."""

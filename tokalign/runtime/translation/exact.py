@@ -22,10 +22,9 @@ and the host waits twice: for the covers, and for the whole chain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from math import log
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.drawn_places import Place, Shape, can_draw_trees, shape_of
@@ -50,7 +49,6 @@ from tokalign.runtime.translation.growth import (
     WIDTH,
     Branches,
     Growth,
-    Node,
     can_rank,
     expectation,
 )
@@ -104,7 +102,6 @@ class ExactTranslation:
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
-        kept = [ids[: len(ids) - back] for back in range(len(pending))]
         least = self._search.least_cover
         if grows:
             least = min(least, _LEAST_COVER)
@@ -125,13 +122,12 @@ class ExactTranslation:
             self._pair, self._boundary, cover, len(committed), distribution, counts
         )
         if steps > 1 and cover.data:
-            own_ids = kept[cover.back]
-            own_ids.append(cover.token)
+            own_ids = [*ids[: len(ids) - cover.back], cover.token]
             self._go_on(draft, own_ids, context, session, steps - 1)
         # While these passes run, rank the other first tokens and compute their probabilities.
         covers.look()
         _count(covers, cover.back, counts)
-        self._offer(draft, ranked, _probabilities(covers))
+        self._offer(draft, ranked, covers.probabilities())
         self._last = draft
         return draft
 
@@ -145,14 +141,14 @@ class ExactTranslation:
         counts: Counter[str],
     ) -> GrownDraft:
         """Start the passes that grow a tree after the likeliest covers."""
-        roots, known, sampler = covers.nodes(), len(covers.translated), self._sampler
+        known, sampler = len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
-            roots += covers.doubtful
+            roots = [*covers.nodes(), *covers.doubtful]
             roots.sort(key=attrgetter("logprob"), reverse=True)
             least, shared = covers.possible * LEAST_NODE, None
         else:
-            roots = _expected_roots(roots, covers.mass, sampler, noise)
+            roots = covers.expected_nodes(sampler, noise)
             least, shared = LEAST_NODE, self._shared
 
         growth = Growth(
@@ -169,10 +165,8 @@ class ExactTranslation:
         covers.look()
         growth.nodes += covers.nodes()[known:]
         _count(covers, roots[0].back, counts)
-        draft = GrownDraft(
-            growth, len(context.ids), covers.possible if sampler is None else 1.0, counts
-        )
-        self._last = draft
+        possible = covers.possible if sampler is None else 1.0
+        self._last = draft = GrownDraft(growth, len(context.ids), possible, counts)
         return draft
 
     def _draw_tree(
@@ -268,7 +262,7 @@ class ExactTranslation:
         if self._sampler is None:
             return [covers.leader()], None
         return self._sampler.draw_among(
-            {token: log(probability) for token, probability in covers.mass.items()},
+            covers.logprobs(),
             position=len(context.ids),
             ids=context.ids,
             noise=noise,
@@ -322,28 +316,3 @@ def _count(covers: CandidateCovers, back: int, counts: Counter[str]) -> None:
     if back:
         counts["healed"] += 1
         counts["taken_back"] += back
-
-
-def _probabilities(covers: CandidateCovers) -> dict[TargetId, float]:
-    """The probability of each first token, the likeliest first."""
-    ranked = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
-    return {token: min(1.0, mass / covers.possible) for token, mass in ranked}
-
-
-def _expected_roots(
-    roots: Sequence[Node],
-    mass: Mapping[TargetId, float],
-    sampler: DraftSampler,
-    noise: Array | None,
-) -> list[Node]:
-    """The first nodes of a tree, by how probable it is that the target chooses them."""
-    logs = {token: log(probability) for token, probability in mass.items()}
-    expected = sampler.expect_among(logs, noise=noise)
-    changed = []
-    for node in roots:
-        assert node.ids, "a cover looked at has target ids"
-        first = node.ids[0]
-        if first in expected:
-            logprob = node.logprob - logs[first] + expected[first]
-            changed.append(node._replace(logprob=logprob))
-    return sorted(changed, key=attrgetter("logprob"), reverse=True)

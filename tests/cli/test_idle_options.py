@@ -1,0 +1,206 @@
+"""An option that the others leave without effect is refused in one line, before anything loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from random_models import write_model
+
+from tokalign.cli.idle_options import all_but, flag_of, refuse_idle
+from tokalign.errors import MissingAssetError, UsageError
+
+NOWHERE = "./no-such-model"
+DECODE = f"decode --target {NOWHERE} -p x"
+SERVE = f"serve --target {NOWHERE}"
+BENCH = f"bench --target {NOWHERE}"
+EMULATE = "emulate --target bielik --text no.txt"
+REPLAY = f"replay --target bielik --draft {NOWHERE} --text no.txt"
+TRAIN = f"train-drafter --target {NOWHERE} --corpus no.txt --output out"
+BUILD = "build --target bielik"
+SWEEP = "sweep --target bielik --corpus no.txt --text no.txt --results no.csv"
+
+DRAFTING = (
+    ("--alignment a.tok", "without --draft NAME"),
+    ("--translation naive", "without --draft NAME"),
+    ("--draft D --method copy --translation naive", "with --method copy"),
+    ("--draft D --method drafter --alignment a.tok", "with --method drafter"),
+    ("--draft D --translation context:5 --alignment a.tok", "with --translation context:5"),
+    ("--method copy --alternatives 2", "with --method copy"),
+    ("--method hybrid-fixed --alternatives 2", "without --draft NAME"),
+    ("--order copy,draft", "without --method hybrid-fixed"),
+    ("--method hybrid-fixed --order copy,draft --language pl", "with --order copy,draft"),
+    (
+        "--draft D --method hybrid-fixed --order copy,dictionary --translation raw",
+        "with --order copy,dictionary",
+    ),
+    ("--method copy --dictionary d.tok", "with --method copy"),
+    ("--method plain --language pl", "with --method plain"),
+    ("--method plain --num-draft-tokens 3", "with --method plain"),
+    ("--method copy --draft-rows 3", "with --method copy"),
+    ("--method draft --draft D --beam-width 3", "with --method draft"),
+    ("--draft D --beam-length 3", "with --draft"),
+    ("--beam-width 3 --num-draft-tokens 4", "with --beam-width and --beam-length"),
+    ("--method drafter --beam-width 3 --draft-rows 4", "with --beam-width and --beam-length"),
+)
+GENERATION = (
+    ("--top-p 0.9", "without --temp T"),
+    ("--top-k 5", "without --temp T"),
+    ("--min-p 0.1", "without --temp T"),
+    ("--xtc-probability 0.5", "without --temp T"),
+    ("--acceptance residual", "without --temp T"),
+    ("--temp 0.7 --xtc-threshold 0.2", "without --xtc-probability P"),
+    ("--kv-group-size 32", "without --kv-bits N"),
+    ("--quantized-kv-start 9", "without --kv-bits N"),
+    ('--ignore-chat-template --chat-template-config {"a":1}', "with --ignore-chat-template"),
+)
+IDLE = [
+    *((f"{DECODE} {typed}", told) for typed, told in (*DRAFTING, *GENERATION)),
+    *((f"{SERVE} {typed}", told) for typed, told in DRAFTING),
+    (f"{DECODE} --json --color", "with --json"),
+    (f"{DECODE} --json --verbose", "with --json"),
+    (f"{DECODE} --quiet --verbose", "with --quiet"),
+    (f"chat --target {NOWHERE} --translation naive", "without --draft NAME"),
+    (f"chat --target {NOWHERE} --json --color", "with --json"),
+    (f"chat --target {NOWHERE} --quiet --verbose", "with --quiet"),
+    (f"cache-prompt --target {NOWHERE} -p x --prompt-cache-file f {GENERATION[-1][0]}", "with"),
+    (f"cache-prompt --target {NOWHERE} -p x --prompt-cache-file f --kv-group-size 32", "without"),
+    (f"{SERVE} --kv-group-size 32", "without --kv-bits N"),
+    (f"{SERVE} --chat-template T --use-default-chat-template", "with --chat-template"),
+    ("serve --allow-model-switching --adapter-path .", "without --target NAME"),
+    ("serve --allow-model-switching --draft D", "without --target NAME"),
+    ("serve --allow-model-switching --drafter D", "without --target NAME"),
+    ("bench --results r.jsonl --draft D", "without --target NAME"),
+    ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
+    (f"{BENCH} --json --format csv", "with --json"),
+    (f"{BENCH} --field body", "without --prompts FILE or --windows FILE"),
+    (f"{BENCH} --windows p.txt --prompt-language uk", "with --prompts FILE or --windows FILE"),
+    (f"{BENCH} --prompts p.txt --window-tokens 3", "without --windows FILE"),
+    (f"{BENCH} --windows p.txt --ignore-chat-template", "without --prompts FILE"),
+    (f"{BENCH} --alignment a.tok", "without --draft NAME"),
+    (f"{EMULATE} --method copy --dictionary d.tok", "with --method copy"),
+    (f"{EMULATE} --order copy", "without --method hybrid-fixed"),
+    (f"{EMULATE} --row-cost 0.1", "with --method dictionary"),
+    (f"{REPLAY} --translation none --alignment a.tok", "with --translation none"),
+    ("check --target bielik --draft llama3.2 --field body", "without --text FILE"),
+    (f"{BUILD} --draft llama3.2 --field body", "without --corpus FILE"),
+    (f"{BUILD} --draft llama3.2 --alignment-only --language pl", "with --alignment-only"),
+    (f"{BUILD} --draft llama3.2 --alignment-only --p-min 0.1", "with --alignment-only"),
+    (f"{BUILD} --from-model --dictionary-kind dictspec", "with --from-model"),
+    (f"{SWEEP} --kind backoff --ngrams 5", "with --kind backoff"),
+    (f"{SWEEP} --kind dictspec --dictionary-bytes 5", "with --kind dictspec"),
+    (f"{TRAIN} --memory 32G", "without --dry-run"),
+    (f"{TRAIN} --rows-per-second 9", "without --dry-run"),
+    (f"{TRAIN} --label-temp 0.5", "with --labels greedy"),
+    (f"{TRAIN} --rank 9", "without --head factored"),
+    ("learn --list --name notes", "with --list"),
+    ("learn --list folder", "with --list"),
+    ("study --check a.json --draft D", "with --check"),
+    ("study --check a.json --compare b.json", "with --check"),
+    ("study --compare b.json --save p.html --limit 3", "with --compare"),
+    (f"study --target {NOWHERE} --output out --save p.html", "without --compare PATH"),
+    (f"study --target {NOWHERE} --output out --field body", "without --articles"),
+    (f"study --target {NOWHERE} --output out --preset tasks --articles a.txt", "with --preset"),
+]
+
+
+def run(line: str) -> Result:
+    name, *arguments = line.split()
+    command = import_module(f"tokalign.cli.{name.replace('-', '_')}").command
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.mark.parametrize(("line", "told"), IDLE, ids=[line for line, _ in IDLE])
+def test_it_is_refused_before_anything_loads(line: str, told: str) -> None:
+    error = run(line).exception
+    assert isinstance(error, UsageError), error
+    assert f" does nothing {told}" in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--draft D --alignment a.tok --translation exact --alternatives 2",
+        "--alternatives 2 --draft-rows 9",  # a recurrent drafter may be found
+        "--beam-width 3",
+        "--method drafter --alternatives 2",
+        "--method hybrid-fixed --order copy,draft --draft D --translation raw",
+        "--temp 0 --top-p 0.9",
+        "--top-p 1 --kv-group-size 64",
+        "--method plain --num-draft-tokens auto",
+        "--no-color --json",
+        "--verbose False --quiet",
+        "--seed 3",
+    ],
+)
+def test_what_has_an_effect_or_asks_for_nothing_is_let_pass(typed: str) -> None:
+    assert isinstance(run(f"{DECODE} {typed}").exception, MissingAssetError)
+
+
+def test_a_server_whose_requests_may_name_a_draft_model_takes_its_options() -> None:
+    line = f"{SERVE} --allow-model-switching --translation naive --port 0"
+    assert isinstance(run(line).exception, MissingAssetError)
+
+
+def test_an_empty_api_key_would_leave_the_server_open() -> None:
+    error = (
+        CliRunner()
+        .invoke(
+            import_module("tokalign.cli.serve").command, ["--target", NOWHERE, "--api-key", " "]
+        )
+        .exception
+    )
+    assert isinstance(error, UsageError)
+    assert "--api-key" in str(error)
+
+
+def test_what_needs_a_drafter_is_refused_where_none_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only with the model can that be told."""
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
+    target = write_model(tmp_path / "target", vocabulary_size=340)
+    for typed in ("--beam-width 3", "--alternatives 2"):
+        error = run(f"decode --target {target} -p x {typed}").exception
+        assert isinstance(error, UsageError)
+        assert typed.split()[0] in str(error)
+        assert "--drafter FOLDER" in str(error)
+
+
+def in_command(body: Callable[[], None], *arguments: str) -> BaseException | None:
+    """What a small command with this body ends with."""
+
+    @click.command
+    @click.option("-s", "--size", type=int, default=3)
+    @click.option("--loud/--silent", default=False)
+    @click.argument("files", nargs=-1, metavar="[FILE]...")
+    def command(**_given: Any) -> None:
+        body()
+
+    return CliRunner().invoke(command, arguments).exception
+
+
+def test_options_are_named_as_they_are_typed_in_full() -> None:
+    def body() -> None:
+        context = click.get_current_context()
+        assert [flag_of(one) for one in context.command.params] == ["--size", "--loud", "[FILE]..."]
+        assert all_but("loud") == {"size", "files"}
+
+    assert in_command(body) is None
+
+
+def test_only_what_was_typed_and_asks_for_something_is_refused() -> None:
+    def body() -> None:
+        refuse_idle(all_but(), beside="--quick")
+
+    assert in_command(body) is None
+    assert in_command(body, "--size", "3") is None
+    assert in_command(body, "--silent") is None
+    for arguments in (("-s", "4"), ("--loud",), ("a.txt",)):
+        assert isinstance(in_command(body, *arguments), UsageError)

@@ -1,0 +1,171 @@
+"""From names to the files that `tokalign build` writes, and what builds each of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokalign.cli.engine_options import EngineOptions
+from tokalign.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokalign.build.corpus import Corpus
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+    from tokalign.build.pipeline import Builder, BuildReport
+    from tokalign.tokenizer.vocabulary import TargetId
+
+
+def dictionary_options(kind: str, **asked: Any) -> BackoffOptions | DictspecOptions:
+    """The options of one kind of dictionary, backoff or dictspec.
+
+    asked: options of both kinds; None for what was not asked for, which then has its default.
+    Raises: UsageError.
+    """
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+
+    options = BackoffOptions if kind == "backoff" else DictspecOptions
+    names = {field.name for field in fields(options)}
+    return options(**{name: v for name, v in asked.items() if name in names and v is not None})
+
+
+def plan_tables(
+    draft: str | None,
+    target: str,
+    *,
+    output: Path | None,
+    language: str,
+    dictionary: BackoffOptions | DictspecOptions | None,
+    tell: Callable[[str], None],
+) -> dict[Path, Builder]:
+    """Resolve the names, and map each file to be written to what builds its bundle.
+
+    draft: None for no alignment. dictionary: None for no dictionary.
+    """
+    from tokalign.build.dictionary.dictionary_bundle import build_dictionary
+    from tokalign.build.pipeline import build_pair
+    from tokalign.tables.finding import table_folder
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId
+
+    ours: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(ours.description)
+    folder = (output or table_folder()) / ours.slug
+    builders: dict[Path, Builder] = {}
+    if dictionary is not None:
+        options = _with_workspace(dictionary, folder / f"{language}.counting")
+        builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
+            ours.tokenizer, corpus, options, language=language, stage=stage
+        )
+    if draft is not None:
+        theirs: Resolved[DraftId] = resolve_tokenizer(draft)
+        tell(theirs.description)
+        builders[folder / f"{theirs.slug}.alignment.tok"] = lambda corpus, stage: build_pair(
+            theirs.tokenizer, ours.tokenizer, corpus, stage=stage
+        )
+    return builders
+
+
+def plan_reading(
+    target: str,
+    positions: int,
+    *,
+    output: Path | None,
+    language: str,
+    tell: Callable[[str], None],
+) -> dict[Path, Builder]:
+    """Load the model, and map the file to be written to what builds its bundle."""
+    from tokalign.assemble import load_models
+    from tokalign.tables.finding import table_folder
+    from tokalign.tokenizer.registry import resolve_tokenizer
+    from tokalign.train.logit_table import build_logit_table
+
+    [model] = load_models([target], note=tell)
+    path = (output or table_folder()) / resolve_tokenizer(target).slug / f"{language}.logits.tok"
+    return {
+        path: lambda corpus, stage: build_logit_table(
+            model, corpus, language=language, positions=positions, stage=stage
+        )
+    }
+
+
+def build_on_engine(
+    engine: EngineOptions,
+    target: str,
+    corpus: Corpus,
+    options: BackoffOptions | DictspecOptions,
+    *,
+    language: str,
+    output: Path | None,
+    tell: Callable[[str], None],
+) -> BuildReport:
+    """Build a dictionary on datatrove or Ray; no table in the report if another machine makes it.
+
+    Raises: UsageError for a kind of dictionary that is not counted so, and for tasks that do not
+        fit together.
+    """
+    from tokalign.build.counting.memory_budget import plan_processes
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
+    from tokalign.build.engines import plan_dictionary
+    from tokalign.build.executors import Executor, run_job
+    from tokalign.tables.finding import table_folder
+    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+
+    if not isinstance(options, BackoffOptions):
+        raise UsageError(f"--engine {engine.engine} is for --dictionary-kind backoff; use local")
+    assert engine.engine != "local"
+    ours: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(ours.description)
+    folder = (output or table_folder()) / ours.slug
+    if options.workspace is None:
+        options = replace(options, workspace=folder / f"{language}.job")
+    wanted = engine.workers or os.cpu_count() or 1
+    workers, max_words = plan_processes(
+        options.memory, jobs=wanted, vocabulary_size=len(ours.tokenizer.vocabulary)
+    )
+    tasks = engine.tasks or wanted
+    here = engine.local_tasks or tasks - engine.local_rank_offset
+    if not 0 < here <= tasks - engine.local_rank_offset:
+        raise UsageError(
+            f"the tasks of this machine ({engine.local_rank_offset} to "
+            f"{engine.local_rank_offset + here - 1}) are not among --tasks {tasks}; "
+            "give a lower --local-rank-offset or fewer --local-tasks"
+        )
+    if engine.engine == "ray" and here < tasks:
+        raise UsageError("Ray spreads the tasks itself; leave out --local-tasks and its offset")
+    if len(corpus.weights) < tasks:
+        tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
+    job = plan_dictionary(
+        ours.tokenizer,
+        corpus,
+        options,
+        language=language,
+        path=folder / f"{language}.dictionary.tok",
+        shares=tasks,
+        max_words=max_words,
+    )
+    executor = Executor(
+        engine=engine.engine,
+        workers=workers,
+        memory=options.memory // workers,
+        first=engine.local_rank_offset,
+        tasks=here,
+    )
+    built = run_job(job, executor)
+    if not built.tables:
+        end = engine.local_rank_offset + here - 1
+        tell(f"tasks {engine.local_rank_offset} to {end} are done; the machine with task 0 goes on")
+    return built
+
+
+def _with_workspace(
+    options: BackoffOptions | DictspecOptions, folder: Path
+) -> BackoffOptions | DictspecOptions:
+    """The options with this workspace, if their kind uses one and none was given."""
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
+
+    if isinstance(options, BackoffOptions) and options.workspace is None:
+        return replace(options, workspace=folder)
+    return options

@@ -1,0 +1,37 @@
+"""What the arguments of an mlx-lm model, or else its weights, say about its ids and its context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.nn as nn
+
+from tokalign.runtime.limits import UNBOUNDED
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many ids a model's embeddings have; padded models have more than their tokenizer."""
+    known = _argument(model, "vocab_size")
+    return int(embedding_of(model).weight.shape[0]) if known is None else known
+
+
+def context_length(model: Any) -> int:
+    """How many ids a model can hold; without a bound if its arguments name none."""
+    return _argument(model, "max_position_embeddings") or UNBOUNDED
+
+
+def embedding_of(model: Any) -> Any:
+    """The largest embedding of a model, which is that of its ids."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
+    return max(tables, key=lambda table: table.weight.shape[0])
+
+
+def _argument(model: Any, name: str) -> int | None:
+    """A number in a model's arguments, which models of several parts nest."""
+    for holder in (getattr(model, "args", None), getattr(model, "config", None)):
+        nested = getattr(holder, "text_config", None)
+        value = getattr(holder, name, None) or getattr(nested, name, None)
+        value = value or (nested.get(name) if isinstance(nested, dict) else None)
+        if isinstance(value, int):
+            return value
+    return None
