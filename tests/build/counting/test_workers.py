@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from processes import wait_for
 
 from tokalign.build.counting.workers import workers
+from tokalign.errors import OutputError
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -18,6 +20,15 @@ def test_results_come_in_the_order_of_the_tasks(jobs: int) -> None:
     with workers(jobs, float) as apply:
         assert list(apply(pow, [(n,) for n in range(1, 20)])) == [0.0] * 19
         assert list(apply(max, [(n,) for n in range(20)])) == list(range(20))
+
+
+def test_a_process_that_is_killed_is_an_error_of_one_line() -> None:
+    """As the system ends the largest process where memory runs out."""
+    with (
+        pytest.raises(OutputError, match=r"^a process that counts was killed.*goes on"),
+        workers(2, os.getpid) as apply,
+    ):
+        list(apply(os.kill, [(signal.SIGKILL,)]))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from documents import LETTER, MEETING, write_pdf
 
 from tokalign.build.documents.reading import read_document, unwrap
 from tokalign.errors import CorpusError
+from tokalign.shipped import sample_text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250", "iso-8859-2"])
@@ -17,6 +18,33 @@ def test_text_is_read_in_the_encodings_that_are_met(tmp_path: Path, encoding: st
     text = f"{MEETING} {LETTER} Zażółć gęślą jaźń."
     (tmp_path / "a.txt").write_text(text, encoding=encoding)
     assert read_document(tmp_path / "a.txt") == text
+
+
+@pytest.mark.parametrize(
+    ("language", "encoding"),
+    [
+        *(("uk", encoding) for encoding in ("cp1251", "koi8-u", "iso8859-5", "cp866")),
+        *((language, "cp1250") for language in ("cs", "hu", "sk")),
+        *((language, "iso8859-2") for language in ("cs", "hu", "sk")),
+        *(("lt", encoding) for encoding in ("cp1257", "iso8859-13")),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".txt", ".html"])
+def test_other_languages_are_read_in_their_old_encodings(
+    tmp_path: Path, language: str, encoding: str, suffix: str
+) -> None:
+    path, text = tmp_path / f"a{suffix}", sample_text(language).read_text("utf-8")
+    data = text.encode(encoding, "ignore")
+    path.write_bytes(data)
+    assert read_document(path).split() == data.decode(encoding).split()
+
+
+def test_a_text_of_no_known_encoding_is_refused(tmp_path: Path) -> None:
+    """Not learned with a mark in the place of each letter that has an accent."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(sample_text("cs").read_text("utf-8").encode("cp852", "ignore"))
+    with pytest.raises(CorpusError, match=r"a\.txt: its encoding is not known; save it as UTF-8"):
+        read_document(path)
 
 
 def test_html_is_read_as_a_browser_shows_it(tmp_path: Path) -> None:

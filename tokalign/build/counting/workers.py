@@ -15,8 +15,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
+
+from tokalign.errors import OutputError
 
 Result = TypeVar("Result")
 Task = tuple[object, ...]
@@ -44,6 +47,7 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     """Open `jobs` processes; with one job everything happens in this process.
 
     make_state: called once in each process.
+    Raises: OutputError in the body if one of the processes is killed.
     """
     if jobs == 1:
         state = make_state()
@@ -56,6 +60,11 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
     )
     try:
         yield lambda function, tasks: _apply(pool, jobs, function, tasks)
+    except BrokenProcessPool as error:
+        raise OutputError(
+            "a process that counts was killed, as the system does where memory runs out; give less "
+            "--memory or close other programs; the same command goes on from what is finished"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -22,6 +22,12 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?----
 _LEAST_WRAPPED = 40
 """A line shorter than this was not wrapped: verse, a heading, a list."""
 
+_OF_WINDOWS = re.compile(rb"[\x80-\x9f]")
+"""Quotation marks and dashes in the encodings of Windows, which others have no text for."""
+
+_MOST_UNREADABLE = 0.01
+"""The share of characters; with more, its encoding is not known."""
+
 _HYPHENS = ("\xad", "\ufffe", "\x02")
 """What PDFium and word processors put where a word is divided at the end of a line."""
 
@@ -98,7 +104,10 @@ def _plain_text(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return data.decode(_encoding(data), errors="replace")
+        text = data.decode(_encoding(data), errors="replace")
+    if text.count("\ufffd") > _MOST_UNREADABLE * len(text):
+        raise _unread(path, "its encoding is not known; save it as UTF-8")
+    return text
 
 
 def _encoding(data: bytes, *, html: bool = False) -> str:
@@ -106,7 +115,11 @@ def _encoding(data: bytes, *, html: bool = False) -> str:
         from resiliparse.parse.encoding import detect_encoding
     except ModuleNotFoundError as error:
         raise missing_libraries() from error
-    return str(detect_encoding(data, from_html_meta=html) or "utf-8")
+    found = str(detect_encoding(data, from_html_meta=html) or "utf-8")
+    if found == "iso8859-13" and _OF_WINDOWS.search(data):
+        return "cp1257"
+    # The Ukrainian encoding has all letters of the Russian one, and four more.
+    return "koi8-u" if found == "koi8-r" else found
 
 
 def _html_text(path: Path, data: bytes) -> str:
