@@ -5,9 +5,12 @@ numpy's numbers count as numbers; truth values and texts do not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from math import inf, isfinite
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from tokalign.errors import UsageError
@@ -74,6 +77,11 @@ def shown_path(path: object) -> str:
 def is_text(value: object) -> bool:
     """Whether it is a text that UTF-8 can hold; a lone surrogate is half a character."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def as_path(name: str | PathLike[str]) -> Path:
+    """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays."""
+    return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
 
 
 def _range(least: float, most: float) -> str:

@@ -69,6 +69,17 @@ def appearing(
                 folder.rmdir()  # it stays unless nothing was written into it
 
 
+def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
+    """Make a folder for the results of long work, and those that it lies in, before the work.
+
+    Raises: as `write_file`.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error, remedy) from error
+
+
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
     """Find out before long work whether its result can be written here, as far as that can be said.
 

@@ -349,3 +349,10 @@ def test_several_prompts_are_batched(tmp_path: Path) -> None:
     for prompt, tokens in zip(prompts, found.token_ids, strict=True):
         expected = plain(model, prompt, 8)
         assert tokens == expected[: len(tokens)]
+
+
+def test_a_translation_that_has_no_tokenizers_is_refused() -> None:
+    model = random_model()
+    steps = tokalign.speculative_generate_step([1, 2], model, model, translation="naive")
+    with pytest.raises(UsageError, match="translation naive needs the tokenizers"):
+        next(steps)

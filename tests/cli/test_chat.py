@@ -161,7 +161,7 @@ def test_a_conversation_is_saved_and_loaded(models: dict[str, str], tmp_path: Pa
     ]
     [again] = answers(models, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
-    result = talk(models, f"/load {tmp_path}", "/save", "/nic", f"/save {tmp_path}", "Kto?")
+    result = talk(models, f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x", "Kto?")
     assert result.stderr.count("tokalign: ") == 4
     assert result.stdout.count("\n") == 1
 

@@ -50,7 +50,7 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
         ),
         "calibrate": ("--target", "./no-such-model"),
         "replay": ("--draft", "./no-such-model", "--target", "bielik", "--text", text),
-        "bench": ("--target", "./no-such-model"),
+        "bench": ("--target", "./no-such-model", "--quiet"),
         "study": ("--target", "./no-such-model", "--output", text.parent / "study"),
         "train-drafter": ("--target", "./no-such-model", "--corpus", text, "--output", "drafter"),
     }

@@ -15,7 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from tokalign.arguments import require_callable, require_callables, require_text, shown
+from tokalign.arguments import as_path, require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
@@ -131,7 +131,7 @@ def folder_of(tokenizer: AnyTokenizer) -> Path | None:
     """The folder that a tokenizer was loaded from, if it is one on this machine."""
     named = isinstance(tokenizer, str | Path)
     name = str(tokenizer if named else getattr(tokenizer, "name_or_path", None) or "")
-    folder = Path(name).expanduser()
+    folder = as_path(name)
     return folder if name and folder.is_dir() else None
 
 

@@ -156,6 +156,11 @@ def _pass_ids(
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
+        if translation not in (None, "none"):
+            raise UsageError(
+                f"translation {translation} needs the tokenizers of both models; pass tokenizer "
+                "and draft_tokenizer"
+            )
         return SharedIds(sampler)
     target = as_tokenizer(tokenizer, "tokenizer")
     draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from tokalign.atomic_file import require_writable
-from tokalign.cli.drafting_options import MODEL, take, with_options
-from tokalign.cli.generation_options import CACHE, TEMPLATE, LoadingOptions
-from tokalign.cli.idle_options import refuse_idle_cache, refuse_idle_template
+from tokalign.cli.drafting_options import MODEL, with_options
+from tokalign.cli.generation_options import CACHE, TEMPLATE, take_loading
+from tokalign.cli.idle_options import refuse_idle_template
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.errors import UsageError
@@ -55,9 +55,7 @@ def command(
     from tokalign.runtime.mlx.target_session import TargetModelSession
 
     refuse_idle_template()
-    refuse_idle_cache()
-    options = take(LoadingOptions, given)
-    cache = options.cache
+    options = take_loading(given)
     require_suffix(file)
     require_writable(file)
     if prompt is None and system_prompt is None:
@@ -75,7 +73,7 @@ def command(
     ids = model.encode_open(
         messages, use_template=not ignore_chat_template, variables=chat_template_config
     )
-    session = TargetModelSession(model.model, cache, rewinds=False)
+    session = TargetModelSession(model.model, options.cache, rewinds=False)
     session.require_room(len(ids))
     with progress(len(ids), "reading the prompt", quiet=quiet) as advance:
         learn_text(session, ids, store := LogitStore(), advance)

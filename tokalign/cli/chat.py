@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import write_file
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
@@ -189,10 +190,10 @@ class Chat:
                 dialogue.retry()
                 self._retry()
             case "save":
-                write_file(Path(entry.argument).expanduser(), dialogue.to_json())
+                write_file(as_path(entry.argument), dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
-                self._dialogue = _read_dialogue(Path(entry.argument).expanduser())
+                self._dialogue = _read_dialogue(as_path(entry.argument))
                 self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
             case "who":
                 self._color = not self._color

@@ -196,30 +196,13 @@ generation_options = with_options(*MODEL, *DRAFTING, *SAMPLING, *TEMPLATE, PREFI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingOptions:
-    """The model and its cache, as typed (`MODEL` and `CACHE`)."""
+    """The model and its cache, as typed (`MODEL` and `CACHE`); read with `take_loading`."""
 
     target: str
     adapter_path: Path | None
     trust_remote_code: bool
     dtype: str | None
-    max_kv_size: int | None
-    kv_bits: int | None
-    kv_group_size: int
-    quantized_kv_start: int
-    prefill_step_size: int
-
-    @property
-    def cache(self) -> CacheOptions:
-        """How the key-value cache is kept. Raises: UsageError."""
-        from tokalign.runtime.mlx.cache import CacheOptions
-
-        return CacheOptions(
-            prefill_step_size=self.prefill_step_size,
-            max_kv_size=self.max_kv_size,
-            kv_bits=self.kv_bits,
-            kv_group_size=self.kv_group_size,
-            quantized_kv_start=self.quantized_kv_start,
-        )
+    cache: CacheOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +251,7 @@ class GenerationOptions(LoadingOptions):
         more = tokens_that_stop(target.tokenizer, self.extra_eos_token)
         target = replace(target, stop_ids=target.stop_ids | more)
         decoder = replace(decoder, target=target, sampler=self._sampling(target))
-        if self.max_kv_size is not None:
+        if self.cache.max_kv_size is not None:
             note(_about_max_kv_size(decoder))
         keep_loaded()
         return decoder
@@ -291,6 +274,12 @@ class GenerationOptions(LoadingOptions):
         )
 
 
+def take_loading(given: dict[str, Any]) -> LoadingOptions:
+    """Take the values of `MODEL` and `CACHE` out of what click has parsed. Raises: UsageError."""
+    _take_cache(given)
+    return take(LoadingOptions, given)
+
+
 def take_generation(given: dict[str, Any]) -> GenerationOptions:
     """Take the values of `generation_options` out of what click has parsed. Raises: UsageError."""
     from tokalign.drafting_options import DraftingOptions
@@ -298,9 +287,17 @@ def take_generation(given: dict[str, Any]) -> GenerationOptions:
     refuse_idle_drafting()
     refuse_idle_sampling()
     refuse_idle_template()
-    refuse_idle_cache()
+    _take_cache(given)
     given["drafting"] = take(DraftingOptions, given)
     return take(GenerationOptions, given)
+
+
+def _take_cache(given: dict[str, Any]) -> None:
+    """Put the options of `CACHE` together. Raises: UsageError."""
+    from tokalign.runtime.mlx.cache import CacheOptions
+
+    refuse_idle_cache()
+    given["cache"] = take(CacheOptions, given)
 
 
 def _about_max_kv_size(decoder: Decoder) -> str:

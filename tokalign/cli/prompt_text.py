@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 from click.decorators import FC
 
+from tokalign.arguments import as_path
 from tokalign.cli.streams import reading_stdin
 from tokalign.errors import UsageError
 
@@ -42,7 +42,7 @@ def read_prompt(given: str) -> str:
     if given.startswith("@@"):
         return given[1:]
     try:
-        return Path(given[1:]).expanduser().read_text("utf-8")
+        return as_path(given[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise UsageError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
+from tokalign.arguments import as_path
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
 
 
@@ -42,7 +42,7 @@ def command(
     name, tables = push_tables(files, repository, folder=folder)
     for table in tables:
         note(f"{table.name} -> {name}/{table.path}", quiet=quiet)
-    card = model_card(tables, "OWNER/NAME" if os.path.isdir(os.path.expanduser(name)) else name)
+    card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
     if as_json:
         described = [table.described() for table in tables]
         print_json({"repository": name, "files": described, "model_card": card})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import write_file
+from tokalign.atomic_file import make_folder, write_file
 from tokalign.cli.drafting_options import (
     DRAFT_HELP,
     MODEL_HELP,
@@ -268,7 +268,7 @@ def _study(
     from tokalign.evaluate.measurements import MeasurementFile
 
     keep_loaded()
-    _make_folder(output)
+    make_folder(output / CURVES, remedy="give another folder with --output")
     curves = cost_curves(options, loaded)
     study = assembled(options, loaded, chosen, given, curves)
     setting = setting_of(options, loaded, given)
@@ -333,15 +333,6 @@ def _result(
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        (folder / CURVES).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be made ({error.strerror}); give another folder with --output"
-        ) from error
 
 
 def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:

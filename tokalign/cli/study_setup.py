@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign import __version__
+from tokalign.arguments import as_path
 from tokalign.cli.study_prompts import PromptFiles, StudyPrompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.study.protocol import Arm, Drafts, Protocol
@@ -184,7 +185,7 @@ def assembled(
 
 def _public(name: str) -> str:
     """A model's name for a result that may be shared: of a local folder its own name alone."""
-    path = Path(name).expanduser()
+    path = as_path(name)
     return path.resolve().name if path.exists() else name
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import unwritable
+from tokalign.atomic_file import make_folder
 from tokalign.cli.drafting_options import MODEL, with_options
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
@@ -100,7 +100,7 @@ def command(
     from tokalign.train.labelled_corpus import label_corpus
     from tokalign.train.training import fit_drafter
 
-    _make_folder(output)
+    make_folder(output)
     tell = partial(note, quiet=quiet)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
@@ -144,14 +144,6 @@ def _shortfall(found: int, wanted: int) -> str:
     if found > 0.95 * wanted:
         return ""
     return f", not {wanted:,}: give more text to get as many"
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder of the output, hours before it is needed. Raises: UsageError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 class _Reporter:

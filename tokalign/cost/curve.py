@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tokalign.arguments import as_path
 from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
@@ -247,7 +248,7 @@ def shipped_names() -> list[str]:
 def read_curve(name: str) -> CostCurve:
     """Read a shipped curve by its name, or a curve from a file. Raises: UsageError."""
     shipped = SHIPPED / f"{name}.json"
-    path = shipped if name in shipped_names() else Path(name).expanduser()
+    path = shipped if name in shipped_names() else as_path(name)
     try:
         saved = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import write_file
 from tokalign.cost.curve import CostCurve, Machine
 from tokalign.json_text import parse_json
@@ -22,7 +23,7 @@ from tokalign.json_text import parse_json
 def cache_folder() -> Path:
     """$TOKALIGN_CACHE, else ~/Library/Caches/tokalign (macOS) or $XDG_CACHE_HOME/tokalign."""
     chosen = os.environ.get("TOKALIGN_CACHE")
-    return Path(chosen).expanduser() if chosen else user_cache_path("tokalign", appauthor=False)
+    return as_path(chosen) if chosen else user_cache_path("tokalign", appauthor=False)
 
 
 def curve_path(machine: Machine) -> Path:

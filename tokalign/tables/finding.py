@@ -16,6 +16,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+from tokalign.arguments import as_path
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle
@@ -121,7 +122,7 @@ _PULLED = "pulled"
 def _named_folder() -> Path | None:
     """$TOKALIGN_TABLES; an empty one counts as unset."""
     name = os.environ.get("TOKALIGN_TABLES")
-    return Path(os.path.expanduser(name)) if name else None  # it leaves ~NOBODY as it is
+    return as_path(name) if name else None
 
 
 def _user_folder() -> Path:

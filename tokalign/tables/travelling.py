@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tokalign.arguments import shown_path
+from tokalign.arguments import as_path, shown_path
 from tokalign.atomic_file import write_file
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.tables.finding import (
@@ -70,7 +70,7 @@ def push_tables(
             f"two files have the name {shown_path(min(twice))}; push them to different folders "
             "with --folder"
         )
-    place = Path(os.path.expanduser(repository))
+    place = as_path(repository)
     if os.path.isdir(place):
         for table in tables:
             for path, data in table.contents.items():
@@ -93,7 +93,7 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
     Raises: BundleError for a damaged table, and then none of them is kept; MissingAssetError if
     there are none or they cannot be reached.
     """
-    place = Path(os.path.expanduser(name))
+    place = as_path(name)
     if os.path.isdir(place):
         return _keep(list(_tables_in(place, str(place))), place.resolve().name)
     alias = find_alias(name)

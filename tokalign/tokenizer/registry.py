@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Generic
 
+from tokalign.arguments import as_path
 from tokalign.errors import MissingAssetError
 from tokalign.tokenizer import hub
 from tokalign.tokenizer.aliases import Alias, find_alias
@@ -47,7 +48,7 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
     Raises: UsageError for a name that is no alias, path or repository; MissingAssetError when there
     is no such tokenizer on this machine or the Hub, with the ways to get it.
     """
-    path = Path(name).expanduser()
+    path = as_path(name)
     if path.exists():
         return Resolved(
             tokenizer=Tokenizer.from_file(path),
@@ -70,7 +71,7 @@ def resolve_model(name: str) -> ModelLocation:
 
     Raises: as `resolve_tokenizer`; MissingAssetError also for a folder that is not complete.
     """
-    path = Path(name).expanduser()
+    path = as_path(name)
     if path.exists():
         missing = hub.missing_from_model(path)
         if missing:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokalign.arguments import as_path
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import (
     DICTIONARY_BYTES,
@@ -136,7 +137,7 @@ def _settings(
 
 def _lasting(target: str) -> str:
     """The name of a tokenizer, a path as an absolute one: the next run may be anywhere."""
-    path = Path(target).expanduser()
+    path = as_path(target)
     return str(path.absolute()) if path.exists() else target
 
 

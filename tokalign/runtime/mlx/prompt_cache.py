@@ -27,6 +27,7 @@ from mlx_lm.models.cache import (
     save_prompt_cache,
 )
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import appearing
 from tokalign.errors import (
     BundleError,
@@ -240,4 +241,4 @@ def _name_of(folder: Path) -> str:
 
 def _is_name_of(folder: Path, name: str) -> bool:
     """Whether mlx-lm would find this folder under `name`."""
-    return name == _name_of(folder) or Path(name).expanduser().resolve() == folder.resolve()
+    return name == _name_of(folder) or as_path(name).resolve() == folder.resolve()

@@ -1,0 +1,42 @@
+"""Arguments and paths as they come from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tokalign.arguments import as_path
+from tokalign.cli import group
+from tokalign.cost.curve import read_curve
+from tokalign.errors import TokalignError
+
+NOBODY = "~no-such-user/x"
+
+
+def test_a_home_is_expanded_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ala")
+    assert as_path("~/kot") == Path("/home/ala/kot")
+    assert as_path(NOBODY) == Path(NOBODY)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"decode --target {NOBODY} -p x",
+        f"decode --target bielik -p @{NOBODY}",
+        f"build --target {NOBODY} --dictionary-only",
+        f"learn --name notes --target {NOBODY} .",
+        f"pull {NOBODY}",
+    ],
+)
+def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:
+    error = CliRunner().invoke(group, line.split()).exception
+    assert isinstance(error, TokalignError), error
+    assert "~no-such-user" in str(error)
+
+
+def test_so_is_the_one_of_a_curve() -> None:
+    with pytest.raises(TokalignError, match="~no-such-user"):
+        read_curve(NOBODY)
