@@ -89,8 +89,9 @@ def study_summary(result: Result) -> str:
 _SPEEDUP = (
     "Tokens per second relative to plain decoding of the same prompt: the mean over prompts, with "
     "its 95 % bootstrap interval as a line. The band is the interval of the control, which is "
-    "plain decoding measured once more. Disturbed: prompts whose control stayed off by more than a "
-    "tenth. Peak: the most memory held."
+    "plain decoding measured once more. First token: median over prompts that were not in a cache "
+    "yet; conditions share caches. Disturbed: prompts whose control stayed off by more than a "
+    "tenth. Peak: the most memory held, with all models of the study loaded."
 )
 _WATERFALL = (
     "Plain passes of the target per token, greedy decoding. Accepted tokens save passes; rows, "
@@ -281,7 +282,7 @@ def _cells(row: Row) -> dict[str, str]:
         "draft passes/round": f"{row.passes_per_round:.2f}",
         "tokens/s": f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "–",
         _INTERVAL: _speedup(row),
-        "first token, ms": f"{row.first_ms:.0f}",
+        "first token, ms": "–" if row.first_ms is None else f"{row.first_ms:.0f}",
         "peak, GB": f"{row.peak_gb:.2f}",
         "J/token": "–" if row.joules_per_token is None else f"{row.joules_per_token:.2f}",
         "prompts": str(row.prompts),
