@@ -167,7 +167,7 @@ def assemble(
     options, draft = _what_caches_allow(target, draft, options, note)
     draft = _used_draft(draft, options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
-    if options.beam is not None and drafter is None:
+    if options.beam is not None and drafter is None and draft is None:
         raise UsageError(
             "--beam-width and --beam-length shape the beam of a recurrent drafter, and none is "
             "used here; give --drafter FOLDER, or leave them out"

@@ -79,8 +79,9 @@ class DraftingOptions:
             require_text("translation", self.translation)
         require_texts("language", _several(self.language))
         if not all(self.languages):
+            given = ",".join(_several(self.language))
             raise UsageError(
-                f"language {shown(self.language)} has an empty name; give names such as pl or "
+                f"language {shown(given)} has an empty name; give names such as pl or "
                 "pl,en, or leave it out for every language"
             )
         for name, files in (

@@ -132,7 +132,7 @@ def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
 
 @pytest.mark.parametrize("data", [b"", b"\n \n\t\n"])
 def test_a_corpus_without_text_is_an_error(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(CorpusError, match="empty"):
+    with pytest.raises(CorpusError, match="no text in the corpus"):
         list(Corpus([written(tmp_path, "a.txt", data)]).lines())
 
 

@@ -282,7 +282,7 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     empty.touch()
     build = ("build", "--target", target, "--output", tmp_path / "out", "--language", "pl")
     only = "--dictionary-only"
-    assert_one_line_error(tokalign(*build, only, "--corpus", empty), 1, "empty.txt", "is empty")
+    assert_one_line_error(tokalign(*build, only, "--corpus", empty), 1, "empty.txt", "no text")
     assert_one_line_error(tokalign(*build, only, "--corpus", tmp_path / "x.txt"), 1, "no such file")
     assert_one_line_error(tokalign(*build, "--corpus", corpus), 2, "--draft", only)
     both = tokalign(*build, only, "--alignment-only", "--corpus", corpus)

@@ -79,7 +79,7 @@ def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path) -> No
     read = build(target, "--corpus", tmp_path / "stdin.txt", "--output", tmp_path / "read")
     assert table_of(piped) == table_of(read)
     empty = build(target, "--corpus", "-", "--output", tmp_path / "empty", text="")
-    assert "is empty" in last_line(empty, 1)
+    assert "no text in the corpus" in last_line(empty, 1)
 
 
 @pytest.mark.slow

@@ -174,8 +174,17 @@ def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: 
     assert longer["prompt_tokens"] > shorter["prompt_tokens"]
     plain = decode(models, *arguments[:2], "--ignore-chat-template")
     assert plain["token_ids"] == shorter["token_ids"] == decode(models)["token_ids"]
-    message = refused(UsageError, "--target", "t", "-p", "a", "--chat-template-config", "[1]")
-    assert "JSON object" in message
+    typed = ["--target", "t", "-p", "a", "--chat-template-config"]
+    assert "JSON object" in refused(UsageError, *typed, "[1]")
+    assert "may not have messages" in refused(UsageError, *typed, '{"messages": 1, "a": 2}')
+
+
+def test_whatever_a_template_raises_is_one_line(models: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "chat"
+    copytree(models["target"], folder)
+    (folder / "chat_template.jinja").write_text("{{ 1 / zero }}")
+    typed = ["--target", str(folder), "-p", "a", "--chat-template-config", '{"zero": 0}']
+    assert "division by zero" in refused(UsageError, *typed)
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "two", "1.5"])

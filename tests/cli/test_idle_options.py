@@ -166,10 +166,14 @@ def test_what_needs_a_drafter_is_refused_where_none_is_found(
     """Only with the model can that be told."""
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
     target = write_model(tmp_path / "target", vocabulary_size=340)
-    for typed in ("--beam-width 3", "--alternatives 2"):
-        error = run(f"decode --target {target} -p x {typed}").exception
+    for line in (
+        f"decode --target {target} -p x --beam-width 3",
+        f"decode --target {target} -p x --alternatives 2",
+        f"calibrate --target {target} --budget 1 --language uk",
+    ):
+        error = run(line).exception
         assert isinstance(error, UsageError)
-        assert typed.split()[0] in str(error)
+        assert line.split()[-2] in str(error)
         assert "--drafter FOLDER" in str(error)
 
 

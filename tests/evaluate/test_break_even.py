@@ -46,6 +46,7 @@ def test_the_interval_is_the_delta_methods() -> None:
     fit = fit_break_even(xs.tolist(), ys.tolist())
     assert fit is not None
     assert fit.acceptance == pytest.approx((1 - intercept) / slope)
+    assert fit.r_squared == pytest.approx(np.corrcoef(xs, ys)[0, 1] ** 2)
     assert fit.deviation == pytest.approx(np.sqrt(gradient @ covariance @ gradient))
     assert fit.high - fit.acceptance == pytest.approx(3.1824 * fit.deviation, rel=1e-4)
 

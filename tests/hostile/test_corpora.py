@@ -168,15 +168,21 @@ HOSTILE = {
         read=("a\u2028b\x85c\x0bd\x1ce",),
     ),
     "a million line ends": Hostile(name="a.txt", data=lambda: b"\n" * 1_000_000 + LINE),
-    "no bytes": Hostile(name="a.txt", data=bytes, refused="empty"),
-    "no bytes where objects should be": Hostile(name="a.jsonl", data=bytes, refused="empty"),
-    "no bytes where gzip should be": Hostile(name="a.txt.gz", data=bytes, refused="empty"),
-    "no bytes where zstandard should be": Hostile(name="a.txt.zst", data=bytes, refused="empty"),
+    "no bytes": Hostile(name="a.txt", data=bytes, refused="no text in the corpus"),
+    "no bytes where objects should be": Hostile(
+        name="a.jsonl", data=bytes, refused="no text in the corpus"
+    ),
+    "no bytes where gzip should be": Hostile(
+        name="a.txt.gz", data=bytes, refused="no text in the corpus"
+    ),
+    "no bytes where zstandard should be": Hostile(
+        name="a.txt.zst", data=bytes, refused="no text in the corpus"
+    ),
     "an empty gzip archive": Hostile(
-        name="a.txt.gz", data=lambda: gzip.compress(b"", mtime=0), refused="empty"
+        name="a.txt.gz", data=lambda: gzip.compress(b"", mtime=0), refused="no text in the corpus"
     ),
     "an empty zstandard archive": Hostile(
-        name="a.txt.zst", data=lambda: zstandard.compress(b""), refused="empty"
+        name="a.txt.zst", data=lambda: zstandard.compress(b""), refused="no text in the corpus"
     ),
     "garbage after gzip": Hostile(
         name="a.txt.gz", data=lambda: gzip.compress(LINE, mtime=0) + b"x", refused="damaged"

@@ -73,6 +73,18 @@ def test_energy_has_a_column_where_it_was_measured(page: str) -> None:
     assert "2.00" in text
 
 
+def test_times_to_the_first_token_are_shown_where_prompts_are_known_to_have_been_read(
+    page: str,
+) -> None:
+    assert "first token, ms" not in page
+    samples = [
+        replace(one, work=replace(one.work, reads_prompt=True))
+        for one in (a_sample(c) for c in (*BASELINES, CONTEXT[2]))
+    ]
+    made = study_page(a_result(samples=tuple(samples), causes=()))
+    assert {"first token, ms", "250"} <= set(Document(made).pieces)
+
+
 def test_names_are_escaped() -> None:
     result = a_result(setting=a_setting(target=a_model("<b>x</b>", 1000)))
     for made in (study_page(result), machines_page({"<i>": result})):

@@ -97,6 +97,8 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("prediction", {"type": "content", "content": 5}, "prediction"),
         ("chat_template_kwargs", 3, "chat_template_kwargs"),
         ("chat_template_kwargs", {"chat_template": "{{ 1 }}"}, "chat_template"),
+        ("chat_template_kwargs", {"messages": []}, "messages"),
+        ("chat_template_kwargs", {"tools": []}, "tools"),
         ("num_draft_tokens", -1, "num_draft_tokens"),
         ("draft_model", 3, "draft_model"),
         ("model", 3, "model"),

@@ -139,7 +139,7 @@ class TextFile:
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:
-                self._skip(_WHY_TOO_LONG if line is _TOO_LONG else _reason(error), number)
+                self._skip(_WHY_TOO_LONG if line is _TOO_LONG else _reason(error, _LINE), number)
                 continue
             yield text
 
@@ -150,7 +150,7 @@ class TextFile:
                 try:
                     text = self._parse_row(row)
                 except ValueError as error:
-                    self._skip(_reason(error), number)
+                    self._skip(_reason(error, "row"), number)
                     continue
                 yield text
 
@@ -236,6 +236,7 @@ class TextFile:
 
 
 _TOO_LONG = b"\xff too long"  # stands for such a line: it is not UTF-8, so no parser takes it
+_LINE = "line; a file in another encoding is converted with: iconv -f ENCODING -t UTF-8"
 _WHY_TOO_LONG = (
     f"longer than {LONGEST_LINE >> 20} MiB; break it into lines, or into several objects"
 )
@@ -245,10 +246,10 @@ def _whole(line: bytearray) -> bytes:
     return _TOO_LONG if len(line) > LONGEST_LINE else bytes(line)
 
 
-def _reason(error: ValueError | RecursionError) -> str:
-    """What is wrong with a line, in words."""
+def _reason(error: ValueError | RecursionError, of: str) -> str:
+    """What is wrong with a line or a row, in words."""
     if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 at byte {error.start} of the line"
+        return f"not UTF-8 at byte {error.start} of the {of}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON at column {error.colno} ({error.msg})"
     if isinstance(error, UnicodeEncodeError):

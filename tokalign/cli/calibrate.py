@@ -17,6 +17,7 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     target_model_option,
 )
+from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
 from tokalign.errors import UsageError
@@ -80,6 +81,8 @@ def command(
 
     prompts = _prompts(language)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
+    if decoder.drafting_model is None:
+        refuse_idle(("language",), without="--draft NAME or --drafter FOLDER")
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
     known = curve is not None and curve.notes.get("language", POLISH) == language

@@ -7,15 +7,12 @@ The conversation and its commands are in `dialogue.py`, what is typed comes from
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +29,7 @@ from tokalign.cli.generation_options import (
     take_generation,
 )
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.output import note, progress, quiet_option
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
@@ -271,7 +269,7 @@ class Chat:
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
         target = self._conversation.target
-        with _interrupts() as interrupts, closing(generation.by_round()) as rounds:
+        with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
             target.watch_prefill(interrupts.check)
             try:
                 for pieces in rounds:
@@ -352,36 +350,3 @@ def _read_dialogue(path: Path) -> Dialogue:
         raise UsageError(f"{path} cannot be read ({reason}); give a file that /save wrote") from (
             error
         )
-
-
-class _Interrupts:
-    """Ctrl-C while an answer is under way.
-
-    The first one asks for the end of the answer, the second one ends it at once.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def check(self, _ids: int) -> None:
-        """Raises: KeyboardInterrupt if Ctrl-C was pressed."""
-        if self.asked:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _interrupts() -> Iterator[_Interrupts]:
-    found = _Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield found  # signals are the main thread's
-        return
-    before = signal.signal(signal.SIGINT, found.handle)
-    try:
-        yield found
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -54,12 +54,20 @@ def read_variables(_context: click.Context, option: click.Parameter, value: str)
         variables = parse_json(value)
     except ValueError:
         variables = None
-    if isinstance(variables, dict):
-        return variables
-    raise UsageError(
-        f"{option.opts[0]} {value} is not a JSON object; "
-        """give one such as '{"enable_thinking": false}'"""
-    )
+    if not isinstance(variables, dict):
+        raise UsageError(
+            f"{option.opts[0]} {value} is not a JSON object; "
+            """give one such as '{"enable_thinking": false}'"""
+        )
+    if variables:
+        from tokalign.runtime.chat import RESERVED
+
+        if reserved := RESERVED & variables.keys():
+            raise UsageError(
+                f"{option.opts[0]} may not have {', '.join(sorted(reserved))}, which no template "
+                "reads; give variables of the template"
+            )
+    return variables
 
 
 SAMPLING = (

@@ -14,9 +14,12 @@ from click.core import ParameterSource
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import AUTO, DRAFTER_METHODS, MODEL_METHODS, TABLE_METHODS
 
-_OF_A_MODEL = ("translation", "alignment", "alternatives")
+_OF_A_DICTIONARY = ("dictionary", "language")
+_OF_A_DRAFT = ("translation", "alignment")
 _OF_A_BEAM = ("beam_width", "beam_length")
-_USE_ALIGNMENTS = ("intersection", "exact")
+
+_ALIGNED = ("intersection", "exact")
+"""The translations that use an alignment."""
 
 
 def refuse_idle(
@@ -60,39 +63,34 @@ def refuse_idle_drafting() -> None:
     Raises: UsageError.
     """
     given = click.get_current_context().params
-    method = given.get("method", AUTO)
-    asked = f"--method {method}"
-    order = given.get("order", ()) if method == "hybrid-fixed" else ()
-    has_draft = given.get("draft") is not None or given.get("allow_model_switching", False)
+    method, order = given.get("method", AUTO), given.get("order", ())
+    has_draft = given.get("draft") is not None
+    may_have_draft = has_draft or given.get("allow_model_switching", False)
     has_beam = any(given.get(name) is not None for name in _OF_A_BEAM)
-
-    if method != "hybrid-fixed":
-        refuse_idle(("order",), without="--method hybrid-fixed")
-    if order and "dictionary" not in order:
-        refuse_idle(("dictionary", "language"), beside=f"--order {','.join(order)}")
-    if order and "draft" not in order:
-        refuse_idle(_OF_A_MODEL, beside=f"--order {','.join(order)}")
-    if method not in (AUTO, *TABLE_METHODS):
-        refuse_idle(("dictionary", "language"), beside=asked)
-    if method not in (AUTO, *MODEL_METHODS):
-        refuse_idle(("translation", "alignment"), beside=asked)
-    if method not in (AUTO, *MODEL_METHODS, *DRAFTER_METHODS):
-        refuse_idle(("alternatives",), beside=asked)
-    if not has_draft:
-        drafts_otherwise = method in (AUTO, *DRAFTER_METHODS)
-        refuse_idle(_OF_A_MODEL[: 2 if drafts_otherwise else 3], without="--draft NAME")
-    if (given.get("translation") or "exact") not in _USE_ALIGNMENTS:
-        refuse_idle(("alignment",), beside=f"--translation {given['translation']}")
-    if method not in (AUTO, *DRAFTER_METHODS):
-        refuse_idle(("draft_rows", *_OF_A_BEAM), beside=asked)
-    if given.get("draft") is not None and method != "drafter":
-        refuse_idle(_OF_A_BEAM, beside="--draft")
-    if has_beam:
-        refuse_idle(("num_draft_tokens",), beside="--beam-width and --beam-length")
-    if has_beam and method == "drafter":
-        refuse_idle(("draft_rows",), beside="--beam-width and --beam-length")
-    if method == "plain":
-        refuse_idle(("num_draft_tokens",), beside=asked)
+    translation = given.get("translation") or "exact"
+    fixed = method == "hybrid-fixed"
+    by_method = {"beside": f"--method {method}"}
+    by_order = {"beside": f"--order {','.join(order)}"}
+    by_beam = {"beside": "--beam-width and --beam-length"}
+    no_draft = {"without": "--draft NAME"}
+    for is_idle, names, why in (
+        (not fixed, ("order",), {"without": "--method hybrid-fixed"}),
+        (fixed and "dictionary" not in order, _OF_A_DICTIONARY, by_order),
+        (fixed and "draft" not in order, (*_OF_A_DRAFT, "alternatives"), by_order),
+        (method not in (AUTO, *TABLE_METHODS), _OF_A_DICTIONARY, by_method),
+        (method not in (AUTO, *MODEL_METHODS), _OF_A_DRAFT, by_method),
+        (method not in (AUTO, *MODEL_METHODS, *DRAFTER_METHODS), ("alternatives",), by_method),
+        (method not in (AUTO, *DRAFTER_METHODS), ("draft_rows", *_OF_A_BEAM), by_method),
+        (method == "plain", ("num_draft_tokens",), by_method),
+        (not may_have_draft, _OF_A_DRAFT, no_draft),
+        (not may_have_draft and fixed, ("alternatives",), no_draft),
+        (translation not in _ALIGNED, ("alignment",), {"beside": f"--translation {translation}"}),
+        (has_draft and method != "drafter", _OF_A_BEAM, {"beside": "--draft"}),
+        (has_beam, ("num_draft_tokens",), by_beam),
+        (has_beam and method == "drafter", ("draft_rows",), by_beam),
+    ):
+        if is_idle:
+            refuse_idle(names, **why)
 
 
 def refuse_idle_sampling() -> None:

@@ -182,29 +182,40 @@ class Bench:
         generation = self.generation(
             block, condition, drafting=drafting, sessions=sessions, max_tokens=max_tokens
         )
+        reads_prompt = sessions.note_prompt(block, condition)
         self.watch.begin()
         for _ in generation:
             pass
-        return _measurement(generation, block, condition, self.watch.end())
+        found = _measurement(generation, block, condition, self.watch.end())
+        return replace(found, work=replace(found.work, reads_prompt=reads_prompt))
 
 
 class _Sessions:
     """Sessions of the target and of each draft model, opened when they are first needed.
 
-    One session of the target is for all, but for a recurrent drafter, which reads hidden states
-    that a session has to keep.
+    Conditions with the same draft model, and those without one, share a session of the target, so
+    of a block only the first of them has to read the prompt. Their order is rotated from block to
+    block, so each is the first now and then, and shows what reading a prompt takes.
     """
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._targets: dict[str, TargetModelSession] = {}
         self._drafts: dict[str, DraftModelSession | None] = {}
+        self._prompts: dict[str, tuple[str, int]] = {}
+
+    def note_prompt(self, block: Block, condition: Condition) -> bool:
+        """Note which prompt is now decoded. Returns: whether the sessions held another one."""
+        prompt = block.prompt_set, block.number
+        before = self._prompts.get(condition.draft)
+        self._prompts[condition.draft] = prompt
+        return before != prompt
 
     def target(self, condition: Condition) -> TargetModelSession:
         """The session of the target for a condition."""
-        decoder = self._bench.decoder_of(condition)
-        name = condition.draft if decoder.drafter is not None else ""
+        name = condition.draft
         if name not in self._targets:
+            decoder = self._bench.decoder_of(condition)
             self._targets[name] = _with_all_sources(decoder).open_target()
         return self._targets[name]
 

@@ -94,7 +94,10 @@ class Work:
     """What the models computed in one generation.
 
     rows: how many of the rounds after the first, which reads the prompt, had so many rows.
-    first_tokens, first_seconds: of the first round. later_passes: of the draft model, after it.
+    first_tokens, first_seconds: of the first round. reads_prompt: whether that round read the whole
+    prompt, a chat template's beginning aside, or found it in caches that another condition had
+    filled; None in files that were written before this was kept.
+    later_passes: of the draft model, after the first round.
     chain_proposed, chain_accepted: ids of the first chain of each proposal, and those of them that
     were accepted; without trees these are `proposed` and `accepted` of the measurement.
     """
@@ -102,6 +105,7 @@ class Work:
     rows: Mapping[int, int] = field(default_factory=dict)
     first_tokens: int = 0
     first_seconds: float = 0.0
+    reads_prompt: bool | None = None
     later_passes: int = 0
     chain_proposed: int = 0
     chain_accepted: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from tokalign.evaluate.comparison import order_of
@@ -41,8 +42,10 @@ _CAUSE_HEADS = {
 def study_page(result: Result) -> str:
     """Make one self-contained HTML document."""
     found = result.figures()
-    overall = [group for group in found.groups if not group.prompt_set]
-    sets = [group for group in found.groups if group.prompt_set]
+    known = any(one.work.reads_prompt is not None for one in result.samples)
+    groups = found.groups if known else _without_first_tokens(found.groups)
+    overall = [group for group in groups if not group.prompt_set]
+    sets = [group for group in groups if group.prompt_set]
     lengths = [f"k = {k}" for k in _lengths([row for group in overall for row in group.rows])]
     return page(
         f"Speculative decoding of {result.setting.target.name}",
@@ -89,8 +92,9 @@ def study_summary(result: Result) -> str:
 _SPEEDUP = (
     "Tokens per second relative to plain decoding of the same prompt: the mean over prompts, with "
     "its 95 % bootstrap interval as a line. The band is the interval of the control, which is "
-    "plain decoding measured once more. Disturbed: prompts whose control stayed off by more than a "
-    "tenth. Peak: the most memory held."
+    "plain decoding measured once more. First token: median over prompts that were not in a cache "
+    "yet; conditions share caches. Disturbed: prompts whose control stayed off by more than a "
+    "tenth. Peak: the most memory held, with all models of the study loaded."
 )
 _WATERFALL = (
     "Plain passes of the target per token, greedy decoding. Accepted tokens save passes; rows, "
@@ -262,10 +266,22 @@ def _work(group: Group) -> Html:
 
 
 def _table(head: Sequence[str], rows: Sequence[Row]) -> Html:
-    """The columns of `head`; J/token only where it was measured."""
-    measured = any(row.joules_per_token is not None for row in rows)
-    shown = [name for name in head if name != "J/token" or measured]
+    """The columns of `head`, without those of times and energy that were not measured."""
+    absent = set[str]()
+    if all(row.joules_per_token is None for row in rows):
+        absent.add("J/token")
+    if all(row.first_ms is None for row in rows):
+        absent.add("first token, ms")
+    shown = [name for name in head if name not in absent]
     return table(shown, ([_cells(row)[name] for name in shown] for row in rows), text_columns=2)
+
+
+def _without_first_tokens(groups: Sequence[Group]) -> list[Group]:
+    """For results that do not say which prompts were in a cache already."""
+    return [
+        replace(group, rows=tuple(replace(row, first_ms=None) for row in group.rows))
+        for group in groups
+    ]
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -281,7 +297,7 @@ def _cells(row: Row) -> dict[str, str]:
         "draft passes/round": f"{row.passes_per_round:.2f}",
         "tokens/s": f"{row.tokens_per_second:.1f}" if row.tokens_per_second else "–",
         _INTERVAL: _speedup(row),
-        "first token, ms": f"{row.first_ms:.0f}",
+        "first token, ms": "–" if row.first_ms is None else f"{row.first_ms:.0f}",
         "peak, GB": f"{row.peak_gb:.2f}",
         "J/token": "–" if row.joules_per_token is None else f"{row.joules_per_token:.2f}",
         "prompts": str(row.prompts),

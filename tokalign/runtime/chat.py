@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 Message = Mapping[str, object]
 """{"role": "user", "content": "..."}, and whatever else the template reads, such as tool calls."""
 
+RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "truncation",
+    }
+)
+"""Arguments of `apply_chat_template`, which are no variables of a template."""
+
 _MARK = "<text of the user>"
 _REMEDY = "give --ignore-chat-template to use the prompt as it is"
 
@@ -32,7 +51,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def render(self, messages: Sequence[Message], **variables: object) -> str:
+    def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to the point where the assistant's answer begins.
 
         If the last message is the assistant's, the answer goes on where that message ends.
@@ -42,7 +61,7 @@ class ChatTemplate:
         goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         return self._render(messages, variables, prompt=not goes_on, goes_on=goes_on)
 
-    def render_open(self, messages: Sequence[Message], **variables: object) -> str:
+    def render_open(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation that is to be continued.
 
         It ends within the last message if that is the user's, else after it. No answer is begun.
@@ -51,7 +70,7 @@ class ChatTemplate:
         goes_on = bool(messages) and messages[-1].get("role") == "user"
         return self._render(messages, variables, prompt=False, goes_on=goes_on)
 
-    def render_rest(self, messages: Sequence[Message], **variables: object) -> str:
+    def render_rest(self, messages: Sequence[Message], /, **variables: object) -> str:
         """What `render` writes from the text of the last message of the user on.
 
         As in mlx-lm, it is to follow a conversation of `render_open`.
@@ -73,8 +92,6 @@ class ChatTemplate:
         goes_on: bool,
     ) -> str:
         """prompt: write what begins an answer. goes_on: end within the last message."""
-        from jinja2 import TemplateError
-
         try:
             return str(
                 self._tokenizer.apply_chat_template(
@@ -85,7 +102,7 @@ class ChatTemplate:
                     **variables,
                 )
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except Exception as error:  # a template is a program, and raises what it likes
             raise UsageError(
                 "the model's chat template cannot render this conversation "
                 f"({_one_line(error)}); {_REMEDY}"

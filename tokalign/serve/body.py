@@ -11,27 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
 from tokalign.arguments import shown
+from tokalign.runtime.chat import RESERVED
 from tokalign.serve.refusal import Refusal
 
 _MOST_TOP_LOGPROBS = 11
 _MOST_STOP_CHARACTERS = 4096
 """mlx-lm keeps what it has made of the stop texts of a hundred requests, 500 bytes a character."""
 
-_RESERVED = {
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "max_length",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-    "tokenizer_kwargs",
-    "tools",
-    "truncation",
-}
-"""Arguments of `apply_chat_template` that are no variables of a template."""
+_RESERVED = RESERVED | {"tools"}
+"""A request has a field of its own for tools."""
 
 _UNSERVED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "response_format": (

@@ -141,6 +141,15 @@ def test_trees_take_the_passes_of_trees() -> None:
     assert expected_time(chain, costs) == 6 * (1.5 + 2 * 0.125 + 0.0625)
 
 
+def test_with_auto_only_rounds_with_a_proposal_wait_for_the_host() -> None:
+    """Two of five rounds propose two ids; at a fixed length the other three would wait too."""
+    work = replace(a_sample(COPY).work, rows={1: 3, 3: 2}, later_passes=0)
+    costs = Costs(rows=(1.0, 1.25, 1.5), host=0.25)
+    auto = a_sample(replace(COPY, k="auto"), work=work)
+    assert expected_time(auto, costs) == 3 * 1.0 + 2 * (1.5 + 0.25)
+    assert expected_time(a_sample(COPY, work=work), costs) == 3 * 1.25 + 2 * (1.5 + 0.25)
+
+
 def test_nothing_is_expected_where_the_cost_of_a_draft_is_not_known() -> None:
     """As that of a recurrent drafter; what drafts without a model needs no such cost."""
     block, drafter = a_block(), Condition("drafter", 4, "drafter")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_result, a_sample
 
 from tokalign.evaluate.measurements import Condition, Surroundings, Work
-from tokalign.evaluate.study.figures import BUCKETS, bootstrap, bucket_name, groups_of
-from tokalign.evaluate.study.samples import trials
+from tokalign.evaluate.study.figures import BUCKETS, Row, bootstrap, bucket_name, groups_of
+from tokalign.evaluate.study.samples import Sample, trials
 
 
 def test_groups_are_all_prompts_and_each_set_at_each_temperature() -> None:
@@ -60,6 +60,28 @@ def test_a_row_by_hand() -> None:
     assert row.outputs_that_differ == 1
     assert row.break_even is None
     assert row.buckets == (None, None, None, (1.6, 1), None, None)
+
+
+def test_the_first_token_is_that_of_prompts_that_were_read_and_energy_that_of_the_others() -> None:
+    def sample(number: int, reads: bool | None, seconds: float, joules: float) -> list[Sample]:
+        block = a_block(number)
+        work = replace(a_sample(COPY).work, reads_prompt=reads, first_seconds=seconds)
+        watched = Surroundings(joules=joules)
+        return [
+            a_sample(PLAIN, block),
+            a_sample(CONTROL, block),
+            a_sample(COPY, block, work=work, surroundings=watched),
+        ]
+
+    def row(*given: list[Sample]) -> Row:
+        return groups_of(trials([one for of_block in given for one in of_block]))[0].rows[-1]
+
+    read, cached = sample(1, True, 0.5, 52.0), sample(2, False, 0.01, 26.0)
+    found = row(read, cached)
+    assert (found.first_ms, found.joules_per_token) == (500, 2.0)
+    assert (row(cached).first_ms, row(read).joules_per_token) == (None, 4.0)
+    older = row(sample(1, None, 0.5, 52.0), sample(2, None, 0.1, 26.0))
+    assert (older.first_ms, older.joules_per_token) == (300, 3.0)
 
 
 def test_speed_up_is_the_mean_over_prompts() -> None:

@@ -13,7 +13,7 @@ from studied import CONTROL, PLAIN, a_block
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import Condition, Measurement
-from tokalign.evaluate.study.attribution import Explainer
+from tokalign.evaluate.study.attribution import Explainer, _Judge
 from tokalign.evaluate.study.causes import CAUSES, shares_of
 from tokalign.evaluate.study.protocol import PRESETS, Arm
 from tokalign.evaluate.study.run import Study, expected_seconds
@@ -21,6 +21,7 @@ from tokalign.evaluate.study.watch import MachineWatch
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.translation.base import Pair
 
 CHAIN = Condition("exact", 2, "draft", chain=True)
 TREE = Condition("exact", 2, "draft")
@@ -101,6 +102,33 @@ def test_every_round_has_one_cause(study: Study) -> None:
         assert sum(one.values()) == pytest.approx(1)
     again = Explainer(study.bench, "draft").explain(block, CHAIN)
     assert again.causes == by_condition[CHAIN]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knows", [True, False])
+def test_models_disagree_where_the_oracle_is_wrong(study: Study, knows: bool) -> None:
+    """An oracle that knows the text never is; one that knows nothing always is."""
+    generation = study.bench.generation(a_block(1), CHAIN)
+    for _ in generation:
+        pass
+    emitted = generation.context.emitted
+    decoder = study.bench.others["draft"]
+    assert decoder.draft is not None
+    prompt = study.bench.prompts[a_block(1)](decoder)
+    given = len(prompt.target)
+    judge = _Judge(
+        Pair(decoder.target.tokenizer, decoder.draft.tokenizer),
+        decoder.drafting.alignment(),
+        prompt,
+        CHAIN,
+        lambda ids: emitted[len(ids) - given] if knows else None,
+    )
+    ids, causes = list(prompt.target), set[str]()
+    for one in generation.rounds:
+        causes.add(judge.cause(one, ids))
+        ids += one.emitted
+    assert ("model" in causes) != knows
+    assert ("boundary" in causes) == knows
 
 
 def test_disturbed_blocks_are_measured_again(study: Study) -> None:

@@ -50,7 +50,8 @@ class Row:
     tokens_per_row: tokens of a round over rows of the target in it, first rounds left out.
     tokens_per_second: mean over prompts. speedup: mean over prompts of the ratio to plain decoding
     of the same prompt; interval: its 95 % bootstrap interval; None where nothing was timed.
-    first_ms: median time to the first token. joules_per_token: None where it was not measured.
+    first_ms: median time to the first token, of prompts that were read; None if all were found in
+    caches. joules_per_token: of prompts that were found there; None where it was not measured.
     peak_gb: the most memory held. disturbed: trials whose control drifted. outputs_that_differ:
     prompts whose output is not that of plain decoding. break_even: of acceptance of the chain
     against speed-up. buckets: mean speed-up and count by acceptance; None without a prompt.
@@ -69,7 +70,7 @@ class Row:
     tokens_per_second: float
     speedup: float | None
     interval: Interval | None
-    first_ms: float
+    first_ms: float | None
     host_ms: float
     joules_per_token: float | None
     peak_gb: float
@@ -121,7 +122,7 @@ def _row(condition: Condition, trials: Iterable[Trial]) -> Row:
         tokens_per_second=_mean([s.tokens_per_second for s in samples if s.tokens_per_second]),
         speedup=fmean(speedups) if speedups else None,
         interval=bootstrap(speedups) if speedups else None,
-        first_ms=1e3 * median(s.work.first_seconds for s in samples),
+        first_ms=_first_ms(samples),
         host_ms=median(s.host_ms for s in samples),
         joules_per_token=_joules(samples),
         peak_gb=max(s.surroundings.peak_gb for s in samples),
@@ -159,8 +160,17 @@ def _buckets(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, int] |
     return tuple((fmean(found), len(found)) if found else None for found in sorted_in)
 
 
+def _first_ms(samples: Sequence[Sample]) -> float | None:
+    """Where it is not known who read a prompt, in older results, all samples count."""
+    known = any(s.work.reads_prompt is not None for s in samples)
+    seconds = [s.work.first_seconds for s in samples if s.work.reads_prompt or not known]
+    return 1e3 * median(seconds) if seconds else None
+
+
 def _joules(samples: Sequence[Sample]) -> float | None:
+    """Reading a prompt is no part of decoding, so such samples count only if there is no other."""
     measured = [s for s in samples if s.surroundings.joules is not None]
+    measured = [s for s in measured if not s.work.reads_prompt] or measured
     tokens = sum(s.tokens for s in measured)
     return sum(s.surroundings.joules or 0.0 for s in measured) / tokens if tokens else None
 
