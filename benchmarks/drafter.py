@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 import numpy as np
+from draft_models import DraftModels
 from remembered_target import (
     MOST_DEPTH,
     RememberingVerifier,
@@ -32,13 +33,13 @@ from remembered_target import (
     save_texts,
 )
 
-from tokalign.assemble import keep_loaded, load_models, pair_tables
+from tokalign.assemble import keep_loaded, load_models
 from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import LanguageModel, Prompt, make_model_drafter
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid
 from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
@@ -50,7 +51,6 @@ from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -60,7 +60,6 @@ from tokalign.runtime.mlx.states_of_text import StatesOfText
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Round
-from tokalign.runtime.translation.base import Pair
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -76,6 +75,12 @@ class World:
     drafter: RecurrentDrafter
     texts: list[Text]
     states: list[StatesOfText]
+
+    @classmethod
+    def of(cls, target: LanguageModel[TargetId], drafter: Path, texts: list[Text]) -> World:
+        """Load the drafter, and compute the hidden states."""
+        states = [StatesOfText(target.model, text.ids, prompt=text.given) for text in texts]
+        return cls(target, load_drafter(drafter, target), texts, states)
 
     @property
     def step(self) -> float:
@@ -158,29 +163,9 @@ def conditions(
         found[f"drafter, best {rows} rows"] = partial(world.beams, rows=rows), world.step
     found["drafter, by gain"] = world.beams, world.step
     if draft is not None:
-        [model] = load_models([draft], dtype="float32")
-        price = weight_bytes(model.model) / weight_bytes(world.target.model)
-        pair: Any = Pair(world.target.tokenizer, cast("Any", model.tokenizer))
-        alignment = pair_tables(pair.target, pair.draft)
         for kind, alternatives in (("a chain", 0), ("a tree", DEFAULT_ALTERNATIVES)):
-            drafting = Drafting(
-                method="draft",
-                translation="exact",
-                num_draft_tokens=4,
-                alternatives=alternatives,
-                alignment=alignment,
-            )
-
-            def drafts(text: Text, drafting: Drafting = drafting) -> Drafter:
-                return make_model_drafter(
-                    drafting,
-                    pair,
-                    Prompt(target=text.ids[: text.given]),
-                    DraftModelSession(model.model),
-                    text.sampler.draft_sampler(vocabulary_size(world.target.model)),
-                )
-
-            found[f"draft model, exact, K = 4, {kind}"] = drafts, price
+            models = DraftModels.load(world.target, draft, 4, alternatives)
+            found[f"draft model, exact, K = 4, {kind}"] = models.drafter, models.pass_bytes
     return found
 
 
@@ -360,8 +345,7 @@ def main(
         text.ids = text.ids[: text.given + tokens + MOST_DEPTH]
     texts = texts[:limit]
     keep_loaded()
-    states = [StatesOfText(model.model, text.ids, prompt=text.given) for text in texts]
-    world = World(model, load_drafter(drafter, model), texts, states)
+    world = World.of(model, drafter, texts)
     numbers = [int(one) for one in widths.split(",")]
     if what == "accepted":
         accepted(world, draft, only)

@@ -2,6 +2,7 @@
 
     python benchmarks/fit_mixture.py --target MODEL --prompts FILE [--limit 10] [--rows 15]
     python benchmarks/fit_mixture.py --target MODEL --prompts FILE --draft-model MODEL [-k 2]
+    python benchmarks/fit_mixture.py --target MODEL --prompts FILE --drafter FOLDER
 
 The hybrid decodes the target's own output as in `draft_free.py`, once with the logit store kept
 from request to request and once with an empty one for each. At every node of its trees that the
@@ -11,8 +12,8 @@ outputs that do not repeat their prompt say nothing about those that do. Even an
 judge each other: the loss is that of the examples of a node together, in nats. Report figures on
 other prompts.
 
-With a draft model, which is asked in every round, only its weights are fitted unless --all says
-otherwise: those of the free sources have to be right without it, too.
+With a draft model or a recurrent drafter, which is asked in every round, only its weights are
+fitted unless --all says otherwise: those of the free sources have to be right without it, too.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ import click
 import numpy as np
 from draft_free import Condition, measured, shared_options, texts_of
 from draft_models import DraftModels
+from drafter import World
 from numpy.typing import NDArray
 from remembered_target import Text, load_texts, save_texts
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft import neural, recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import Answering
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid, Source
@@ -123,10 +126,11 @@ def examples_of(
     tokens: int,
     rows: int,
     drafts: Callable[[Text], Answering] | None,
+    drafts_as: str,
 ) -> tuple[list[str], list[Example]]:
     """The names of the sources and the examples of all texts, with both kinds of stores.
 
-    drafts: makes the draft model of a text, which comes last.
+    drafts: makes the draft model of a text, which comes last and is called `drafts_as`.
     """
     names: list[str] = []
     examples: list[Example] = []
@@ -144,7 +148,7 @@ def examples_of(
             sources += logit_sources(store)
             text = next(begun)
             model = drafts(text[1]) if drafts is not None else None
-            names[:] = [*[source.name for source in sources], *(["draft"] if model else [])]
+            names[:] = [*[source.name for source in sources], *([drafts_as] if model else [])]
             return WatchedHybrid(sources, model, rows, mixing, examples, text)
 
         measured(target, Condition(LogitStore, make), texts, tokens, empty=empty)
@@ -194,6 +198,7 @@ def loss(examples: Sequence[Example], weights: NDArray[np.float64]) -> float:
 @click.option("--rows", default=15, show_default=True, help="Drafted ids.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
 @click.option("--draft-model")
+@click.option("--drafter", type=click.Path(path_type=Path, exists=True))
 @click.option("-k", "--num-draft-tokens", default=2, show_default=True)
 @click.option("--all", "fit_all", is_flag=True, help="Fit the free sources beside it, too.")
 def benchmark(
@@ -212,6 +217,7 @@ def benchmark(
     rows: int,
     dictionary: Path | None,
     draft_model: str | None,
+    drafter: Path | None,
     num_draft_tokens: int,
     fit_all: bool,
 ) -> None:
@@ -220,13 +226,16 @@ def benchmark(
     make = partial(texts_of, model, prompts, reference, field, given, tokens, temp)
     texts = load_texts(cache) or make()
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
-    drafts = None
+    drafts: Callable[[Text], Answering] | None = None
     if draft_model is not None:
         drafts = DraftModels.load(model, draft_model, num_draft_tokens).drafter
-    names, examples = examples_of(model, table, texts[:limit], tokens, rows, drafts)
+    elif drafter is not None:
+        drafts = World.of(model, drafter, texts[:limit]).beams
+    name = neural.SOURCE if draft_model is not None else recurrent.SOURCE
+    names, examples = examples_of(model, table, texts[:limit], tokens, rows, drafts, name)
     save_texts(texts, cache)
     shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)
-    fits = [name != KEPT if fit_all or not drafts else name == "draft" for name in names]
+    fits = [source != KEPT if fit_all or not drafts else source == name for source in names]
     halves = [[e for e in examples if e.text % 2 == half] for half in (0, 1)]
     judged = [loss(halves[1 - half], fitted(halves[half], fits, shipped)) for half in (0, 1)]
     known = [loss(halves[1 - half], shipped) for half in (0, 1)]

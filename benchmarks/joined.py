@@ -92,7 +92,8 @@ class RecordedModel:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        return self._at_most(self._answers.alone, context, self._steps, limit)
+        answers = self._answers.alone if limit >= self._steps else self._answers.whole
+        return self._at_most(answers, context, self._steps, limit)
 
     def answer(self, context: Context, limit: int) -> Proposal:
         """See `cost_aware.Answering`."""

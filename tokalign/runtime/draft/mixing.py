@@ -3,12 +3,11 @@
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
 names others only. The three weights of dictionary and logits were fitted by logistic regression to
-1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model lie
-between three such fits, with two draft models, greedily and at a temperature
-(`benchmarks/fit_mixture.py --draft-model`). Those of a recurrent drafter lie between the best of
-eight that were tried on eight outputs of its target, and the others are assumed. They hold for
-usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it.
+1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model and
+of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
+between two draft models (`benchmarks/fit_mixture.py`). The others are assumed. They hold for usual
+text, so `Trust` shifts the result by what has come in the same *situation*: which sources named the
+id, which others named something, and about how likely that made it.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
@@ -46,7 +45,7 @@ WEIGHTS = {
     "copy": Weights(0.7, 0.0, -0.1),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
-    "drafter": Weights(0.95, 0.8, -1.8),
+    "drafter": Weights(0.7, 1.7, -0.9),
 }
 """By the name of a source, or by the part of it before a colon."""
 
