@@ -35,7 +35,8 @@ from tokalign.api.step import speculative_generate_step
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.cache import kinds_without_rewinding, vocabulary_size
+from tokalign.runtime.mlx.cache import kinds_without_rewinding
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.verify import TargetVerifier
