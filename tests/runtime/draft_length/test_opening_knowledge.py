@@ -55,6 +55,15 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
     assert known.model.acceptance.probabilities(1) == [0.75]
 
 
+def test_passes_that_grow_a_tree_are_believed_before_those_of_a_chain() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    curve = measured_curve()
+    [costs] = curve.contexts
+    grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
+    known = knowledge_from(grown, target, draft)
+    assert known.costs.draft_times(2) == pytest.approx([0.005, 0.010])
+
+
 def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     """Its draft passes are to the target's as the bytes of the weights."""
     target, draft = random_model(0), random_model(1, vocabulary=32)

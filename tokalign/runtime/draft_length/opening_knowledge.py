@@ -104,9 +104,12 @@ def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledg
 
 
 def _draft_times(curve: CostCurve) -> Sequence[float]:
-    """Measured times of drafts of 1, 2, ... passes; further ones add the last difference."""
+    """Measured times of drafts of 1, 2, ... passes; further ones add the last difference.
+
+    Where passes that grow a tree were measured, the draft model grows trees.
+    """
     searches = curve.searches_of(DEFAULT_SHAPE.width)
-    each = curve.draft_pass_at(_CONTEXT)
+    each = curve.tree_pass_at(_CONTEXT) or curve.draft_pass_at(_CONTEXT)
     return searches or ([] if each is None else _multiples(each))
 
 
