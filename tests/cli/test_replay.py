@@ -63,12 +63,18 @@ def test_the_same_tokenizer_is_recognized(draft: Path, text: Path) -> None:
     assert replay(draft, str(draft), text)["translation"] == "none"
 
 
+def test_a_number_of_draft_tokens_is_at_least_one(draft: Path, text: Path) -> None:
+    arguments = ["--draft-model", str(draft), "--text", str(text), "--num-draft-tokens", "0"]
+    found = CliRunner().invoke(command, arguments)
+    assert found.exit_code == 2
+    assert "--num-draft-tokens" in found.stderr
+
+
 def test_options_that_cannot_be_honoured_are_refused(draft: Path, text: Path) -> None:
     def refused(*more: str) -> BaseException | None:
         arguments = ["--draft-model", str(draft), "--target", "bielik", "--text", str(text), *more]
         return CliRunner().invoke(command, arguments).exception
 
-    assert isinstance(refused("--num-draft-tokens", "0"), UsageError)
     assert isinstance(refused("--translation", "no"), UsageError)
     assert isinstance(refused("--translation", "none", "--quiet"), IncompatibleError)
 

@@ -32,7 +32,7 @@ _ADDED = (0.6, 0.5, 0.4, 0.3, 0.15)
 _KEPT = 0.99
 """Weight that the past keeps at each observation."""
 
-_FADING = 0.998
+_FADING = 0.95
 """Weight that the past keeps in a round without an observation."""
 
 
@@ -84,7 +84,7 @@ class Experience:
 
     def __init__(self) -> None:
         self.acceptance = Acceptance()
-        self.passes, self.proposed = Mean(2.0, 1.0), Mean(2.0, 1.0)
+        self.passes, self.proposed = Mean(2.0, 4.0), Mean(2.0, 4.0)
         self._added = [Mean(start, 4.0) for start in _ADDED]
         self._overall = Mean(1.0, 4.0)  # tokens added over those assumed at the start
 
@@ -100,8 +100,8 @@ class Experience:
 
     def not_asked(self, promised: float) -> None:
         """The model was not asked: its estimates drift back to where they started."""
-        self._added_to(promised).fade()
-        self._overall.fade()
+        for mean in (self._added_to(promised), self._overall, self.passes, self.proposed):
+            mean.fade()
 
     def _added_to(self, promised: float) -> Mean:
         return self._added[bisect(_PROMISES, promised)]

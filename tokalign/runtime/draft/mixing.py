@@ -54,6 +54,9 @@ _OTHER = Weights(0.8, 0.0, -0.6)
 ALONE = Weights(1.0, 0.0, 0.0)
 """Of a source that nothing is mixed with: what it states is taken as it is."""
 
+MODELS = ("draft", "drafter")
+"""Sources whose probabilities are taken as they are where no other source knows anything."""
+
 _TRUST_RATE = 0.02
 
 _SUREST, _LEAST_SURE = 4, -5
@@ -80,9 +83,12 @@ class Mixer:
     def __init__(self, mixing: Mixing, sources: Sequence[Source]) -> None:
         self._trust = mixing.trust(tuple([source.name for source in sources]))
         self._sources = []
+        self._models = set[int]()
         for place, source in enumerate(sources):
             odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
             self._sources.append((1 << place, source, source.name, odds, named - silent, silent))
+            if source.name in MODELS:
+                self._models.add(1 << place)
 
     def candidates(self, states: Sequence[Any], least: float, stated: float) -> list[Candidate]:
         """The ids that may come next with a probability of at least `least`, in no order.
@@ -116,8 +122,9 @@ class Mixer:
                     votes[token] = before | bit, total + odds * x + lift, surest, by
         found: list[Candidate] = []
         factor_of = self._trust.factor
-        for token, (voters, total, _, name) in votes.items():
-            total += silent_odds
+        model_alone = asked in self._models
+        for token, (voters, total, surest, name) in votes.items():
+            total = surest if model_alone else total + silent_odds
             if total < floor:
                 continue
             sure = (

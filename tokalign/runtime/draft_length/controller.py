@@ -9,7 +9,8 @@ Three rules keep it from costing more than it brings:
   more than the overlap of host and device, it stops running ahead.
 * A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...; one that would
   not pay even if it were nearly always right, after 1024.
-* What drafting loses against plain decoding is bounded, whatever was expected (`DraftBudget`).
+* What drafting loses against plain decoding is bounded, whatever was expected (`DraftBudget`). The
+  round in which a draft model reads the prompt is not held against it.
 
 Equal clocks and equal verdicts give equal decisions: nothing is random.
 """
