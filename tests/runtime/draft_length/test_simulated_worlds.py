@@ -86,8 +86,8 @@ def test_it_never_loses_more_than_it_may(
 ) -> None:
     """Whatever the source states and rows cost, only a bounded number of passes is lost.
 
-    These are the slack, the share, the round that spends the rest of the budget, and in each request
-    the round in which a draft model reads the prompt, which is not held against it.
+    These are the slack, the share, the round that spends the rest of the budget, and the round of
+    each request in which a draft model reads the prompt, which is not held against it.
     """
     truth = Costs(rows=(1.0, *rows), draft_pass=draft_pass)
     trace = a_world(seed, right, model=model, said=said, offered=offered, tokens=900)
