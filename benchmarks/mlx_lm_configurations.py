@@ -139,7 +139,7 @@ def _wild(model: Any, prompt: Sequence[int], expected: Sequence[int]) -> list[in
     session = TargetModelSession(model)
     context = Context([TargetId(i) for i in prompt])
     drafter = zoo.WildDrafter(expected, trees=session.can_branch)
-    limits = Limits(max_tokens=len(expected), context_length=session.context_length)
+    limits = Limits(max_tokens=len(expected))
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass
     return list(context.emitted)

@@ -53,6 +53,15 @@ def plain(model: Any, ids: list[int], count: int) -> list[int]:
     return [token for token, _ in generate_step(mx.array(ids), model, max_tokens=count)]
 
 
+def test_speculation_goes_on_beyond_the_model_s_positions_as_mlx_lm_does(
+    pair: dict[str, Any],
+) -> None:
+    """`generate_step` does not look at `max_position_embeddings`, here 256; nor may this one."""
+    model, ids = pair["model"], [5, 17, 3]
+    steps = tokalign.speculative_generate_step(mx.array(ids), model, model, max_tokens=280)
+    assert [token for token, *_ in steps] == plain(model, ids, 280)
+
+
 def new_cache(pair: dict[str, Any]) -> list[Any]:
     return [*make_prompt_cache(pair["model"]), *make_prompt_cache(pair["draft_model"])]
 

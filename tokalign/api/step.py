@@ -110,7 +110,6 @@ def speculative_generate_step(
     )
     limits = Limits(
         max_tokens=None if max_tokens < 0 else max_tokens,
-        context_length=target_session.context_length,
         drafted_length=target_session.rewindable,
         quantized_from=target_session.quantized_from,
         read_again=target_session.read_again,
