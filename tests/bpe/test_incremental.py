@@ -121,7 +121,28 @@ def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -
             assert whole[: len(stable)] == stable
 
 
+HARD = (" ", "\u2003", "\xa0", "\n", "\t", "0", "a", "A", "Ż", "中", "'", "r", ".", "/", "\u0301")
+
+
+def test_white_space_that_is_split_or_cut_in_a_character(tokenizer: Tokenizer[Any]) -> None:
+    """Half a space was taken for a character that ends a run of white space."""
+    draw = Random(5)
+    for _ in range(5000):
+        text = "".join(draw.choices(HARD, k=draw.randint(1, 9))).encode()
+        more = "".join(draw.choices(HARD, k=draw.randint(0, 5))).encode()
+        split, cut = draw.randint(0, len(text)), draw.randint(0, len(text))
+        encoder = IncrementalEncoder(tokenizer.bpe)
+        encoder.push(text[:split])
+        encoder.push(text[split:])
+        assert encoder.ids == tokenizer.bpe.encode(text)
+        encoder.truncate(cut)
+        assert encoder.ids == tokenizer.bpe.encode(text[:cut])
+        encoder.push(more)
+        assert encoder.ids == tokenizer.bpe.encode(text[:cut] + more)
+
+
 @example(data=b"0000", more=b"def suma(a, b):\n    return a", cut=24)
+@example(data=b"", more=" \u2003\u20030".encode(), cut=5)  # half a space is none any more
 @given(data=byte_strings, more=byte_strings, cut=st.integers(0, 60))
 @settings(max_examples=300)
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Generic
 
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.ids import Id
-from tokalign.bpe.pretokenizer import incomplete_tail
+from tokalign.bpe.pretokenizer import as_text, incomplete_tail
 from tokalign.bpe.stable_prefix import count_stable
 
 
@@ -75,12 +75,13 @@ class IncrementalEncoder(Generic[Id]):
         while self._starts and self._starts[-1][0] >= length:
             self._starts.pop()
             self._pieces.pop()
+        count = len(self._pieces)
         if self._starts:
-            self._pieces[-1] = bytes(self._text[self._starts[-1][0] :])
+            rest = bytes(self._text[self._starts[-1][0] :])
+            if rest != self._pieces[-1]:  # it says nothing any more about the pieces before it
+                self._pieces[-1], count = rest, count - 1
         # A piece may have been settled only because of bytes that are now gone.
-        self._settled = min(
-            self._settled, self._bpe.splitter.settled(self._pieces, len(self._pieces))
-        )
+        self._settled = min(self._settled, self._bpe.splitter.settled(self._pieces, count))
         self._reencode()
 
     def _reencode(self) -> None:
@@ -94,8 +95,9 @@ class IncrementalEncoder(Generic[Id]):
             ids += encode(piece)
             offset += len(piece)
         count = len(pieces)
-        if count and self._text[-1] >= 0x80:  # pieces of an incomplete character are not settled
+        if count and self._text[-1] >= 0x80:
+            # Of an incomplete character, alone or after spaces, nobody knows whether it is a space.
             complete = len(self._text) - incomplete_tail(self._text)
-            while count and starts[count - 1][0] >= complete:
+            while count and not as_text(self._text[starts[count - 1][0] : complete]).strip():
                 count -= 1
         self._settled = self._bpe.splitter.settled(pieces, count)

@@ -16,7 +16,7 @@ import regex
 from tokalign.errors import VocabularyError
 
 
-def as_text(data: bytes) -> str:
+def as_text(data: bytes | bytearray) -> str:
     """Bytes as text, losslessly; stray bytes become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
+from unicodedata import is_normalized
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polish import texts
 
@@ -24,6 +25,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 @settings(max_examples=25, deadline=None)
+@example(text="A\u0301", cuts=[], given_tokens=0)
 @given(text=texts, cuts=st.lists(st.integers(0, 60), max_size=8), given_tokens=st.integers(0, 5))
 def test_bytes_are_the_committed_ones_and_ids_their_encoding(
     pair: Pair, text: str, cuts: list[int], given_tokens: int
@@ -43,7 +45,8 @@ def test_bytes_are_the_committed_ones_and_ids_their_encoding(
         expected = b" " + committed if draft.spec.dummy_prefix and committed else committed
         assert view.segment.text == expected
         assert view.ids == draft.bpe.encode(expected)
-    assert view.ids == draft.bpe.encode(draft.text_bytes(text))
+    if is_normalized("NFC", text):  # committed bytes are never composed, a whole text may be
+        assert view.ids == draft.bpe.encode(draft.text_bytes(text))
 
 
 def test_the_end_of_the_prompt_and_the_output_are_encoded_as_one_text(pair: Pair) -> None:
