@@ -24,7 +24,7 @@ curve. Beyond a curve's end its last step goes on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,22 +32,14 @@ from typing import Any
 
 import click
 from draft_length import unispec_length
-from remembered_target import (
-    RememberingVerifier,
-    Text,
-    given_text,
-    load_texts,
-    sampled_text,
-    save_texts,
-)
+from own_outputs import OwnOutputs, own_outputs
+from remembered_target import RememberingVerifier
 
 from tokalign.assemble import keep_loaded
-from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.adjacency import Adjacency
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.unispec import (
@@ -65,11 +57,9 @@ from tokalign.runtime.events import Finished, Started
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
-from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 CALIBRATION_SIZES = (8, 24, 48, 80, 110)
@@ -123,26 +113,18 @@ class Found:
         return sum(self.rows) / len(self.rows) - 1
 
 
-def outputs(
-    target: LanguageModel[TargetId],
-    condition: Condition,
-    texts: Sequence[Text],
-    tokens: int,
-    found: Found,
-    *,
-    empty: bool,
-) -> Iterator[list[TargetId]]:
+def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator[list[TargetId]]:
     """Decode every text, and add what it took to `found`."""
-    session = TargetModelSession(target.model)
+    session = TargetModelSession(outputs.model.model)
     store = condition.store()
-    for text in texts:
-        store = condition.store() if empty else store
+    for text in outputs.texts:
+        store = condition.store() if outputs.empty else store
         context = Context(text.ids[: text.given])
         drafter: Drafter = condition.make(store)
         verifier: Verifier = RememberingVerifier(session, text, store)
         if condition.decide is not None:
             drafter = verifier = condition.decide(drafter, verifier)
-        limits = Limits(max_tokens=min(tokens, len(text.output)))
+        limits = Limits(max_tokens=min(outputs.tokens, len(text.output)))
         passes = len(found.rows)
         for event in decode(context, drafter, verifier, limits=limits):
             found.statistics.observe(event)
@@ -152,20 +134,11 @@ def outputs(
         yield list(context.emitted)
 
 
-def measured(
-    target: LanguageModel[TargetId],
-    condition: Condition,
-    texts: Sequence[Text],
-    tokens: int,
-    *,
-    empty: bool,
-) -> Found:
+def measured(outputs: OwnOutputs, condition: Condition) -> Found:
     """What a condition takes. Ends the run if it changes an output."""
     found = Found()
-    for text, output in zip(
-        texts, outputs(target, condition, texts, tokens, found, empty=empty), strict=True
-    ):
-        if output != text.output[:tokens]:
+    for text, output in zip(outputs.texts, decoded(outputs, condition, found), strict=True):
+        if output != text.output[: outputs.tokens]:
             sys.exit("an output has changed")
     return found
 
@@ -231,77 +204,19 @@ def ablations(size: int) -> dict[str, Condition]:
     }
 
 
-def shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of both commands."""
-    file = click.Path(path_type=Path, exists=True)
-    for option in (
-        click.option("--target", type=file, required=True),
-        click.option("--prompts", type=file),
-        click.option("--text", "reference", type=file, help="Texts that play the output."),
-        click.option("--field", default="text", show_default=True),
-        click.option(
-            "--given", default=12, show_default=True, help="Ids of a text that are given."
-        ),
-        click.option("--limit", default=30, show_default=True, help="Texts, the first ones."),
-        click.option("--tokens", default=250, show_default=True, help="Tokens of each output."),
-        click.option("--temp", default=0.7, show_default=True),
-        click.option("--empty", is_flag=True, help="Begin every request with an empty store."),
-        click.option("--only", help="Only conditions whose names contain this."),
-        click.option("--cache", type=click.Path(path_type=Path), help="Remembered rows."),
-    ):
-        command = option(command)
-    return command
-
-
-def texts_of(
-    target: LanguageModel[TargetId],
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    tokens: int,
-    temp: float,
-) -> list[Text]:
-    """All texts of a file, or of the target's own after all prompts of a file."""
-    if reference is not None:
-        encoded = [target.tokenizer.encode(one) for one in read_texts(reference, field=field)]
-        return [given_text(ids[: given + tokens], given) for ids in encoded if len(ids) > 2 * given]
-    if prompts is None:
-        raise click.UsageError("give --prompts or --text")
-    return [
-        sampled_text(
-            target,
-            target.tokenizer.encode(one),
-            tokens,
-            Sampling(temperature=temp, seed=seed),
-        )
-        for seed, one in enumerate(read_texts(prompts, field=field))
-    ]
-
-
 @click.group()
 def benchmark() -> None:
     """Measure drafting without a draft model."""
 
 
 @benchmark.command("rows")
-@shared_options
+@own_outputs
 @click.option("--rows", default="4,7,15,31", show_default=True, help="Drafted ids.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
 @click.option("--logits", is_flag=True, help="Stores begin with a table that is found.")
 def rows_command(
+    outputs: OwnOutputs,
     *,
-    target: Path,
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    limit: int,
-    tokens: int,
-    temp: float,
-    empty: bool,
-    only: str | None,
-    cache: Path | None,
     rows: str,
     dictionary: Path | None,
     logits: bool,
@@ -310,11 +225,7 @@ def rows_command(
 
     After a slash: without the first ten texts, which weights may have been fitted to.
     """
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    tokenizer: Tokenizer[TargetId] = model.tokenizer
-    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
-    save_texts(texts, cache)
-    some = texts[:limit]
+    tokenizer = outputs.model.tokenizer
     counts = [int(count) for count in rows.split(",")]
     base = Drafting(
         dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
@@ -325,11 +236,11 @@ def rows_command(
     click.echo(f"| | {' | '.join(rows.split(','))} | drafted | host ms p50, p99 |")
     click.echo("|---" * (3 + len(counts)) + "|")
     for name, condition in methods(base).items():
-        if only is not None and not any(part in name for part in only.split(",")):
+        if not outputs.wants(name):
             continue
-        of_rows = [measured(model, condition(count), some, tokens, empty=empty) for count in counts]
+        of_rows = [measured(outputs, condition(count)) for count in counts]
         cells = [f"{found.tokens_per_pass():.3f}" for found in of_rows]
-        if len(some) > TRAINING:
+        if len(outputs.texts) > TRAINING:
             cells = [
                 f"{cell} / {found.tokens_per_pass(TRAINING):.3f}"
                 for cell, found in zip(cells, of_rows, strict=True)
@@ -339,43 +250,27 @@ def rows_command(
             "{p50:.2f}, {p99:.2f}".format(**found.statistics.host_ms_per_round) for found in of_rows
         )
         click.echo(f"| {name} | {' | '.join(cells)} | {drafted} | {host} |")
-        save_texts(texts, cache)
+        outputs.save()
 
 
 @benchmark.command("machines")
-@shared_options
+@own_outputs
 @click.option("--rows", default="1,2,3,4,7,15,31", show_default=True, help="Drafted ids.")
 @click.option("--curve", "curves", multiple=True, default=MACHINES)
 def machines_command(
+    outputs: OwnOutputs,
     *,
-    target: Path,
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    limit: int,
-    tokens: int,
-    temp: float,
-    empty: bool,
-    only: str | None,
-    cache: Path | None,
     rows: str,
     curves: tuple[str, ...],
 ) -> None:
     """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the controller's choice."""
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
-    save_texts(texts, cache)
-    some = texts[:limit]
     base = Drafting(
         method="hybrid",
-        dictionary=open_dictionary(model.tokenizer, files=[]),
+        dictionary=open_dictionary(outputs.model.tokenizer, files=[]),
         costs=lambda: FREE_ROWS,
     )
     fixed = {
-        count: measured(
-            model, drafting_as(replace(base, draft_rows=count)), some, tokens, empty=empty
-        )
+        count: measured(outputs, drafting_as(replace(base, draft_rows=count)))
         for count in map(int, rows.split(","))
     }
     click.echo(f"| | {' | '.join(map(str, fixed))} | auto | drafted | / best fixed |")
@@ -384,23 +279,15 @@ def machines_command(
         known = read_curve(name).rows_at(128)
         costs = Costs(rows=tuple(time / known[0] for time in known))
         speedups = [found.speedup(costs) for found in fixed.values()]
-        auto, time = controlled(model, base, some, tokens, costs, empty=empty)
+        auto, time = controlled(outputs, base, costs)
         speedup = auto.statistics.generation_tokens * costs.verify(1) / time
         cells = " | ".join(f"{each:.3f}" for each in (*speedups, speedup))
         ratio = speedup / max(1.0, *speedups)
         click.echo(f"| {name} | {cells} | {auto.drafted:.1f} | {ratio:.3f} |")
-        save_texts(texts, cache)
+        outputs.save()
 
 
-def controlled(
-    target: LanguageModel[TargetId],
-    drafting: Drafting,
-    texts: Sequence[Text],
-    tokens: int,
-    costs: Costs,
-    *,
-    empty: bool,
-) -> tuple[Found, float]:
+def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[Found, float]:
     """What the hybrid takes, and its time, if the draft length controller decides.
 
     The controller knows the costs.
@@ -414,59 +301,45 @@ def controlled(
         return DraftLengthController(knowledge, timed, free=drafter, clock=clock)
 
     condition = replace(drafting_as(drafting), decide=decide)
-    return measured(target, condition, texts, tokens, empty=empty), clock.now
+    return measured(outputs, condition), clock.now
 
 
 @benchmark.command("ablations")
-@shared_options
+@own_outputs
 @click.option("--size", type=int, help="UniSpec's draft size. Default: calibrated.")
 @click.option("--curve", "curves", multiple=True, default=("m2", "m1-max", "m3-max", "m5-max"))
 def ablations_command(
+    outputs: OwnOutputs,
     *,
-    target: Path,
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    limit: int,
-    tokens: int,
-    temp: float,
-    empty: bool,
-    only: str | None,
-    cache: Path | None,
     size: int | None,
     curves: tuple[str, ...],
 ) -> None:
     """Print UniSpec's ablations and speed-ups projected under cost curves."""
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
-    save_texts(texts, cache)
     costs = {name: Costs(rows=read_curve(name).rows_at(128)) for name in curves}
     if size is None:
-        size = calibrated(model, texts[-CALIBRATION_PROMPTS:], costs[curves[0]], empty=empty)
+        size = calibrated(outputs, costs[curves[0]])
     click.echo(f"| | tokens per pass | drafted | host ms p50 | {' | '.join(curves)} |")
     click.echo("|---" * (4 + len(curves)) + "|")
     for name, condition in ablations(size).items():
-        if only is not None and only not in name:
+        if not outputs.wants(name):
             continue
-        found = measured(model, condition, texts[:limit], tokens, empty=empty)
+        found = measured(outputs, condition)
         speedups = " | ".join(f"{found.speedup(c):.3f}" for c in costs.values())
         click.echo(
             f"| {name} | {found.tokens_per_pass():.3f} | {found.drafted:.1f} "
             f"| {found.statistics.host_ms_per_round['p50']:.2f} | {speedups} |"
         )
-        save_texts(texts, cache)
+        outputs.save()
 
 
-def calibrated(
-    target: LanguageModel[TargetId], texts: Sequence[Text], costs: Costs, *, empty: bool
-) -> int:
+def calibrated(outputs: OwnOutputs, costs: Costs) -> int:
     """UniSpec's g* for passes of these costs."""
+    last = outputs.every[-CALIBRATION_PROMPTS:]
+    outputs = replace(outputs, texts=last, tokens=CALIBRATION_TOKENS)
     tokens = []
     for size in CALIBRATION_SIZES:
         condition = drafting_as(Drafting(method="unispec", num_draft_tokens=size))
-        found = measured(target, condition, texts, CALIBRATION_TOKENS, empty=empty)
-        tokens.append(found.tokens_per_pass())
+        tokens.append(measured(outputs, condition).tokens_per_pass())
     times = [costs.verify(1 + size) for size in CALIBRATION_SIZES]
     best = unispec_length(CALIBRATION_SIZES, tokens, times)
     measured_tokens = zip(CALIBRATION_SIZES, tokens, strict=True)

@@ -19,20 +19,20 @@ fitted unless --all says otherwise: those of the free sources have to be right w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
-from draft_free import Condition, measured, shared_options, texts_of
+from draft_free import Condition, measured
 from draft_models import DraftModels
 from drafter import World
 from numpy.typing import NDArray
-from remembered_target import Text, load_texts, save_texts
+from own_outputs import OwnOutputs, own_outputs
+from remembered_target import Text
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft import neural, recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import Answering
@@ -120,10 +120,8 @@ class WatchedHybrid:
 
 
 def examples_of(
-    target: LanguageModel[TargetId],
+    outputs: OwnOutputs,
     dictionary: Dictionary | None,
-    texts: Sequence[Text],
-    tokens: int,
     rows: int,
     drafts: Callable[[Text], Answering] | None,
     drafts_as: str,
@@ -135,7 +133,7 @@ def examples_of(
     names: list[str] = []
     examples: list[Example] = []
     for empty in (False, True):
-        mixing, begun = Mixing(), iter(enumerate(texts))
+        mixing, begun = Mixing(), iter(enumerate(outputs.texts))
 
         def make(
             store: RowStore | None,
@@ -151,7 +149,7 @@ def examples_of(
             names[:] = [*[source.name for source in sources], *([drafts_as] if model else [])]
             return WatchedHybrid(sources, model, rows, mixing, examples, text)
 
-        measured(target, Condition(LogitStore, make), texts, tokens, empty=empty)
+        measured(replace(outputs, empty=empty), Condition(LogitStore, make))
     return names, examples
 
 
@@ -194,7 +192,7 @@ def loss(examples: Sequence[Example], weights: NDArray[np.float64]) -> float:
 
 
 @click.command()
-@shared_options
+@own_outputs
 @click.option("--rows", default=15, show_default=True, help="Drafted ids.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
 @click.option("--draft-model")
@@ -202,18 +200,8 @@ def loss(examples: Sequence[Example], weights: NDArray[np.float64]) -> float:
 @click.option("-k", "--num-draft-tokens", default=2, show_default=True)
 @click.option("--all", "fit_all", is_flag=True, help="Fit the free sources beside it, too.")
 def benchmark(
+    outputs: OwnOutputs,
     *,
-    target: Path,
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    limit: int,
-    tokens: int,
-    temp: float,
-    empty: bool,
-    only: str | None,
-    cache: Path | None,
     rows: int,
     dictionary: Path | None,
     draft_model: str | None,
@@ -222,18 +210,16 @@ def benchmark(
     fit_all: bool,
 ) -> None:
     """Print the weights as `mixing.WEIGHTS` has them, and losses with them and with those there."""
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    make = partial(texts_of, model, prompts, reference, field, given, tokens, temp)
-    texts = load_texts(cache) or make()
+    model = outputs.model
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
     drafts: Callable[[Text], Answering] | None = None
     if draft_model is not None:
         drafts = DraftModels.load(model, draft_model, num_draft_tokens).drafter
     elif drafter is not None:
-        drafts = World.of(model, drafter, texts[:limit]).beams
+        drafts = World.of(model, drafter, list(outputs.texts)).beams
     name = neural.SOURCE if draft_model is not None else recurrent.SOURCE
-    names, examples = examples_of(model, table, texts[:limit], tokens, rows, drafts, name)
-    save_texts(texts, cache)
+    names, examples = examples_of(outputs, table, rows, drafts, name)
+    outputs.save()
     shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)
     fits = [source != KEPT if fit_all or not drafts else source == name for source in names]
     halves = [[e for e in examples if e.text % 2 == half] for half in (0, 1)]

@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from draft_free import MACHINES, shared_options, texts_of
+from draft_free import MACHINES
 from draft_models import DraftModels
-from remembered_target import RememberingVerifier, Text, load_texts, save_texts
+from own_outputs import OwnOutputs, own_outputs
+from remembered_target import RememberingVerifier, Text
 from rich.console import Console
 from rich.progress import track
 
@@ -32,7 +33,6 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.cost_aware import Experience
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
@@ -48,7 +48,6 @@ from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
 from tokalign.tables.opening import open_dictionary
-from tokalign.tokenizer.vocabulary import TargetId
 
 MOST_PASSES = 3
 
@@ -213,9 +212,7 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
     def decide(answers: Answers, how: Drafting, verifier: Verifier) -> DraftLengthController:
         timed = TimedVerifier(verifier, costs, clock)
         model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
-        controller = make_controlled(how, knowledge, timed, model)
-        controller._clock = controller._offers._clock = clock
-        return controller
+        return make_controlled(how, knowledge, timed, model, clock=clock)
 
     rounds = list(world.rounds(lambda *_: make_drafter(world.base, None), decide, method=method))
     return cell(rounds, costs, clock.now)
@@ -241,7 +238,7 @@ def cell(rounds: Sequence[Round], costs: Costs, time: float) -> str:
 
 
 @click.command()
-@shared_options
+@own_outputs
 @click.option("--draft-model", required=True)
 @click.option("-k", "--num-draft-tokens", "steps", default=2, show_default=True)
 @click.option("--draft-pass", default=0.07, show_default=True, help="In plain passes.")
@@ -250,18 +247,8 @@ def cell(rounds: Sequence[Round], costs: Costs, time: float) -> str:
 @click.option("--answers", "kept", type=click.Path(path_type=Path), help="Recorded answers.")
 @click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
 def benchmark(
+    outputs: OwnOutputs,
     *,
-    target: Path,
-    prompts: Path | None,
-    reference: Path | None,
-    field: str,
-    given: int,
-    limit: int,
-    tokens: int,
-    temp: float,
-    empty: bool,
-    only: str | None,
-    cache: Path | None,
     draft_model: str,
     steps: int,
     draft_pass: float,
@@ -271,9 +258,7 @@ def benchmark(
     dictionary: Path | None,
 ) -> None:
     """Print both tables."""
-    model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
-    texts = load_texts(cache) or texts_of(model, prompts, reference, field, given, tokens, temp)
-    some = texts[:limit]
+    model, texts, tokens = outputs.model, outputs.texts, outputs.tokens
     keep_loaded()
     if kept is not None and kept.exists():
         answers: list[Answers] = pickle.loads(kept.read_bytes())
@@ -281,19 +266,19 @@ def benchmark(
         models = DraftModels.load(model, draft_model, steps)
         answers = [
             Answers.record(models, text, tokens)
-            for text in track(some, "asking", console=Console(stderr=True), transient=True)
+            for text in track(texts, "asking", console=Console(stderr=True), transient=True)
         ]
         if kept is not None:
             kept.write_bytes(pickle.dumps(answers))
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
     base = Drafting(method="hybrid", dictionary=table)
-    world = World(TargetModelSession(model.model), some, answers[:limit], tokens, base)
-    if only != "machines":
+    world = World(TargetModelSession(model.model), texts, answers[: len(texts)], tokens, base)
+    if outputs.only != "machines":
         fixed_rows(world, [int(count) for count in rows.split(",")], steps)
-        save_texts(texts, cache)
-    if only != "rows":
+        outputs.save()
+    if outputs.only != "rows":
         machines(world, curves, draft_pass, steps)
-        save_texts(texts, cache)
+        outputs.save()
 
 
 if __name__ == "__main__":

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    pass
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

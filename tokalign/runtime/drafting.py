@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tokalign.cost.expected_gain import Costs
@@ -187,23 +189,21 @@ def make_controlled(
     neural: SteppedDrafter | None,
     *,
     branches: bool = True,
+    clock: Callable[[], float] = perf_counter,
 ) -> DraftLengthController:
     """The draft length controller of one request, around a method's drafters and the verifier.
 
     With `hybrid-fixed` it chooses the length of the free sources' proposals, and decides in every
-    round whether the model drafts, whatever the order says.
+    round whether the model drafts, whatever the order says. clock: seconds, from any start.
     """
+    controller = partial(DraftLengthController, knowledge, verifier, model=neural, clock=clock)
     if drafting.method in ("draft", "drafter"):
-        return DraftLengthController(knowledge, verifier, model=neural)
+        return controller()
     if drafting.method == "hybrid":
         costs = knowledge.costs.for_ranking
         hybrid = _free_hybrid(replace(drafting, costs=costs), branches)
-        return DraftLengthController(
-            knowledge, verifier, free=hybrid, model=neural, join=hybrid.join
-        )
-    return DraftLengthController(
-        knowledge, verifier, free=make_drafter(drafting, None), model=neural
-    )
+        return controller(free=hybrid, join=hybrid.join)
+    return controller(free=make_drafter(drafting, None))
 
 
 def _by_cost(drafting: Drafting, neural: ModelDrafter | None, branches: bool) -> Drafter:

@@ -91,6 +91,8 @@ class TokenTree:
         are left out in any case. The tree has probabilities. An id is never likelier than its
         parent, so this is a tree too.
         """
+        if least <= 0 and min(count, depth) >= len(self):
+            return self
         reached: list[float] = []
         depths: list[int] = []
         for probability, parent in zip(self.probabilities, self.parents, strict=True):
