@@ -2,6 +2,7 @@
 
     python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
     python benchmarks/context_copy.py --text FILE passes [--rows 15]
+    python benchmarks/context_copy.py --text FILE machines [--curve m1-max ...]
     python benchmarks/context_copy.py --text FILE calibration
     python benchmarks/context_copy.py priors FILE ...
 
@@ -13,7 +14,9 @@ sentences by length (list).
 Both copy at most 10 tokens. `prompt lookup` works as published: it takes the longest n-gram of the
 last 3 ids that occurred before, at its first occurrence. A row is a verified position after the
 first of a round. `passes` gives tokens per pass of the hybrid's trees, whose store of logits is
-empty because no target computes any; the prediction is the text of the prompt.
+empty because no target computes any; the prediction is the text of the prompt. `machines` gives the
+speed-up of the hybrid under cost curves, with the draft length controller, which knows the curve,
+and a clock that only passes move.
 
 `priors` counts in texts of any language how often a copy was right, in passages of 1,500 tokens,
 and says what the priors counted in Polish lose there, alone and shifted by what has been seen.
@@ -31,16 +34,26 @@ from pathlib import Path
 from random import Random
 
 import click
+from draft_free import MACHINES
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
+from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.replay import replay
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
+from tokalign.evaluate.replay import ReplayVerifier, replay
+from tokalign.runtime.context import Context
 from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -48,6 +61,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 CHARACTERS = 2500
 """Taken of each text; texts shorter than half of this are left out."""
+
+PASSAGE_IDS = 1024
+"""About the length of a prompt with such a text, for which costs are taken."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…]) +(?=[A-ZĄĆĘŁŃÓŚŹŻ„])")
 
@@ -197,6 +213,38 @@ def passes(made: dict[str, list[Generation]], *, rows: int) -> None:
         ]
         cells = [f"{one.tokens_per_round:.2f}, {one.proposed_per_round:.1f}" for one in found]
         print(f"| {task} | {' | '.join(cells)} |", flush=True)
+
+
+@main.command()
+@click.option("--curve", "curves", multiple=True, default=MACHINES)
+@click.pass_obj
+def machines(made: dict[str, list[Generation]], *, curves: Sequence[str]) -> None:
+    """Speed-ups of the hybrid with the draft length controller, by task."""
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
+    dictionary = open_dictionary(tokenizer, files=[])
+    print(f"| | {' | '.join(made)} |\n" + "|---" * (1 + len(made)) + "|")
+    for name in curves:
+        known = read_curve(name).rows_at(PASSAGE_IDS)
+        costs = Costs(rows=tuple(time / known[0] for time in known))
+        cells = [controlled(of_task, dictionary, costs) for of_task in made.values()]
+        print(f"| {name} | {' | '.join(f'{cell:.2f}' for cell in cells)} |", flush=True)
+
+
+def controlled(made: Sequence[Generation], dictionary: Dictionary | None, costs: Costs) -> float:
+    """The speed-up over plain decoding of all generations, one after another."""
+    clock = SimulatedClock()
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
+    drafting = Drafting(method="hybrid", dictionary=dictionary, mixing=Mixing())
+    tokens = 0
+    for one in made:
+        timed = TimedVerifier(ReplayVerifier(one.ids), costs, clock)
+        controller = make_controlled(drafting, knowledge, timed, None, clock=clock)
+        context = Context(one.ids[: one.given])
+        limits = Limits(max_tokens=len(one.ids) - one.given)
+        for _ in decode(context, controller, controller, limits=limits):
+            pass
+        tokens += len(context.emitted)
+    return tokens * costs.verify(1) / clock.now
 
 
 # -- shift in log-odds against a table of frequencies ----------------------------------------------
