@@ -194,7 +194,7 @@ def command(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
         )
-    files = find_corpus(names, stdin=not on_engine)
+    files = find_corpus(names, stdin=not on_engine, note=tell)
     corpus = Corpus(
         files,
         field=field,
