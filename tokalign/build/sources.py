@@ -105,6 +105,8 @@ def _place(source: Source) -> str:
 
 
 def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
+    if not name:
+        raise CorpusError("the name of a corpus file is empty; give a file or a folder")
     if name == STDIN:
         if stdin is None:
             raise CorpusError("standard input cannot be read here; save it to a file", path=name)

@@ -20,6 +20,7 @@ from tokalign.cli.drafting_options import (
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import PATH
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import POLISH, sample_text
@@ -37,7 +38,7 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 @drafter_option
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write the curve here and not to the cache, where `decode` finds it.",
 )

@@ -31,6 +31,7 @@ from tokalign.cli.generation_options import (
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.output import note, progress, quiet_option
+from tokalign.cli.path_types import PATH
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome
 
-_PATH = click.Path(path_type=Path)
 
 _ENOUGH_ROUNDS = 8
 
@@ -72,7 +72,7 @@ class Options:
 )
 @click.option(
     "--prompt-cache-file",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Compute nothing that begins as this file of `tokalign cache-prompt` does.",
 )

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
-_PATH = click.Path(path_type=Path)
-
 
 def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
     """As in mlx-lm, -1 stands for as many as the context holds, here None. Raises: UsageError."""
