@@ -193,6 +193,9 @@ def command(**given: Any) -> None:
     server = Server(settings, host=host, port=port, note=lambda line: note(line, quiet=quiet))
 
     def ready(server: Server) -> None:
+        others = settings.draft_model is not None or settings.allow_model_switching
+        if not others and not server.has_drafter:
+            refuse_idle(("alternatives",), without="--draft NAME or --drafter FOLDER")
         if as_json:
             print_json({"url": server.url, "model": settings.model})
         note(f"serving {settings.model or 'any model'} at {server.url}/v1", quiet=quiet)
