@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     draft_model_option,
     drafter_option,
@@ -81,6 +82,8 @@ def command(
     from tokalign.runtime.mlx.machine import machine_of
 
     prompts = _prompts(language)
+    if output is not None:
+        require_writable(output, parents=True)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
     if decoder.drafting_model is None:
         refuse_idle(("language",), without="--draft NAME or --drafter FOLDER")

@@ -185,14 +185,15 @@ class Chat:
                 dialogue.reset()
                 self._tell("a new conversation")
             case "retry":
-                dialogue.retry()
                 self._retry()
             case "save":
                 write_file(as_path(entry.argument), dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
-                self._dialogue = _read_dialogue(as_path(entry.argument))
-                self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
+                dialogue = self._dialogue = _read_dialogue(as_path(entry.argument))
+                self._tell(f"{len(dialogue.messages)} messages from {entry.argument}")
+                if dialogue.awaits_answer:
+                    self._tell("the last one has no answer yet; /retry asks for it")
             case "who":
                 self._color = not self._color
                 if not self._options.quiet:
@@ -203,10 +204,17 @@ class Chat:
                 self._tell(HELP)
 
     def _retry(self) -> None:
+        """Have the last message answered again; the old answer stays if no other one comes."""
+        before = list(self._dialogue.turns)
+        self._dialogue.retry()
         if self._decoder.seed is None:
             self._tell("greedy decoding gives the same answer again; --temp samples others")
         self._retries += 1
-        self._answer()
+        try:
+            self._answer()
+        finally:
+            if len(self._dialogue.turns) < len(before):
+                self._dialogue.turns[:] = before
 
     def _statistics(self) -> str:
         if self._last is None:
