@@ -8,9 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from tokalign.arguments import as_path
+from tokalign.build.sources import find_sources
 from tokalign.cli import group
 from tokalign.cost.curve import read_curve
-from tokalign.errors import TokalignError
+from tokalign.drafting_options import DraftingOptions
+from tokalign.errors import CorpusError, TokalignError, UsageError
+from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 
 NOBODY = "~no-such-user/x"
 
@@ -19,6 +22,19 @@ def test_a_home_is_expanded_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", "/home/ala")
     assert as_path("~/kot") == Path("/home/ala/kot")
     assert as_path(NOBODY) == Path(NOBODY)
+
+
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        as_path("")
+    for name in ("dictionary", "alignment", "drafter"):
+        with pytest.raises(UsageError, match=f"{name} is empty"):
+            DraftingOptions(**{name: ""})  # type: ignore[arg-type]
+    for read in (resolve_tokenizer, resolve_model, read_curve):
+        with pytest.raises(UsageError, match="is empty"):
+            read("")
+    with pytest.raises(CorpusError, match="is empty"):
+        find_sources([""])
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,15 @@ def test_the_content_is_kept_byte_for_byte(tmp_path: Path, content: str | bytes)
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("path", [".", "..", "/", "folder"])
+def test_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(UsageError, match="not a regular file"):
+        write_file(Path(path), "new")
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
 def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 

@@ -80,7 +80,12 @@ def is_text(value: object) -> bool:
 
 
 def as_path(name: str | PathLike[str]) -> Path:
-    """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays."""
+    """A path as typed, with `~` and `~USER` expanded; of a user that is not there it stays.
+
+    Raises: UsageError for an empty one, which would stand for the current folder.
+    """
+    if not os.fspath(name):
+        raise UsageError("a name or path is empty; give one, or . for the current folder")
     return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
 
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+BeforeCosts = Callable[[Any, Any], object]
+"""What is called with two mlx models before the costs of their passes are looked up."""
+
 
 def no_note(_line: str) -> None:
     """A `note` that does nothing."""
@@ -114,15 +117,14 @@ def load_decoder(
     trust_remote_code: bool = False,
     sampler: Sampler | None = None,
     cache: CacheOptions | None = None,
-    loaded: Callable[..., object] = lambda *_models: None,
+    before_costs: BeforeCosts = lambda _target, _drafts: None,
     note: Note = no_note,
 ) -> Decoder:
     """Load the models that two names stand for and assemble a decoder from them.
 
     A draft model that the method does not use is not loaded. dtype, trust_remote_code: as in
     `load_models`. adapter: laid over the target.
-    loaded: called with the target and, if one is used, the draft model (`LanguageModel`s) before
-    anything is decided by what is known of this machine.
+    before_costs: as in `assemble`.
     Raises: as `load_models` and `assemble`.
     """
     choose_method(
@@ -136,9 +138,14 @@ def load_decoder(
         trust_remote_code=trust_remote_code,
         note=note,
     )
-    loaded(ours, *theirs)
     return assemble(
-        ours, theirs[0] if theirs else None, options, sampler=sampler, cache=cache, note=note
+        ours,
+        theirs[0] if theirs else None,
+        options,
+        sampler=sampler,
+        cache=cache,
+        before_costs=before_costs,
+        note=note,
     )
 
 
@@ -151,11 +158,15 @@ def assemble(
     cache: CacheOptions | None = None,
     outputs: Sequence[SuffixAutomaton] = (),
     logits: LogitStore | None = None,
+    before_costs: BeforeCosts = lambda _target, _drafts: None,
     note: Note = no_note,
 ) -> Decoder:
     """A decoder of loaded models with the tables that the options ask for.
 
     sampler: greedy by default. outputs, logits: as in `Drafting`.
+    before_costs: called with the target and with the draft model or recurrent drafter that is used
+    (None without one), as mlx models, before the costs of their passes are looked up; not called
+    where no decision depends on these costs.
     What the draft length controller learns of two models is shared by all decoders of a process.
     Raises: as `choose_drafting`.
     """
@@ -180,8 +191,11 @@ def assemble(
         beside=target.folder,
         note=note,
     )
-    if not options.fixes_lengths and options.method != "plain":
-        model = drafter if draft is None else draft.model
+    model = drafter if draft is None else draft.model
+    chooses = not options.fixes_lengths and options.method != "plain"
+    if chooses or drafter is not None:
+        before_costs(target.model, model)
+    if chooses:
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
     elif drafter is not None:

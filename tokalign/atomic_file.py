@@ -48,7 +48,7 @@ def appearing(
     sync: wait until the content is on the disk. Without it, a power cut can leave a part of the
         file at `path`, so that whoever reads it has to notice that.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    temporary = path.parent / f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}"  # `.` has no name
     made = [folder for folder in path.parents if parents and not folder.exists()]
     try:
         if parents:

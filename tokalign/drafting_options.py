@@ -92,6 +92,8 @@ class DraftingOptions:
             for file in files:
                 if not isinstance(file, str | PathLike | None):
                     raise UsageError(f"{name} has to be a path, not {shown(file)}")
+                if file == "":
+                    raise UsageError(f"{name} is empty; give a path, or leave it out")
         choose_method(self.method, draft=True, dictionary=True, drafter=True)
         check_translation(self.translation)
         check_draft_tokens(self.num_draft_tokens)

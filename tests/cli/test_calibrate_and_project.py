@@ -93,6 +93,11 @@ def test_a_measured_curve_is_what_decoding_begins_with(
     assert 0 < after.costs.rows(1) < 1
 
 
+def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    nothing = {"target": "./no-such-model", "draft": "./no-such-model"}
+    assert "Is a directory" in str(run_refused(nothing, "--output", str(tmp_path)))
+
+
 def test_a_curve_can_be_written_elsewhere_and_projected(
     models: dict[str, str], first: Result, tmp_path: Path
 ) -> None:

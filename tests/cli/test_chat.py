@@ -161,8 +161,34 @@ def test_a_conversation_is_saved_and_loaded(models: dict[str, str], tmp_path: Pa
     ]
     [again] = answers(models, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
-    result = talk(models, f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x", "Kto?")
-    assert result.stderr.count("tokalign: ") == 4
+    wrong = (f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x", "/save .", "/save /")
+    result = talk(models, *wrong, "Kto?")
+    assert result.stderr.count("tokalign: ") == 6
+    assert result.stdout.count("\n") >= 1, "the conversation goes on"
+
+
+def test_a_loaded_message_without_an_answer_gets_one(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    """By /retry, or together with what is said next; either way it can be saved and loaded."""
+    file = tmp_path / "begun.json"
+    file.write_text(json.dumps([{"role": "user", "content": "Kto to?"}]), "utf-8")
+    [answer] = answers(models, f"/load {file}", "/retry")
+    assert answer["token_ids"] == answers(models, "Kto to?")[0]["token_ids"]
+    result = talk(models, f"/load {file}", "A to?", f"/save {file}", f"/load {file}")
+    assert "tokalign: " not in result.stderr
+    assert result.stderr.count("no answer yet; /retry") == 1
+    saved = json.loads(file.read_text("utf-8"))
+    assert [one["role"] for one in saved] == ["user", "assistant"]
+    assert saved[0]["content"] == "Kto to?\n\nA to?"
+
+
+def test_a_retry_that_fails_loses_nothing(models: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "rozmowa.json"
+    too_long = "/system " + "Zażółć gęślą jaźń. " * 3000
+    result = talk(models, "Kto to?", too_long, "/retry", "/system", f"/save {file}")
+    assert result.stderr.count("context holds") == 1
+    assert [one["role"] for one in json.loads(file.read_text("utf-8"))] == ["user", "assistant"]
     assert result.stdout.count("\n") == 1
 
 

@@ -18,6 +18,7 @@ import tokalign
 from tokalign.assemble import load_decoder
 from tokalign.cli.bench import command as bench
 from tokalign.cli.calibrate import command as calibrate
+from tokalign.cli.chat import command as chat
 from tokalign.cli.decode import command as decode
 from tokalign.cli.pull import command as pull
 from tokalign.cli.push import command as push
@@ -280,6 +281,35 @@ def test_calibrate_times_a_drafter_that_lies_beside_its_target(
     assert "beam search, 4 x 4" in shown
     assert "acceptance by position" in shown
     assert "expected to" in shown
+
+
+@pytest.mark.parametrize("place", ["named", "beside"])
+def test_chat_times_the_drafter_before_the_first_turn(
+    files: Files, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the target was measured before: what a beam search costs is not known then."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
+    target, named = copytree(files.target, tmp_path / "target"), ("--drafter", files.drafter)
+
+    def measured(*arguments: str | Path) -> list[Any]:
+        """The curves after a chat that ends at once."""
+        result = CliRunner().invoke(chat, list(map(str, ("--target", target, *arguments))))
+        assert result.exit_code == 0, result.output
+        folder = tmp_path / "cache" / "curves"
+        return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+    assert measured("--method", "plain") == [], "nothing is chosen by what passes cost"
+    [alone] = measured()
+    assert not alone["searches"]
+    if place == "beside":
+        copytree(files.drafter, target / "drafter")
+        named = ()
+    [beam] = [curve["searches"] for curve in measured(*named) if curve != alone]
+    decoder = load_decoder(str(target), None, DraftingOptions(drafter=named[1] if named else None))
+    assert decoder.drafting.knowledge is not None
+    times = decoder.drafting.knowledge.costs.draft_times(4)
+    assert [times[0], times[3]] == pytest.approx([beam["4"][steps][0] for steps in ("1", "4")])
+    assert len(measured(*named)) == 2, "once"
 
 
 def test_calibrate_takes_one_of_draft_and_drafter(files: Files) -> None:

@@ -169,6 +169,7 @@ def test_what_needs_a_drafter_is_refused_where_none_is_found(
     for line in (
         f"decode --target {target} -p x --beam-width 3",
         f"decode --target {target} -p x --alternatives 2",
+        f"serve --target {target} --port 0 --alternatives 2",
         f"calibrate --target {target} --budget 1 --language uk",
     ):
         error = run(line).exception

@@ -120,6 +120,22 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
     assert open_dictionary(TARGET) is not None
 
 
+@pytest.mark.parametrize(
+    ("names", "code", "said"),
+    [
+        (["no.dictionary.tok", "."], 4, "No such file or directory; give an existing table"),
+        (["no/such.drafter", "."], 4, "No such file or directory"),
+        (["", "."], 2, "'FILE...': it is empty"),
+        (["pl.dictionary.tok", ""], 2, "'REPO': it is empty"),
+    ],
+)
+def test_what_is_not_there_is_not_pushed(
+    world: World, names: list[str], code: int, said: str
+) -> None:
+    found = world.run("push", *names)
+    assert (found.returncode, found.stderr.splitlines()[-1].count(said)) == (code, 1)
+
+
 def test_a_local_folder_is_a_repository_too(world: World, dictionary: Path) -> None:
     model = world.folder / "model"
     model.mkdir()

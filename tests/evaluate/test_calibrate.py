@@ -159,5 +159,6 @@ def test_a_drafter_s_curve_has_its_searches_and_the_time_of_a_step() -> None:
     drafter = random_drafter(model)
     curve: CostCurve = measure_briefly(model, drafter)
     assert curve.machine == machine_of(model, drafter)
-    assert {(w, n) for w, by_steps in curve.searches.items() for n in by_steps} == set(_SEARCHES)
+    timed = {(w, n) for w, by_steps in curve.searches.items() for n in by_steps}
+    assert timed == {(4, 1), (4, 4)}, "of a first impression only those of decoding"
     assert curve.draft_pass_at(128) == pytest.approx(curve.searches[4][4].median / 4)

@@ -131,8 +131,7 @@ def folder_of(tokenizer: AnyTokenizer) -> Path | None:
     """The folder that a tokenizer was loaded from, if it is one on this machine."""
     named = isinstance(tokenizer, str | Path)
     name = str(tokenizer if named else getattr(tokenizer, "name_or_path", None) or "")
-    folder = as_path(name)
-    return folder if name and folder.is_dir() else None
+    return folder if name and (folder := as_path(name)).is_dir() else None
 
 
 @lru_cache(maxsize=8)

@@ -63,20 +63,50 @@ class Source:
         return size_of(self.location)
 
 
-def find_sources(names: Sequence[str], *, stdin: Callable[[], Path] | None = None) -> list[Source]:
+def find_sources(
+    names: Sequence[str],
+    *,
+    stdin: Callable[[], Path] | None = None,
+    note: Callable[[str], object] = lambda _line: None,
+) -> list[Source]:
     """The corpus files that are meant by what a user gave, in that order.
 
     names: files, folders (every corpus file in them, at any depth), globs in quotation marks, URLs
     of any of these, and `-`. In a folder or under a glob a file is named by its path from there.
+    A file that is meant more than once is one source, under the first of its names. Links and
+    copies are files of their own.
     stdin: puts what stands on standard input into a file; None where that is no corpus.
+    note: told once if files are meant more than once.
     Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
     listed.
     """
-    sources = [source for name in names for source in _find(name, stdin)]
-    return list(dict.fromkeys(sources))
+    found = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
+    sources: dict[str, Source] = {}
+    for source in found:
+        sources.setdefault(_place(source), source)
+    again = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    again += [source.location for source in found if sources[_place(source)] is not source]
+    if again:
+        more = f" and {len(again) - 1:,} more" if len(again) > 1 else ""
+        note(f"{again[0]}{more}: given more than once, and counted once (--weight counts more)")
+    return list(sources.values())
+
+
+def _place(source: Source) -> str:
+    """Where a source lies: one text for every way to write its path.
+
+    Links to folders are followed. The file itself may be a link: then it is another file than the
+    one it leads to, so that a text can be counted several times on purpose.
+    """
+    if is_url(source.location):
+        return source.location
+    folder, name = os.path.split(source.location)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
+    if not name:
+        raise CorpusError("the name of a corpus file is empty; give a file or a folder")
     if name == STDIN:
         if stdin is None:
             raise CorpusError("standard input cannot be read here; save it to a file", path=name)

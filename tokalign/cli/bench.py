@@ -26,6 +26,7 @@ from tokalign.cli.drafting_options import (
 from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
 from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
-_PATH = click.Path(path_type=Path)
 FORMATS = ("table", "md", "csv", "json", "html")
 
 
@@ -93,13 +93,13 @@ class Options:
 
 
 @click.command("bench")
-@click.option("--target", "--model", "target", metavar="NAME", help=MODEL_HELP)
+@click.option("--target", "--model", "target", type=NAME, metavar="NAME", help=MODEL_HELP)
 @draft_model_option
 @click.option(
-    "--prompts", type=_PATH, multiple=True, metavar="FILE", help="User messages; repeatable."
+    "--prompts", type=PATH, multiple=True, metavar="FILE", help="User messages; repeatable."
 )
 @click.option(
-    "--windows", type=_PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
+    "--windows", type=PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
 )
 @click.option(
     "--prompt-language",
@@ -158,7 +158,7 @@ class Options:
 )
 @click.option(
     "--results",
-    type=_PATH,
+    type=PATH,
     metavar="FILE.jsonl",
     help="Keep the measurements here; a killed run resumes from them.",
 )
@@ -171,7 +171,7 @@ class Options:
 )
 @click.option(
     "--save",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="Also write a .md, .csv, .json or .html file; repeatable.",

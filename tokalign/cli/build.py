@@ -25,6 +25,7 @@ from tokalign.cli.engine_options import EngineOptions, engine_options
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text
@@ -39,11 +40,15 @@ _SHOWN_PROBLEMS = 10
 @click.command("build")
 @target_tokenizer_option
 @click.option(
-    "--draft", metavar="NAME", help="The draft's tokenizer: an alias, a path or a Hub repository."
+    "--draft",
+    type=NAME,
+    metavar="NAME",
+    help="The draft's tokenizer: an alias, a path or a Hub repository.",
 )
 @click.option(
     "--corpus",
     "corpus_files",
+    type=NAME,
     metavar="FILE",
     multiple=True,
     help="Text to count: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted "
@@ -66,7 +71,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--output",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Where the tables go. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
 )
 @click.option(
@@ -101,7 +106,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--workspace",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="backoff: keep finished counts here while building; a killed build resumes from them. "
     "Default: next to the table.",
 )
@@ -125,7 +130,7 @@ _SHOWN_PROBLEMS = 10
     help="--from-model: how many tokens it reads.",
 )
 @engine_options
-@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1)
+@click.argument("more_corpus_files", type=NAME, metavar="[FILE]...", nargs=-1)
 @json_option
 @quiet_option
 def command(
@@ -194,7 +199,7 @@ def command(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
         )
-    files = find_corpus(names, stdin=not on_engine)
+    files = find_corpus(names, stdin=not on_engine, note=tell)
     corpus = Corpus(
         files,
         field=field,

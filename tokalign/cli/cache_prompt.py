@@ -12,6 +12,7 @@ from tokalign.cli.drafting_options import MODEL, with_options
 from tokalign.cli.generation_options import CACHE, TEMPLATE, take_loading
 from tokalign.cli.idle_options import refuse_idle_template
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import PATH
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.errors import UsageError
 
@@ -22,7 +23,7 @@ from tokalign.errors import UsageError
 @click.option(
     "--prompt-cache-file",
     "file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     required=True,
     help="The file to write; its name ends in .safetensors.",

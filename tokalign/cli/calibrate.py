@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.atomic_file import require_writable
 from tokalign.cli.drafting_options import (
     draft_model_option,
     drafter_option,
@@ -20,6 +21,7 @@ from tokalign.cli.drafting_options import (
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import PATH
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import POLISH, sample_text
@@ -37,7 +39,7 @@ _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 @drafter_option
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write the curve here and not to the cache, where `decode` finds it.",
 )
@@ -80,6 +82,8 @@ def command(
     from tokalign.runtime.mlx.machine import machine_of
 
     prompts = _prompts(language)
+    if output is not None:
+        require_writable(output, parents=True)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
     if decoder.drafting_model is None:
         refuse_idle(("language",), without="--draft NAME or --drafter FOLDER")

@@ -31,16 +31,16 @@ from tokalign.cli.generation_options import (
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.output import note, progress, quiet_option
+from tokalign.cli.path_types import PATH
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.conversation import Conversation
-    from tokalign.runtime.decoder import Decoder, LanguageModel
+    from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome
 
-_PATH = click.Path(path_type=Path)
 
 _ENOUGH_ROUNDS = 8
 
@@ -72,14 +72,14 @@ class Options:
 )
 @click.option(
     "--prompt-cache-file",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Compute nothing that begins as this file of `tokalign cache-prompt` does.",
 )
 @click.option(
     "--calibrate/--no-calibrate",
     default=True,
-    help="On a machine that nothing is known of, measure for some seconds what passes cost.",
+    help="Where it is not known what passes of these models cost, measure it for some seconds.",
 )
 @click.option("--history/--no-history", default=True, help="Keep what is typed for the next time.")
 @click.option("--color/--no-color", default=False, help="Colour each token by how it came about.")
@@ -98,27 +98,29 @@ def command(**given: Any) -> None:
     if options.quiet:
         refuse_idle(("verbose",), beside="--quiet")
     noted = partial(note, quiet=options.quiet)
-    loaded = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
+    measure = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
     entries = open_entries(history_file() if options.history else None)
-    decoder = model.load(loaded=loaded, note=noted)
+    decoder = model.load(before_costs=measure, note=noted)
     noted("/help lists the commands, Ctrl-D leaves")
     Chat(decoder, model, options).run(entries)
 
 
-def _nothing(*_models: LanguageModel[Any]) -> None:
-    """What is done with loaded models if no more is to be known of them."""
+def _nothing(_target: Any, _drafts: Any) -> None:
+    """What is done before the costs of passes are looked up if none are to be measured."""
 
 
-def _calibrate(
-    target: LanguageModel[Any], draft: LanguageModel[Any] | None = None, *, quiet: bool
-) -> None:
-    """Measure what passes cost, unless that is known."""
+def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
+    """Measure what passes cost, unless that is known of these two.
+
+    target: an mlx-lm model. drafts: the draft model or recurrent drafter; None without one.
+    """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.evaluate.calibrate import measure_briefly
     from tokalign.runtime.mlx.machine import machine_of
 
-    theirs = None if draft is None else draft.model
-    if find_curve(machine_of(target.model, theirs)) is not None:
+    machine = machine_of(target, drafts)
+    known = find_curve(machine)
+    if known is not None and known.machine == machine:  # else it is of the target's passes alone
         return
     note(
         "measuring what passes cost on this machine, once and for some seconds "
@@ -126,9 +128,7 @@ def _calibrate(
         quiet=quiet,
     )
     with progress(100, "measuring", quiet=quiet) as advance:
-        curve = measure_briefly(
-            target.model, theirs, advance=lambda share: advance(round(100 * share))
-        )
+        curve = measure_briefly(target, drafts, advance=lambda share: advance(round(100 * share)))
     try:
         store_curve(curve)
     except UsageError as error:  # a full disk is no reason not to talk
@@ -185,14 +185,15 @@ class Chat:
                 dialogue.reset()
                 self._tell("a new conversation")
             case "retry":
-                dialogue.retry()
                 self._retry()
             case "save":
                 write_file(as_path(entry.argument), dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
-                self._dialogue = _read_dialogue(as_path(entry.argument))
-                self._tell(f"{len(self._dialogue.messages)} messages from {entry.argument}")
+                dialogue = self._dialogue = _read_dialogue(as_path(entry.argument))
+                self._tell(f"{len(dialogue.messages)} messages from {entry.argument}")
+                if dialogue.awaits_answer:
+                    self._tell("the last one has no answer yet; /retry asks for it")
             case "who":
                 self._color = not self._color
                 if not self._options.quiet:
@@ -203,10 +204,17 @@ class Chat:
                 self._tell(HELP)
 
     def _retry(self) -> None:
+        """Have the last message answered again; the old answer stays if no other one comes."""
+        before = list(self._dialogue.turns)
+        self._dialogue.retry()
         if self._decoder.seed is None:
             self._tell("greedy decoding gives the same answer again; --temp samples others")
         self._retries += 1
-        self._answer()
+        try:
+            self._answer()
+        finally:
+            if len(self._dialogue.turns) < len(before):
+                self._dialogue.turns[:] = before
 
     def _statistics(self) -> str:
         if self._last is None:

@@ -13,6 +13,7 @@ import click
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
 from tokalign.shipped import LANGUAGES, POLISH, sample_text
@@ -29,13 +30,14 @@ _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT 
 @target_tokenizer_option
 @click.option(
     "--draft",
+    type=NAME,
     metavar="NAME",
     required=True,
     help="The draft's tokenizer: an alias, a path or a Hub repository.",
 )
 @click.option(
     "--text",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
     "sample text of --language.",
 )

@@ -11,13 +11,12 @@ from tokalign.cli.drafting_options import (
     target_model_option,
 )
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
-
-_PATH = click.Path(path_type=Path)
+from tokalign.cli.path_types import PATH
 
 
 @click.command("convert-drafter")
-@click.argument("checkpoint", type=_PATH)
-@click.argument("output", type=_PATH)
+@click.argument("checkpoint", type=PATH)
+@click.argument("output", type=PATH)
 @target_model_option
 @dtype_option
 @json_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 _ROOM = "set TMPDIR to a folder with room for all of standard input"
 
 
-def find_corpus(names: Sequence[str], *, stdin: bool) -> list[Source]:
-    """The corpus files that are meant; see `find_sources`.
+def find_corpus(
+    names: Sequence[str], *, stdin: bool, note: Callable[[str], object]
+) -> list[Source]:
+    """The corpus files that are meant; names, note: as in `find_sources`.
 
     stdin: whether `-` may stand for lines on standard input. They are kept in a file while the
     command runs, because a corpus is read more than once.
     """
     from tokalign.build.sources import find_sources
 
-    return find_sources(names, stdin=_save_stdin if stdin else None)
+    return find_sources(names, stdin=_save_stdin if stdin else None, note=note)
 
 
 def _save_stdin() -> Path:

@@ -19,6 +19,7 @@ from tokalign.cli.generation_options import (
 )
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.path_types import PATH
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.cli.streams import for_stdout, tell, write
 from tokalign.errors import UsageError
@@ -26,8 +27,6 @@ from tokalign.errors import UsageError
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
-
-_PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +66,12 @@ class Options:
 @generation_options
 @click.option(
     "--prompt-cache-file",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Continue the prompt in this file of `tokalign cache-prompt` or `mlx_lm.cache_prompt`.",
 )
 @click.option(
-    "--trace", type=_PATH, metavar="FILE", help="Record the proposals for `tokalign project`."
+    "--trace", type=PATH, metavar="FILE", help="Record the proposals for `tokalign project`."
 )
 @click.option("--color/--no-color", default=False, help="Colour each token by how it came about.")
 @click.option(

@@ -131,7 +131,9 @@ class Dialogue:
         return bool(self.turns) and self.turns[-1]["role"] == "user"
 
     def ask(self, text: str) -> None:
-        """The user says this."""
+        """The user says this; after a message without an answer it is the rest of that message."""
+        if self.awaits_answer:
+            text = f"{self.turns.pop()['content']}\n\n{text}"
         self.turns.append({"role": "user", "content": text})
 
     def answer(self, text: str) -> None:

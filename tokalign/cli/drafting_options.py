@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,
@@ -23,20 +23,19 @@ from tokalign.runtime.methods import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 T = TypeVar("T")
-_PATH = click.Path(path_type=Path)
 
 MODEL_HELP = "The model: an alias, a folder or a Hub repository."
 TOKENIZER_HELP = "The target's tokenizer: an alias, a path or a Hub repository."
 DRAFT_HELP = "A smaller model that drafts; its tokenizer may be another one."
 
 target_model_option = click.option(
-    "--target", "--model", "target", metavar="NAME", required=True, help=MODEL_HELP
+    "--target", "--model", "target", type=NAME, metavar="NAME", required=True, help=MODEL_HELP
 )
 target_tokenizer_option = click.option(
-    "--target", metavar="NAME", required=True, help=TOKENIZER_HELP
+    "--target", type=NAME, metavar="NAME", required=True, help=TOKENIZER_HELP
 )
 draft_model_option = click.option(
-    "--draft", "--draft-model", "draft", metavar="NAME", help=DRAFT_HELP
+    "--draft", "--draft-model", "draft", type=NAME, metavar="NAME", help=DRAFT_HELP
 )
 order_option = click.option(
     "--order",
@@ -72,7 +71,7 @@ draft_rows_option = click.option(
 )
 drafter_option = click.option(
     "--drafter",
-    type=_PATH,
+    type=PATH,
     metavar="FOLDER",
     help="A recurrent drafter that `tokalign train-drafter` trained for TARGET. Default: the one "
     "that is found.",
@@ -91,20 +90,20 @@ beam_length_option = click.option(
 )
 dictionary_option = click.option(
     "--dictionary",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="A .dictionary.tok file; repeatable. Default: those that are found.",
 )
 alignment_option = click.option(
     "--alignment",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="An .alignment.tok file. Default: the one that is found.",
 )
 every_position_option = click.option(
     "--trace",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Also draft at every position and record that for `tokalign project`.",
 )
@@ -117,7 +116,7 @@ dtype_option = click.option(
 MODEL = (
     target_model_option,
     click.option(
-        "--adapter-path", type=_PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
+        "--adapter-path", type=PATH, metavar="FOLDER", help="An adapter that mlx_lm.lora trained."
     ),
     click.option(
         "--trust-remote-code", is_flag=True, help="Run the code that a model's folder brings."

@@ -7,7 +7,6 @@ them take the lists `TEMPLATE` and `CACHE`, and those of `drafting_options.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import randbits
@@ -29,14 +28,13 @@ from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
 if TYPE_CHECKING:
+    from tokalign.assemble import BeforeCosts
     from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Acceptance, Sampling
     from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
-
-_PATH = click.Path(path_type=Path)
 
 
 def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
@@ -234,8 +232,10 @@ class GenerationOptions(LoadingOptions):
     ignore_chat_template: bool
     prefill_response: str | None
 
-    def load(self, *, loaded: Callable[..., object] = lambda *_models: None, note: Note) -> Decoder:
-        """Load what is named and assemble a decoder. loaded: as in `load_decoder`.
+    def load(
+        self, *, before_costs: BeforeCosts = lambda _target, _drafts: None, note: Note
+    ) -> Decoder:
+        """Load what is named and assemble a decoder. before_costs: as in `assemble`.
 
         Raises: UsageError before anything is loaded, if it can be; as `load_decoder`.
         """
@@ -250,7 +250,7 @@ class GenerationOptions(LoadingOptions):
             adapter=self.adapter_path,
             trust_remote_code=self.trust_remote_code,
             cache=self.cache,
-            loaded=loaded,
+            before_costs=before_costs,
             note=note,
         )
         if decoder.drafter is None and self.draft is None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.output import always_quiet_option, echo, json_option, print_json, table
+from tokalign.cli.path_types import PATH
 
 if TYPE_CHECKING:
     from tokalign.tables.bundle import Bundle
 
 
 @click.command("inspect")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @json_option
 @always_quiet_option
 def command(*, file: Path, as_json: bool) -> None:

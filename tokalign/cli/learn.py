@@ -12,6 +12,7 @@ import click
 from tokalign.cli.idle_options import all_but, refuse_idle
 from tokalign.cli.number_types import Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _SHOWN_PROBLEMS = 10
 @click.option(
     "--target",
     "targets",
+    type=NAME,
     metavar="NAME",
     multiple=True,
     help="The target's tokenizer: an alias, a path or a Hub repository; repeatable. Remembered.",
@@ -45,7 +47,7 @@ _SHOWN_PROBLEMS = 10
     help="The largest size of each dictionary. Default: 5000000. Remembered.",
 )
 @click.option("--list", "lists", is_flag=True, help="Show what was learned, and learn nothing.")
-@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=PATH)
 @json_option
 @quiet_option
 def command(

@@ -9,6 +9,7 @@ import click
 
 from tokalign.cli.number_types import FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
+from tokalign.cli.path_types import NAME, PATH
 
 if TYPE_CHECKING:
     from tokalign.evaluate.project import Projection
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     "file",
     metavar="FILE",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Written by replay, emulate or decode with --trace, or by decode --json.",
 )
 @click.option(
     "--cost",
     "curves",
+    type=NAME,
     metavar="CURVE",
     multiple=True,
     help="A curve of `tokalign calibrate` or a shipped one; repeatable. Default: all shipped.",

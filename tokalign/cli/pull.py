@@ -7,10 +7,11 @@ from functools import partial
 import click
 
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
+from tokalign.cli.path_types import NAME
 
 
 @click.command("pull")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @json_option
 @quiet_option
 def command(*, name: str, as_json: bool, quiet: bool) -> None:

@@ -8,13 +8,12 @@ import click
 
 from tokalign.arguments import as_path
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
+from tokalign.cli.path_types import NAME, PATH
 
 
 @click.command("push")
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
-@click.argument("repository", metavar="REPO")
+@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
+@click.argument("repository", type=NAME, metavar="REPO")
 @click.option(
     "--folder",
     metavar="NAME",

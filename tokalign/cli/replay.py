@@ -20,6 +20,7 @@ from tokalign.cli.drafting_options import (
 )
 from tokalign.cli.idle_options import refuse_idle_drafting
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
+from tokalign.cli.path_types import NAME
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ _KEYS = (
 @click.command("replay")
 @target_tokenizer_option
 @click.option(
-    "--draft", "--draft-model", "draft", metavar="NAME", required=True, help="The draft model."
+    "--draft",
+    "--draft-model",
+    "draft",
+    type=NAME,
+    metavar="NAME",
+    required=True,
+    help="The draft model.",
 )
 @text_option
 @field_option

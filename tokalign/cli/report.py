@@ -10,12 +10,13 @@ import click
 
 from tokalign.atomic_file import write_file
 from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.path_types import PATH
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 
 
 @click.command("report")
-@click.argument("file", metavar="FILE.html", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.html", type=PATH)
 @click.option(
     "--run",
     metavar="RUN.json",

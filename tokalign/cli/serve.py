@@ -13,6 +13,7 @@ from tokalign.cli.generation_options import CACHE, read_variables
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_cache, refuse_idle_drafting
 from tokalign.cli.number_types import FiniteRange, Size
 from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.path_types import NAME
 from tokalign.errors import UsageError
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
@@ -24,7 +25,7 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
 
 
 @click.command("serve")
-@click.option("--target", "--model", "model", metavar="NAME", help=MODEL_HELP)
+@click.option("--target", "--model", "model", type=NAME, metavar="NAME", help=MODEL_HELP)
 @with_options(*MODEL[1:], *DRAFTING)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 is any free port.")
@@ -192,6 +193,9 @@ def command(**given: Any) -> None:
     server = Server(settings, host=host, port=port, note=lambda line: note(line, quiet=quiet))
 
     def ready(server: Server) -> None:
+        others = settings.draft_model is not None or settings.allow_model_switching
+        if not others and not server.has_drafter:
+            refuse_idle(("alternatives",), without="--draft NAME or --drafter FOLDER")
         if as_json:
             print_json({"url": server.url, "model": settings.model})
         note(f"serving {settings.model or 'any model'} at {server.url}/v1", quiet=quiet)

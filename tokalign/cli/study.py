@@ -23,6 +23,7 @@ from tokalign.cli.drafting_options import (
 )
 from tokalign.cli.idle_options import all_but, refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
+from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import (
     CURVES,
@@ -47,15 +48,14 @@ if TYPE_CHECKING:
     from tokalign.evaluate.study.result import Result, Setting
     from tokalign.evaluate.study.run import Study
 
-_PATH = click.Path(path_type=Path)
 _MEASUREMENTS, _CAUSES = "measurements.jsonl", "causes.json"
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
 @click.command("study")
-@click.option("--target", "--model", "target", metavar="NAME", help=MODEL_HELP)
+@click.option("--target", "--model", "target", type=NAME, metavar="NAME", help=MODEL_HELP)
 @click.option(
-    "--draft", "--draft-model", "draft", multiple=True, metavar="NAME",
+    "--draft", "--draft-model", "draft", multiple=True, type=NAME, metavar="NAME",
     help=f"{DRAFT_HELP} Repeatable.",
 )  # fmt: skip
 @drafter_option
@@ -65,17 +65,17 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
     "of Spec-Bench.",
 )  # fmt: skip
 @click.option(
-    "--output", type=_PATH, metavar="FOLDER",
+    "--output", type=PATH, metavar="FOLDER",
     help="Where measurements, result, page and summary go; a killed study resumes from it.",
 )  # fmt: skip
 @click.option(
-    "--articles", type=_PATH, metavar="FILE", help="Encyclopedic texts. Default: tokalign's own."
+    "--articles", type=PATH, metavar="FILE", help="Encyclopedic texts. Default: tokalign's own."
 )
 @click.option(
-    "--instructions", type=_PATH, metavar="FILE", help="User messages. Default: tokalign's own."
+    "--instructions", type=PATH, metavar="FILE", help="User messages. Default: tokalign's own."
 )
 @click.option(
-    "--questions", type=_PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
+    "--questions", type=PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
 )
 @field_option
 @click.option(
@@ -103,16 +103,16 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 @click.option("--estimate", is_flag=True, help="Say how long it would take, and stop.")
 @click.option(
     "--check",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="Check whether a result can be shared; repeatable.",
 )
 @click.option(
-    "--compare", type=_PATH, multiple=True, metavar="PATH",
+    "--compare", type=PATH, multiple=True, metavar="PATH",
     help="Compare machines: a result, or a folder of them; repeatable, with --save.",
 )  # fmt: skip
-@click.option("--save", type=_PATH, metavar="FILE.html", help="The page of --compare.")
+@click.option("--save", type=PATH, metavar="FILE.html", help="The page of --compare.")
 @json_option
 @quiet_option
 def command(

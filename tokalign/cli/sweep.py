@@ -16,11 +16,11 @@ from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.number_types import Numbers
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
+from tokalign.cli.path_types import PATH
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, variants
 
-_PATH = click.Path(path_type=Path)
 _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup", "rows_per_step")
 
 
@@ -29,7 +29,7 @@ _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup
 @click.option(
     "--corpus",
     "corpus_files",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     required=True,
     metavar="FILE",
@@ -38,7 +38,7 @@ _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup
 @click.option(
     "--text",
     "text_files",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     required=True,
     metavar="FILE",
@@ -79,12 +79,12 @@ _SHOWN = ("kind", "order", "size", "p_min", "entries", "bytes", "text", "speedup
 @limit_option
 @click.option(
     "--results",
-    type=_PATH,
+    type=PATH,
     required=True,
     metavar="FILE",
     help="A CSV file of what was measured; a killed sweep resumes from it.",
 )
-@click.option("--plot", type=_PATH, metavar="FILE", help="Also draw the results, as an HTML page.")
+@click.option("--plot", type=PATH, metavar="FILE", help="Also draw the results, as an HTML page.")
 @json_option
 @quiet_option
 def command(

@@ -12,6 +12,7 @@ import click
 
 from tokalign.build.source_bytes import require_regular
 from tokalign.build.text_files import TextFile
+from tokalign.cli.path_types import PATH
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import POLISH, prompts
@@ -21,7 +22,7 @@ text_option = click.option(
     "text_file",
     metavar="FILE",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Reference texts: one per line of .txt, per object of .jsonl (also .gz, .zst, .xz) or per "
     "row of .parquet.",
 )

@@ -18,6 +18,7 @@ from tokalign.atomic_file import make_folder
 from tokalign.cli.drafting_options import MODEL, with_options
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.path_types import PATH
 from tokalign.cli.training_options import (
     CORPUS,
     DRY_RUN,
@@ -35,23 +36,22 @@ if TYPE_CHECKING:
     from tokalign.train.options import FitOptions, LabelOptions
     from tokalign.train.training import Evaluation, Trained
 
-_PATH = click.Path(path_type=Path)
 _SHARE_OF_MEMORY = 2 / 3
 """Of a Mac's memory, about as much as its GPU may hold unless told otherwise."""
 
 
 @click.command("train-drafter")
 @with_options(*MODEL, *CORPUS)
-@click.option("--output", type=_PATH, metavar="FOLDER", required=True, help="The drafter's folder.")
+@click.option("--output", type=PATH, metavar="FOLDER", required=True, help="The drafter's folder.")
 @click.option(
     "--workspace",
-    type=_PATH,
+    type=PATH,
     metavar="FOLDER",
     help="Labels, which later runs use again, and the state of unfinished runs. "
     "Default: OUTPUT.training.",
 )
 @with_options(*SHAPE, *FIT, *DRY_RUN)
-@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1, type=_PATH)
+@click.argument("more_corpus_files", metavar="[FILE]...", nargs=-1, type=PATH)
 @json_option
 @quiet_option
 def command(

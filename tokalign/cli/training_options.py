@@ -5,12 +5,12 @@ given: in all functions, what click has parsed, by name.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign.cli.number_types import FiniteRange, Size
+from tokalign.cli.path_types import PATH
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
 from tokalign.train.options import MOST_SEED
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
     from tokalign.train.options import FitOptions, LabelOptions
 
-_PATH = click.Path(path_type=Path)
 _WIDEST = 2_048
 
 CORPUS = (
@@ -28,7 +27,7 @@ CORPUS = (
         "corpus_files",
         metavar="FILE",
         multiple=True,
-        type=_PATH,
+        type=PATH,
         help="Text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or "
         ".parquet; repeatable.",
     ),

@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 
 from tokalign.cli.output import always_quiet_option, echo, json_option, note, print_json
+from tokalign.cli.path_types import PATH
 from tokalign.cli.streams import one_line
 from tokalign.errors import TokalignError
 
 
 @click.command("verify")
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @json_option
 @always_quiet_option
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:

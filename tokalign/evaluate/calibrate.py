@@ -60,6 +60,7 @@ _READING_SHARE = 0.25
 
 _BRIEF_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 13, 16)
 _BRIEF_CONTEXT, _BRIEF_BUDGET = 128, 3.0
+_BRIEF_SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, 4))
 """What a first impression of a machine is made from."""
 
 _FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
@@ -109,10 +110,12 @@ def measure_briefly(
 ) -> CostCurve:
     """Measure a curve in about three seconds: few counts of rows, after a short context only.
 
+    Of a recurrent drafter, beam searches of the width that decoding uses.
     A slow machine takes longer: about 75 passes of the target, after 128 ids of prompt.
     advance: as in `measure_curve`, which knows more in the end.
     """
-    bench = _bench(target, draft, min(_BRIEF_CONTEXT, *_possible_contexts(target)))
+    length = min(_BRIEF_CONTEXT, *_possible_contexts(target))
+    bench = _bench(target, draft, length, _BRIEF_SEARCHES)
     times = _repeat([bench], _BRIEF_ROWS, _BRIEF_BUDGET, advance, extension=1)
     return _curve(target, draft, [bench], times)
 
@@ -142,12 +145,14 @@ class _Bench:
     """Models at one context length, up to which their caches stay filled.
 
     draft: a draft model. drafter: a recurrent one. At most one of them is given.
+    shapes: beams of the recurrent drafter that are timed.
     """
 
     target: Any
     draft: Any
     length: int
     drafter: RecurrentDrafter | None = None
+    shapes: Sequence[BeamShape] = _SEARCHES
 
     def __post_init__(self) -> None:
         size = max(2, vocabulary_size(self.target))
@@ -214,7 +219,7 @@ class _Bench:
 
         Each goes on from a pass that has just ended, and ends when its tree is known.
         """
-        for shape in _SEARCHES if self._drafter is not None else ():
+        for shape in self.shapes if self._drafter is not None else ():
             self.verify(1)
             yield shape, self._search(shape)
 
@@ -228,10 +233,10 @@ class _Bench:
         return perf_counter() - began
 
 
-def _bench(target: Any, draft: Any, length: int) -> _Bench:
+def _bench(target: Any, draft: Any, length: int, shapes: Sequence[BeamShape] = _SEARCHES) -> _Bench:
     """draft: as in `measure_curve`."""
     if isinstance(draft, RecurrentDrafter):
-        return _Bench(target, None, length, draft)
+        return _Bench(target, None, length, draft, shapes)
     return _Bench(target, draft, length)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeAlias
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError
@@ -110,7 +111,8 @@ def verify_table_file(file: Path, path: str, name: str) -> VerifiedTable:
         by which it would not be found.
     """
     try:
-        if not file.is_file() or file.stat().st_size > MOST_BYTES:
+        found = file.stat()
+        if not S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
             raise BundleError(f"{name} is no regular file of a table's size; give a .tok file")
         data = file.read_bytes()
     except OSError as error:
