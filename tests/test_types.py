@@ -52,7 +52,7 @@ def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -
     target.logits(context.ids)
     context.extend(target.read(None))
     known: list[Translation] = [
-        SharedIds(),
+        SharedIds((8, 8)),
         SameTokenizer(pair),
         Naive(pair, text),
         ContextWindow(pair, text, 5),

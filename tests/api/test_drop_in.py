@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -23,8 +24,10 @@ from transformers import PreTrainedTokenizerFast
 
 import tokalign
 from tokalign.api.objects import as_tokenizer
-from tokalign.errors import UsageError
+from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Roles
 
 METHODS = [
     {"method": "plain"},
@@ -60,6 +63,30 @@ def test_speculation_goes_on_beyond_the_model_s_positions_as_mlx_lm_does(
     model, ids = pair["model"], [5, 17, 3]
     steps = tokalign.speculative_generate_step(mx.array(ids), model, model, max_tokens=280)
     assert [token for token, *_ in steps] == plain(model, ids, 280)
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+@pytest.mark.parametrize("length", [3, 270])
+def test_so_does_text(pair: dict[str, Any], options: dict[str, Any], length: int) -> None:
+    """Also after a prompt that is longer itself, as in a long chat with a rotating cache."""
+    ids, count = [5 + i % 250 for i in range(length)], 280 if length < 256 else 20
+    pair = {**pair, "tokenizer": without_stop_ids(pair["tokenizer"])}
+    found = list(tokalign.stream_generate(prompt=ids, max_tokens=count, **pair, **options))
+    assert [one.token for one in found] == plain(pair["model"], ids, count)
+    assert found[-1].finish_reason == "length"
+
+
+def test_without_another_bound_the_context_length_ends_the_text(pair: dict[str, Any]) -> None:
+    pair = {**pair, "tokenizer": without_stop_ids(pair["tokenizer"])}
+    found = list(tokalign.stream_generate(prompt=[5, 17, 3], max_tokens=-1, **pair))
+    assert len(found) == 253
+    with pytest.raises(ContextLengthError):
+        tokalign.generate(prompt=[5] * 256, max_tokens=-1, **pair)
+
+
+def without_stop_ids(tokenizer: Any) -> Any:
+    """The same tokenizer without an end of text, so that only limits end an output."""
+    return Tokenizer(replace(tokenizer.spec, roles=Roles()))
 
 
 def new_cache(pair: dict[str, Any]) -> list[Any]:

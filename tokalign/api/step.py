@@ -101,10 +101,11 @@ def speculative_generate_step(
     target_session.require_ids("prompt", ids)
     context = Context([*target_session.held, *ids])
     chooser = make_sampler(None, sampler, logits_processors)
-    sampling = chooser.draft_sampler(vocabulary_size(model))
+    sizes = vocabulary_size(draft_model), vocabulary_size(model)
+    sampling = chooser.draft_sampler(sizes[1])
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context, sampling),
+        _pass_ids(tokenizer, draft_tokenizer, translation, context, sizes, sampling),
         num_draft_tokens=num_draft_tokens,
         alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )
@@ -127,7 +128,8 @@ def speculative_generate_step(
         if prompt_cache is not None:
             target_session.settle(context.ids[: yielded - 1])
             if tokenizer is None:
-                draft_session.settle(cast("Sequence[DraftId]", context.ids[: yielded - 1]))
+                read = [DraftId(i) for i in context.ids[: yielded - 1] if i < sizes[0]]
+                draft_session.settle(read)
             else:
                 draft_session.settle(draft_session.held)
             prompt_cache[:] = [*target_session.layers, *draft_session.layers]
@@ -149,9 +151,13 @@ def _pass_ids(
     draft_tokenizer: AnyTokenizer,
     translation: str | None,
     context: Context,
+    sizes: tuple[int, int],
     sampler: DraftSampler | None,
 ) -> Translation:
-    """The translation of `speculative_generate_step`; without tokenizers, ids are shared."""
+    """The translation of `speculative_generate_step`; without tokenizers, ids are shared.
+
+    sizes: as in `SharedIds`.
+    """
     if tokenizer is None or draft_tokenizer is None:
         if tokenizer is not draft_tokenizer:
             raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
@@ -160,7 +166,7 @@ def _pass_ids(
                 f"translation {translation} needs the tokenizers of both models; pass tokenizer "
                 "and draft_tokenizer"
             )
-        return SharedIds(sampler)
+        return SharedIds(sizes, sampler)
     target = as_tokenizer(tokenizer, "tokenizer")
     draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")
     return make_translation(

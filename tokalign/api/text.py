@@ -91,7 +91,8 @@ def stream_generate(
     tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
         tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
-    max_tokens: tokens to generate at most, one or more; -1 for as many as the context holds.
+    max_tokens: tokens to generate at most, one or more, even beyond the context length that the
+        model's configuration names; -1 for as many as that context holds.
     drafter: the folder of a recurrent drafter that was trained on the model; without a draft model,
         one in the model's folder or beside its tables is found.
     beam_width, beam_length: propose the drafter's beam of this shape whole, for experiments.
@@ -189,6 +190,7 @@ def stream_generate(
         stop=stop,
         target_session=sessions.target,
         draft_session=sessions.draft,
+        ends_with_context=max_tokens < 0,
     )
     pieces, rest = on_stream(stream, iter(generation)), generation.rest
     detokenizer = None if stop else detokenizer_of(tokenizer)

@@ -262,11 +262,14 @@ class Decoder:
         *,
         target: TargetModelSession | None = None,
         draft: DraftModelSession | None = None,
+        ends_with_context: bool = True,
     ) -> tuple[Context, Iterator[Event]]:
         """The context and the events of a generation, which begins with the first event asked for.
 
-        target, draft: sessions to reuse; new ones are opened otherwise.
-        Raises: ContextLengthError; CacheError; UsageError for an empty prompt, or one with ids that
+        target, draft: sessions to reuse; new ones are opened otherwise. ends_with_context: whether
+        the target's context length ends the output.
+        Raises: ContextLengthError for a prompt that fills the context, if that ends the output;
+        CacheError; UsageError for an empty prompt, or one with ids that
         a model does not have.
         """
         if not prompt.target:
@@ -276,8 +279,10 @@ class Decoder:
         target.require_ids("prompt", prompt.target)
         if draft is not None and prompt.draft:
             draft.require_ids("draft_prompt", prompt.draft)
-        target.require_room(len(prompt.target))
-        context_length = min(limits.context_length, target.context_length)
+        context_length = limits.context_length
+        if ends_with_context:
+            target.require_room(len(prompt.target))
+            context_length = min(context_length, target.context_length)
         context = Context(prompt.target)
         drafter, verifier = self._collaborators(target, prompt, draft)
         as_mlx_lm = draft is not None and self.drafting.num_draft_tokens is not None

@@ -47,6 +47,7 @@ class Generation:
     max_tokens: None for as many as the context holds. stop: the output ends before these texts, or
     this text.
     target_session, draft_session, statistics: ones to reuse; new ones are made otherwise.
+    ends_with_context: as in `Decoder.run`.
     Raises: as `Decoder.run`; UsageError for a wrong argument.
     """
 
@@ -60,6 +61,7 @@ class Generation:
         target_session: TargetModelSession | None = None,
         draft_session: DraftModelSession | None = None,
         statistics: Statistics | None = None,
+        ends_with_context: bool = True,
     ) -> None:
         if max_tokens is not None:
             require_integer("max_tokens", max_tokens, least=0)
@@ -79,7 +81,11 @@ class Generation:
         )
         self._decoder = decoder
         self.context, self.events = decoder.run(
-            prompt, limits, target=target_session, draft=draft_session
+            prompt,
+            limits,
+            target=target_session,
+            draft=draft_session,
+            ends_with_context=ends_with_context,
         )
         self._text = text()
         self._shown: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -18,9 +19,12 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
-from tokalign.runtime.translation.shared_ids import SharedIds
+from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Roles, TargetId
 
 PROMPT = [TargetId(i) for i in (5, 17, 3)]
 SAMPLINGS = {
@@ -29,7 +33,7 @@ SAMPLINGS = {
 }
 
 
-def similar_model(noise: float) -> object:
+def similar_model(noise: float) -> Any:
     """The random model with other weights, so that it is right now and then."""
     model = deepcopy(random_model())
     mx.random.seed(1)
@@ -42,13 +46,18 @@ def similar_model(noise: float) -> object:
 
 
 def rounds_of(
-    draft: object, sampling: Sampling, *, alternatives: int
+    draft: Any, sampling: Sampling, *, alternatives: int, pair: Pair | None = None
 ) -> tuple[list[int], list[Round]]:
-    """What 60 tokens with this draft model are, and how they came about."""
+    """What 60 tokens with this draft model are, and how they came about.
+
+    pair: two tokenizers with the same ordinary tokens; None shares all ids.
+    """
     context = Context(PROMPT)
+    sampler = sampling.draft_sampler(VOCABULARY)
+    sizes = draft.args.vocab_size, VOCABULARY
     drafter = NeuralDrafter(
         DraftModelSession(draft),
-        SharedIds(sampling.draft_sampler(VOCABULARY)),
+        SharedIds(sizes, sampler) if pair is None else SameTokenizer(pair, sampler),
         num_draft_tokens=3,
         alternatives=alternatives,
     )
@@ -57,16 +66,20 @@ def rounds_of(
     return list(context.emitted), [event for event in events if isinstance(event, Round)]
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_trees_of_shared_ids_accept_more_than_chains_and_change_nothing(name: str) -> None:
-    sampling, draft = SAMPLINGS[name], similar_model(0.5)
+def plainly(sampling: Sampling) -> list[int]:
     context = Context(PROMPT)
     verifier = TargetVerifier(TargetModelSession(random_model()), sampling)
     for _ in decode(context, NoDrafter(), verifier, limits=Limits(max_tokens=60)):
         pass
+    return list(context.emitted)
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_trees_of_shared_ids_accept_more_than_chains_and_change_nothing(name: str) -> None:
+    sampling, draft = SAMPLINGS[name], similar_model(0.5)
     chain, chains = rounds_of(draft, sampling, alternatives=0)
     tree, trees = rounds_of(draft, sampling, alternatives=6)
-    assert chain == tree == list(context.emitted)
+    assert chain == tree == plainly(sampling)
     assert any(one.tree.chain_length < len(one.tree) for one in trees)
     assert all(one.draft_passes <= 3 for one in trees)
     assert len(trees) < len(chains)
@@ -80,6 +93,64 @@ def test_a_tree_of_the_target_itself_has_the_targets_choice(name: str) -> None:
     assert accepted > 0.95 if name == "greedy" else accepted > 0.5
 
 
+def resized(model: Any, size: int) -> Any:
+    """A model with so many ids; where they are more, the likeliest ones are among the new ones."""
+    model = deepcopy(model)
+    kept = min(size, VOCABULARY)
+    model.args.vocab_size = size
+    embeddings, head = mx.random.normal((size, 32)), 3 * mx.random.normal((size, 32))
+    embeddings[:kept] = model.model.embed_tokens.weight[:kept]
+    head[:kept] = model.lm_head.weight[:kept]
+    model.model.embed_tokens.weight, model.lm_head.weight = embeddings, head
+    return model
+
+
+@pytest.mark.parametrize("alternatives", [0, 6])
+@pytest.mark.parametrize("size", [VOCABULARY - 40, VOCABULARY + 40])
+@pytest.mark.parametrize("name", [*SAMPLINGS, "residual"])
+def test_only_ids_that_both_models_have_are_proposed(
+    name: str, size: int, alternatives: int
+) -> None:
+    """Models of one family are padded to different numbers of ids."""
+    sampling = SAMPLINGS.get(name, Sampling(temperature=0.7, seed=4, acceptance="residual"))
+    emitted, rounds = rounds_of(resized(random_model(), size), sampling, alternatives=alternatives)
+    assert name == "residual" or emitted == plainly(sampling)
+    assert len(rounds) < 50
+    assert max(max(one.tree.ids, default=0) for one in rounds) < min(size, VOCABULARY)
+
+
+def letters_and(specials: list[str]) -> Tokenizer[Any]:
+    """A tokenizer of 80 letters, followed by special tokens of these spellings."""
+    tokens = [bytes([32 + i]) for i in range(80)]
+    return Tokenizer(
+        TokenizerSpec(
+            tokens=(*tokens, *[b""] * len(specials)),
+            triples=[],
+            fallback=frozenset(),
+            specials=dict(enumerate(specials, len(tokens))),
+            roles=Roles(),
+            by_characters=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("alternatives", [0, 6])
+@pytest.mark.parametrize("name", [*SAMPLINGS, "residual"])
+def test_special_tokens_that_the_target_lacks_are_not_proposed(
+    name: str, alternatives: int
+) -> None:
+    """The two tokenizers have ten special tokens in common, which stand elsewhere."""
+    sampling = SAMPLINGS.get(name, Sampling(temperature=0.7, seed=4, acceptance="residual"))
+    ours = [f"<{i}>" for i in range(16)]
+    theirs = [f"<{i}>" for i in range(6, 32)]
+    pair = Pair(letters_and(ours), letters_and(theirs))
+    draft = resized(random_model(), 128)
+    emitted, rounds = rounds_of(draft, sampling, alternatives=alternatives, pair=pair)
+    assert name == "residual" or emitted == plainly(sampling)
+    assert {token for one in rounds for token in one.tree.ids} <= {*range(80), *range(86, 96)}
+    assert any(one.tree for one in rounds)
+
+
 def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of_it() -> None:
     """A hybrid chooses among ids that the draft model alone would not propose."""
     answer, proposal = (
@@ -88,7 +159,7 @@ def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of
         for drafter in [
             NeuralDrafter(
                 DraftModelSession(similar_model(0.5)),
-                SharedIds(),
+                SharedIds((VOCABULARY, VOCABULARY)),
                 num_draft_tokens=3,
                 alternatives=2,
             )
