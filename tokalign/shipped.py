@@ -46,12 +46,13 @@ def sample_text(language: str) -> Path:
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 
-def prompts(language: str) -> Path:
+def prompts(language: str, *, instead: str = "--prompts FILE or --windows FILE") -> Path:
     """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
 
-    Raises: UsageError for a language that none come in.
+    instead: what the running command offers otherwise. Raises: UsageError for a language that none
+    come in.
     """
-    _require(language, "prompts", "--prompts FILE or --windows FILE")
+    _require(language, "prompts", instead)
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
 
 

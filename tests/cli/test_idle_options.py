@@ -79,6 +79,15 @@ IDLE = [
     ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
     (f"{BENCH} --json --format csv", "with --json"),
     (f"{BENCH} --field body", "without --prompts FILE or --windows FILE"),
+    (
+        f"study --target {NOWHERE} --output out --prompt-language uk --preset tasks",
+        "with --preset tasks",
+    ),
+    (
+        f"study --target {NOWHERE} --output out --prompt-language uk --articles a "
+        "--instructions b --questions c",
+        "with --articles, --instructions and --questions",
+    ),
     (f"{BENCH} --windows p.txt --prompt-language uk", "with --prompts FILE or --windows FILE"),
     (f"{BENCH} --prompts p.txt --window-tokens 3", "without --windows FILE"),
     (f"{BENCH} --windows p.txt --ignore-chat-template", "without --prompts FILE"),

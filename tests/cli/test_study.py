@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from places import DEMO, ROOT
 from random_drafters import random_drafter
 from studied import a_result
 
-from tokalign.cli.study import command
+from tokalign.build.corpus import Corpus
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.cli.study import _language_of_prompts, command
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
+from tokalign.cli.study_setup import _table_digests
 from tokalign.cost.curve import CostCurve
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.calibrate import measure_briefly
@@ -25,6 +30,8 @@ from tokalign.evaluate.measurements import Block
 from tokalign.evaluate.study.protocol import PRESETS
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.shipped import LANGUAGES
+from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -183,6 +190,67 @@ def test_prompts_are_windows_and_turns_at_every_temperature(tmp_path: Path) -> N
     assert len({block.digest for block in blocks}) == 4
     assert set(found.digests) == {"encyclopedic", "instructions", "questions"}
     assert found.digests != study_prompts(PromptFiles(), PRESETS["quick"], target).digests
+
+
+def test_prompts_of_another_language_are_of_that_language() -> None:
+    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    polish = study_prompts(PromptFiles(), PRESETS["quick"], target)
+    for language in LANGUAGES:
+        found = study_prompts(PromptFiles(language=language), PRESETS["quick"], target)
+        assert len(found.by_block) == 3 * 4 * 2
+        same = [name for name in found.digests if found.digests[name] == polish.digests[name]]
+        assert len(same) == (3 if language == "pl" else 0), language
+
+
+@pytest.mark.parametrize(
+    ("given", "dictionaries", "preset", "chosen"),
+    [
+        (None, (), "quick", "pl"),
+        ("uk", ("pl",), "quick", "uk"),
+        (None, ("cs,pl",), "paper", "cs"),
+        (None, ("notes", "cs"), "quick", "pl"),
+        (None, ("cs",), "tasks", "pl"),
+    ],
+)
+def test_the_language_of_the_prompts(
+    given: str | None, dictionaries: tuple[str, ...], preset: str, chosen: str
+) -> None:
+    assert _language_of_prompts(given, dictionaries, preset) == chosen
+
+
+def test_a_language_without_prompts_is_answered_with_those_there_are() -> None:
+    result = study("--target", "/no/such", "--output", "x", "--prompt-language", "de")
+    assert isinstance(result.exception, UsageError)
+    assert "only in cs, hu, lt, pl, sk, uk; give your own with --articles" in str(result.exception)
+
+
+def test_tables_in_use_are_those_in_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one name and language the first is used; a language that is not asked for is left out."""
+    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("Ala ma kota. " * 40 + "\n")
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, name, language, p_min in (
+        (first, "a", "pl", 0.2), (second, "a", "pl", 0.3), (second, "b", "uk", 0.2),
+        (second, "c", "pl", 0.2),
+    ):  # fmt: skip
+        options = BackoffOptions(p_min=p_min)
+        built = build_dictionary(target, Corpus([corpus]), options, language=language)
+        folder.mkdir(exist_ok=True)
+        write_bundle(folder / f"{name}.dictionary.tok", built)
+    monkeypatch.setenv("TOKALIGN_TABLES", str(second))
+    all_of_them = _table_digests(DraftingOptions(), target.fingerprint, first)
+    assert [*all_of_them] == ["a.dictionary.tok", "b.dictionary.tok", "c.dictionary.tok"]
+    used = sha256((first / "a.dictionary.tok").read_bytes()).hexdigest()[:16]
+    assert all_of_them["a.dictionary.tok"] == used
+    polish = _table_digests(DraftingOptions(language="pl"), target.fingerprint, first)
+    assert [*polish] == ["a.dictionary.tok", "c.dictionary.tok"]
+    named = [folder / "a.dictionary.tok" for folder in (first, second)]
+    both = _table_digests(DraftingOptions(dictionary=named), target.fingerprint, first)
+    assert [*both] == ["a.dictionary.tok", "a.dictionary.tok 2"]
+    assert len({*both.values()}) == 2
 
 
 def test_tasks_have_prompts_of_their_own() -> None:

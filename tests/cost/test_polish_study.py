@@ -68,6 +68,9 @@ SIX = {"Bielik-1.5B": (20.6, 3.98, 0.28), "Llama-3.2-1B": (41.7, 5.01, 0.35)}
 SIX["Qwen2.5-1.5B"] = (45.0, 5.81, 0.40)
 """Table 11: acceptance, tokens per second, speed-up; the baseline is 14.38 tokens per second."""
 
+BREAK_EVENS_AT_SIX = dict(zip(DRAFTS, (297, 147, 120), strict=True))
+"""Table 11, in percent."""
+
 
 def numbers(text: str) -> list[float | None]:
     return [None if word == "-" else float(word) for word in text.split()]
@@ -98,6 +101,12 @@ def pairs(k: int) -> Iterator[tuple[str, str, float, float, float]]:
 def buckets(prompt_set: str, k: int, draft: str) -> list[float | None]:
     """Speed-up by bucket."""
     return numbers(BUCKETS[prompt_set, k])[DRAFTS.index(draft) :: 3]
+
+
+def cut_or_rounded(ends: tuple[int, int], found: list[float]) -> bool:
+    """Whether a range in the text has the ends of these numbers, rounded or cut off."""
+    pairs = zip(ends, (min(found), max(found)), strict=True)
+    return all(end in (int(number), int(number + 0.5)) for end, number in pairs)
 
 
 def implied_beta(k: int, acceptance: float, speedup: float) -> float:
@@ -205,9 +214,79 @@ def test_break_even_falls_into_the_bucket_named() -> None:
         assert all(one > 1 for one in found[2:] if one)
 
 
+def test_a_longer_draft_is_slower_in_every_bucket() -> None:
+    for prompt_set in SETS:
+        for draft in DRAFTS:
+            both = zip(buckets(prompt_set, 2, draft), buckets(prompt_set, 4, draft), strict=True)
+            assert all(a > b for a, b in both if a and b)
+
+
 def test_table_11_is_its_own_ratio() -> None:
     for _, per_second, speedup in SIX.values():
         assert round(per_second / 14.38, 2) == speedup
+
+
+def test_break_evens_at_k_6() -> None:
+    """A mean speed-up below 1 lies below the break-even; the text leaves one of them out."""
+    for draft, (acceptance, _, speedup) in SIX.items():
+        assert speedup < 1
+        assert acceptance < 100 < BREAK_EVENS_AT_SIX[draft]
+    ends = [min(BREAK_EVENS_AT_SIX.values()), max(BREAK_EVENS_AT_SIX.values())]
+    assert stated("break-even at k = 6, section 6.2, %") == ends
+
+
+def test_the_highest_acceptance_is_not_at_k_6() -> None:
+    everywhere = [100 * share for k in (2, 4) for _, _, share, *_ in pairs(k)]
+    everywhere += [acceptance for acceptance, *_ in SIX.values()]
+    highest = pytest.approx(max(everywhere))
+    assert stated("highest mean acceptance at any k, section 6.2, %") == [highest]
+    assert max(acceptance for acceptance, *_ in SIX.values()) == 45
+
+
+def test_ranges_of_acceptance_in_the_text() -> None:
+    found = {key[:3]: key[3][0] for key in by_condition(ACCEPTANCE, 1)}
+    large = DRAFTS[1:]  # Llama and Qwen
+    assert cut_or_rounded((3, 10), [found[d, "naive", s] for d in large for s in SETS])
+    assert cut_or_rounded((26, 30), [found[d, "no translation", SETS[0]] for d in DRAFTS])
+    others = [found[d, "no translation", s] for d in DRAFTS for s in SETS[1:]]
+    assert cut_or_rounded((10, 13), others)
+    both = [found[d, "context-aware", s] for d in large for s in (SETS[0], SETS[2])]
+    assert cut_or_rounded((36, 45), both)
+    longer = [100 * share for name, _, share, *_ in pairs(4) if name == DRAFTS[2]]
+    assert cut_or_rounded((50, 54), longer)
+    for draft in DRAFTS:  # Wikipedia is the easiest set for every draft model and translation
+        for condition in CONDITIONS:
+            values = [found[draft, condition, prompt_set] for prompt_set in SETS]
+            assert values[0] == max(values)
+
+
+def test_ranges_of_break_evens_in_the_text() -> None:
+    found = {k: [100 * crossing for *_, crossing in pairs(k)] for k in (2, 4)}
+    assert cut_or_rounded((38, 53), found[2])
+    wikipedia = [100 * crossing for _, name, *_, crossing in pairs(2) if name == SETS[0]]
+    assert cut_or_rounded((38, 44), wikipedia)
+    ends = [pytest.approx(min(found[4])), pytest.approx(max(found[4]))]
+    assert stated("break-even at k = 4, section 5.3, %") == ends
+    assert cut_or_rounded((77, 92), [crossing for crossing in found[4] if crossing < 100])
+
+
+def test_claims_about_speed_in_the_text() -> None:
+    found = {key[:3]: key[3] for key in by_condition(THROUGHPUT, 2)}
+    none = [found[d, "no translation", SETS[0]][1] for d in DRAFTS]
+    assert (min(none), max(none)) == (0.93, 0.96)
+    for draft in DRAFTS:  # naive is the slowest everywhere
+        for prompt_set in SETS:
+            naive, *others = (found[draft, c, prompt_set][0] for c in ("naive", *CONDITIONS[::2]))
+            assert naive < min(others)
+    assert all(speedup < 1 for (name, *_), (_, speedup) in found.items() if name == DRAFTS[0])
+    assert all(speedup < 1 for *_, speedup, _ in pairs(4))
+    wikipedia = {k: [b for d in DRAFTS if (b := buckets(SETS[0], k, d)[4])] for k in (2, 4)}
+    assert (min(wikipedia[2]), max(wikipedia[2])) == (1.43, 1.59)
+    assert (min(wikipedia[4]), max(wikipedia[4])) == (0.81, 0.93)
+    ends = [min(14.38, *BASELINE.values()), max(14.38, *BASELINE.values())]
+    assert stated("plain decoding, section 5, tokens per second") == ends
+    highest = max(one for key in BUCKETS for one in known(BUCKETS[key]))
+    assert highest == 1.59
 
 
 def test_ranges_given_in_the_text() -> None:
@@ -230,14 +309,26 @@ def test_beta_from_the_means() -> None:
     assert sum(beta > BETA for beta in found[4]) == 7
 
 
+def test_beta_from_the_break_evens() -> None:
+    """Equation 6 solved for β at the two points that it is said to be fitted to."""
+    found = [pytest.approx((0.40 - R) / 2, abs=0.00051), pytest.approx((0.77 - R) / 4, abs=0.00051)]
+    assert stated("β from the break-evens of 40 % and 77 %, Equation 6") == found
+
+
+def test_beyond_k_6_no_acceptance_pays() -> None:
+    """Table 7: above 100 % at k = 6 and 8, by Equation 6."""
+    assert all(R + BETA * k > 1 for k in (6, 8))
+
+
 def test_the_overhead_at_k_4() -> None:
     assert stated("quadratic overhead at k = 4") == [round(BETA * 4**2, 2)]
 
 
 def test_the_time_of_a_pass() -> None:
-    streamed = 11.32 / 200 * 1e3
-    assert streamed == pytest.approx(56, abs=0.7)
-    assert 1e3 / 15 - streamed == pytest.approx(11, abs=1)
+    streamed, plain = 11.32 / 200 * 1e3, 1e3 / 15
+    assert round(plain) == 67
+    found = [round(streamed), round(plain - streamed)]
+    assert stated("time to read the target's weights, and the rest of 67 ms") == found
     assert pytest.approx(4) == 0.8 / 200 * 1e3
     assert (4 + 1) * 4 == 20
     assert pytest.approx(R, abs=0.0006) == 0.8 / 11.32
@@ -249,6 +340,8 @@ def test_energy_of_the_campaign() -> None:
     assert joules == 12_800
     assert joules / 3600 == pytest.approx(3.6, abs=0.051)
     assert 3 * 10 * 3 == 90
+    reported = len(list(by_condition(THROUGHPUT, 2))) + len(BASELINE) + len(list(pairs(4)))
+    assert stated("conditions reported, baselines included") == [reported + len(SIX) + 1]
     assert 90 * joules / 3600 == pytest.approx(320)  # with the chip's 2.0 J per token
     system, nvidia = (90 * 50 * 128 * j / 3600 for j in (2.7, 7.5))
     assert stated("energy of 90 conditions on the M2 Pro system, Wh") == [round(system)]
@@ -262,6 +355,8 @@ def test_comparisons_in_table_12() -> None:
     assert pytest.approx(2.8) == 5.6 / 2.0
     assert pytest.approx(3, abs=0.25) == 7.5 / 2.7
     assert pytest.approx(5, abs=0.4) == 80 / 15
+    assert (pytest.approx(8, abs=0.3), 10) == (1555 / 200, 2000 / 200)  # the bandwidth of an A100
+    assert pytest.approx(2.4) == 72 / 30  # what the text says of joules follows from watts
     assert stated("energy of the L4 over that of the M2 Pro chip") == [
         pytest.approx(3.3 / 2.0, abs=0.051)
     ]

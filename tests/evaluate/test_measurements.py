@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,28 @@ def test_killed_anywhere_it_goes_on_from_the_last_whole_line(
     for one in ALL[len(kept) :]:
         file.append(one)
     assert file.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, -1])
+def test_killed_while_the_first_line_was_written_it_begins_again(
+    tmp_path: Path, length: int
+) -> None:
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file.open()
+    header = file.path.read_bytes()
+    file.path.write_bytes(header[:length])
+    assert file.open() == []
+    assert file.path.read_bytes() == header
+
+
+def test_reading_a_whole_file_leaves_its_time_alone(tmp_path: Path) -> None:
+    """The time is the date of a study, which is that of its last measurement."""
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file.open()
+    file.append(ALL[0])
+    os.utime(file.path, (1e9, 1e9))
+    assert file.open() == ALL[:1]
+    assert file.path.stat().st_mtime == 1e9
 
 
 @pytest.mark.parametrize(

@@ -165,3 +165,10 @@ def test_a_run_is_a_trace_of_where_its_rounds_began() -> None:
     assert (text.given, text.length) == (7, 7 + 3 + 1 + 2)
     assert sorted(text.proposals["draft"]) == [7, 10, 11]
     assert text.proposals["draft"][11].accepted == 1
+
+
+def test_names_in_the_notes_may_hold_any_separator(tmp_path: Path) -> None:
+    notes = {"target": "a\u2028b\x85c\x0b"}
+    trace = ProposalTrace(texts=(), every_position=True, notes=notes)
+    write_trace(trace, tmp_path / "t")
+    assert read_trace(tmp_path / "t") == trace

@@ -92,6 +92,21 @@ def test_names_are_escaped() -> None:
         assert "<i>" not in made
 
 
+def test_a_condition_of_a_later_version_is_shown_and_said_to_be_unknown() -> None:
+    later = Condition("oracle without luck", 4)
+    samples = [a_sample(c) for c in (*BASELINES, later)]
+    made = machines_page({"one": a_result(samples=tuple(samples), causes=())})
+    assert "a condition that this version of tokalign does not know" in made
+
+
+def test_the_page_says_whose_prompts_were_given_and_in_which_language() -> None:
+    theirs, ours = a_setting(own_prompts=False), a_setting(prompt_language="uk")
+    assert "prompts of the contributor" in study_summary(a_result(setting=theirs))
+    assert "prompts of tokalign, uk" in study_summary(a_result(setting=ours))
+    pieces = Document(machines_page({"x": a_result(setting=ours), "y": a_result()})).pieces
+    assert {"tokalign, uk", "tokalign, pl"} <= set(pieces)
+
+
 def test_the_summary_is_markdown_with_a_table_per_temperature() -> None:
     result = a_result(prompts=2)
     sampled = [replace(s, block=replace(s.block, temperature=0.7)) for s in result.samples]

@@ -40,6 +40,7 @@ from tokalign.errors import TokalignError, UsageError
 from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only, with_ablations
 from tokalign.json_text import parse_json
 from tokalign.runtime.methods import PARTS
+from tokalign.shipped import LANGUAGES, POLISH, prompts
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
@@ -78,6 +79,11 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
     "--questions", type=PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
 )
 @field_option
+@click.option(
+    "--prompt-language", metavar="CODE",
+    help=f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first of "
+    f"--language if it is one of these, else {POLISH}.",
+)  # fmt: skip
 @click.option(
     "--limit", type=click.IntRange(min=1),
     help="Only the first N prompts of each set. Default: the preset's.",
@@ -142,9 +148,13 @@ def command(
         return
     refuse_idle(("save",), without="--compare PATH")
     if given["preset"] == "tasks":
-        refuse_idle(("articles", "instructions"), beside="--preset tasks")
-    if not any(given[name] for name in ("articles", "instructions", "questions")):
+        refuse_idle(("articles", "instructions", "prompt_language"), beside="--preset tasks")
+    files = [given[name] for name in ("articles", "instructions", "questions")]
+    if not any(files):
         refuse_idle(("field",), without="--articles, --instructions or --questions")
+    if all(files):
+        beside = "--articles, --instructions and --questions"
+        refuse_idle(("prompt_language",), beside=beside)
     if target is None:
         raise UsageError(
             "nothing to study; give --target NAME, or results with --check FILE or --compare PATH"
@@ -231,6 +241,7 @@ def _study(
     preset: str,
     limit: int | None,
     max_tokens: int | None,
+    prompt_language: str | None,
     conditions: tuple[str, ...],
     without: tuple[str, ...],
     estimate: bool,
@@ -244,7 +255,10 @@ def _study(
     from tokalign.report.charts import require_charts
 
     require_charts()
-    protocol = PRESETS[preset]
+    protocol, own = PRESETS[preset], PromptFiles(**files)
+    chosen_language = _language_of_prompts(prompt_language, language, preset)
+    if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
+        note(f"prompts -> those in {chosen_language}", quiet=quiet)
     options = StudyOptions(
         target=target,
         draft=draft,
@@ -254,7 +268,7 @@ def _study(
             prompts=limit or protocol.prompts,
             max_tokens=max_tokens or protocol.max_tokens,
         ),
-        files=PromptFiles(**files),
+        files=replace(own, language=chosen_language),
         output=output,
         dtype=dtype,
         dictionary=dictionary,
@@ -281,6 +295,15 @@ def _study(
     causes = _explained(output, loaded, study, chosen, quiet=quiet)
     result = _result(setting, file, curves, causes)
     _write(output, result, options.note, as_json=as_json)
+
+
+def _language_of_prompts(given: str | None, dictionaries: Sequence[str], preset: str) -> str:
+    """The language of tokalign's own prompts; those of tasks are Polish. Raises: UsageError."""
+    if given is not None:
+        prompts(given, instead="--articles, --instructions and --questions")
+        return given
+    first = dictionaries[0].partition(",")[0].strip() if dictionaries else POLISH
+    return first if first in LANGUAGES and preset != "tasks" else POLISH
 
 
 def _estimate(study: Study, file: MeasurementFile, *, as_json: bool) -> None:
@@ -339,6 +362,7 @@ def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:
     """Everything that has to be equal if a study is to be resumed."""
     about = asdict(setting)
     del about["power"]  # may change meanwhile, and is kept with each measurement
+    del about["prompt_language"]  # the digests of the prompts say more
     return about | {"conditions": [str(arm.condition) for arm in chosen]}
 
 

@@ -19,7 +19,7 @@ from tokalign.evaluate.study.protocol import (
     Protocol,
     windows,
 )
-from tokalign.shipped import POLISH, PROMPTS, sample_text, shipped
+from tokalign.shipped import POLISH, PROMPTS, prompts, sample_text, shipped
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import MakePrompt
@@ -33,12 +33,14 @@ class PromptFiles:
     """Where prompts come from; None for tokalign's own.
 
     articles: encyclopedic texts, over which windows slide. field: of a .jsonl object with its text.
+    language: of tokalign's own.
     """
 
     articles: Path | None = None
     instructions: Path | None = None
     questions: Path | None = None
     field: str = "text"
+    language: str = POLISH
 
     @property
     def own(self) -> bool:
@@ -50,8 +52,11 @@ class PromptFiles:
         given = {INSTRUCTIONS: self.instructions, QUESTIONS: self.questions}.get(name)
         if given is not None:
             return [given]
-        folders = ("tasks",) if protocol.preset == "tasks" else ("", "more")
-        return [shipped(PROMPTS) / folder / f"{name}.txt" for folder in folders]
+        if protocol.preset == "tasks":
+            return [shipped(PROMPTS) / "tasks" / f"{name}.txt"]
+        found = [prompts(self.language) / f"{name}.txt"]
+        more = [shipped(PROMPTS) / "more" / f"{name}.txt"]
+        return found + more if self.language == POLISH else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ def _windows(
 def _articles(files: PromptFiles) -> Sequence[str]:
     """Tokalign's own text is one article: its paragraphs are short."""
     if files.articles is None:
-        return ["\n".join(read_texts(sample_text(POLISH)))]
+        return ["\n".join(read_texts(sample_text(files.language)))]
     return read_texts(files.articles, field=files.field)
 
 

@@ -16,6 +16,7 @@ from tokalign.evaluate.study.protocol import Arm, Drafts, Protocol
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve
+    from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.study.result import Setting
     from tokalign.evaluate.study.run import Study
     from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -84,7 +85,7 @@ def load(options: StudyOptions) -> Loaded:
     if alone.drafter is not None:
         pairs[DRAFTER] = alone
         alone = replace(alone, drafter=None)
-    digests = _dictionary_digests(options, ours.tokenizer.fingerprint, ours.folder)
+    digests = _table_digests(drafting, ours.tokenizer.fingerprint, ours.folder)
     return Loaded(alone=alone, pairs=pairs, dictionaries=digests)
 
 
@@ -97,16 +98,34 @@ def _short_names(drafts: Sequence[str]) -> list[str]:
     return short if unique else list(drafts)
 
 
-def _dictionary_digests(options: StudyOptions, target: str, beside: Path | None) -> dict[str, str]:
-    """A digest of each dictionary by its file's name, which is left out of a private one."""
+def _table_digests(drafting: DraftingOptions, target: str, beside: Path | None) -> dict[str, str]:
+    """A digest of each dictionary and each table of logits in use, by its file's name.
+
+    The name of a private one is left out. Of tables of one language and name the first one found is
+    used, as in `open_dictionary`; where a name stands for two tables, the second has a number.
+    """
     from tokalign.tables.finding import find_tables
 
-    digests = {path.name: _file_digest(path) for path in options.dictionary}
-    if options.language or not digests:
-        for path, bundle in find_tables("dictionary", target=target, beside=beside):
-            digest = _file_digest(path)
-            private = any(file.get("private") for file in bundle.corpus.get("files", []))
-            digests[f"private {digest[:4]}" if private else path.name] = digest
+    digests: dict[str, str] = {}
+
+    def add(name: str, digest: str) -> None:
+        taken = sum(other.partition(" ")[0] == name for other in digests)
+        digests[f"{name} {taken + 1}" if taken else name] = digest
+
+    for given in drafting.dictionaries:
+        add(Path(given).name, _file_digest(Path(given)))
+    seen = set()
+    kinds = ["dictionary"] if drafting.languages or not digests else []
+    for kind in (*kinds, "logits"):
+        for path, bundle in find_tables(kind, target=target, beside=beside):
+            language = bundle.parameters.get("language")
+            if drafting.languages and language not in drafting.languages:
+                continue
+            if (kind, language, path.name) not in seen:
+                seen.add((kind, language, path.name))
+                digest = _file_digest(path)
+                private = any(file.get("private") for file in bundle.corpus.get("files", []))
+                add(f"private-{digest[:4]}" if private else path.name, digest)
     return digests
 
 
@@ -247,5 +266,6 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
         dictionaries=loaded.dictionaries,
         prompts=prompts.digests,
         own_prompts=options.files.own,
+        prompt_language=options.files.language,
         protocol=options.protocol,
     )

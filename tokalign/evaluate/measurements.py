@@ -195,18 +195,28 @@ class MeasurementFile:
         Raises: IncompatibleError for measurements of something else; UsageError for any other file.
         """
         header = json.dumps({"format": FORMAT, "version": VERSION, "about": self.about})
-        if not self.path.exists() or not self.path.stat().st_size:
+        content = self.path.read_bytes() if self.path.exists() else b""
+        if header.encode().startswith(content):  # empty, or killed while this line was written
+            self._cut(content, 0)
             self._append(header)
             return []
-        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        whole = content.rpartition(b"\n")[0]
         found, measurements = read_measurements(self.path, whole, remedy=self.remedy)
         self._require_same(found)
-        with self.path.open("r+b") as file:
-            file.truncate(len(whole) + 1)
+        self._cut(content, len(whole) + 1)
         return measurements
 
+    def _cut(self, content: bytes, length: int) -> None:
+        """Cut the file, which has this content, to a length.
+
+        A file that is whole is left alone: its time is that of the last measurement.
+        """
+        if len(content) > length:
+            with self.path.open("r+b") as file:
+                file.truncate(length)
+
     def append(self, measurement: Measurement) -> None:
-        """Append one measurement; it is on disk when this returns.
+        """Append one measurement; it outlives this process when this returns.
 
         Raises: UsageError, OutputError.
         """

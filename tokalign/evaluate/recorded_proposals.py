@@ -226,7 +226,8 @@ def read_trace(path: Path) -> ProposalTrace:
             "tokalign replay ... --trace FILE"
         ) from error
     if is_trace:
-        return ProposalTrace.from_lines(text.splitlines(), name=str(path))
+        # Not `splitlines`: a name in the notes may hold other separators of lines.
+        return ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
     return trace_of_run(SavedRun.from_json(saved, name=str(path)))
 
 

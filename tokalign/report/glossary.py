@@ -53,15 +53,21 @@ _PARTS = {
 }
 
 
+_OTHER = "a condition that this version of tokalign does not know"
+
+
 def meanings(conditions: Iterable[Condition]) -> dict[str, str]:
-    """The meaning of every kind of condition that occurs, in their order, and of additions."""
+    """The meaning of every kind of condition that occurs, in their order, and of additions.
+
+    Results may come from a later version, which has other conditions.
+    """
     found: dict[str, str] = {}
     given = list(conditions)
     for condition in given:
         kind = condition.method.partition(":")[0]
-        found[f"{kind}:P" if ":" in condition.name else kind] = _CONDITIONS[kind]
+        found[f"{kind}:P" if ":" in condition.name else kind] = _CONDITIONS.get(kind, _OTHER)
     for part in dict.fromkeys(condition.without for condition in given if condition.without):
-        found[f"…{WITHOUT}{part}"] = _PARTS[part]
+        found[f"…{WITHOUT}{part}"] = _PARTS.get(part, _OTHER)
     if any(condition.chain for condition in given):
         found["…, a chain"] = "no alternatives are proposed, although they could be"
     if any(condition.draft for condition in given):

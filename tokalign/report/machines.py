@@ -77,7 +77,7 @@ def _cells(name: str, result: Result, group: Group) -> tuple[str, ...]:
         f"{setting.memory_gb:g}",
         "–" if joules is None else f"{joules:.2f}",
         setting.protocol.preset,
-        "tokalign" if setting.own_prompts else "the contributor",
+        setting.prompts_of,
         setting.mlx,
         result.measured,
     )

@@ -81,7 +81,7 @@ def study_summary(result: Result) -> str:
         f"* target in {setting.target.bits} bits ({setting.target.dtype}), "
         f"{setting.target.bytes / 1e9:.2f} GB; drafts: {drafts}",
         f"* preset {setting.protocol.preset}, {setting.protocol.max_tokens} tokens per prompt, "
-        f"{'prompts of tokalign' if setting.own_prompts else 'own prompts'}",
+        f"prompts of {setting.prompts_of}",
         f"* {_control_in_words(result)}",
     ]
     for group in overall:

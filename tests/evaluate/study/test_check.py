@@ -150,6 +150,62 @@ def test_an_edit_that_is_signed_again_is_noticed(
     assert says in problem(signed(content))
 
 
+def no_figure(content: dict[str, Any]) -> None:
+    content["figures"]["groups"][0]["rows"][2]["speedup"] = float("nan")
+
+
+def endless_speed(content: dict[str, Any]) -> None:
+    content["samples"][2]["tokens_per_second"] = float("inf")
+
+
+def many_bytes(content: dict[str, Any]) -> None:
+    content["setting"]["drafts"]["draft"]["bytes"] = 10**400
+
+
+def no_time(content: dict[str, Any]) -> None:
+    content["curves"]["draft"]["contexts"][0]["rows"]["1"] = [5e-324] * 3
+
+
+def no_tokens(content: dict[str, Any]) -> None:
+    content["causes"][0]["tokens"] = 0
+
+
+def rows_below_one(content: dict[str, Any]) -> None:
+    content["samples"][2]["work"]["rows"] = {"-3": 6}
+
+
+def half_a_character(content: dict[str, Any]) -> None:
+    content["setting"]["chip"] = "chip \ud800"
+
+
+def only_sampled(content: dict[str, Any]) -> None:
+    for one in content["samples"]:
+        one["block"]["temperature"] = 0.7
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (no_figure, "$.figures.groups[0].rows[2].speedup is nan, which is no measured number"),
+        (endless_speed, "$.samples[2].tokens_per_second is inf"),
+        (many_bytes, "$.setting.drafts.draft.bytes is 1000"),
+        (no_time, "figures cannot be computed"),
+        (no_tokens, "figures cannot be computed"),
+        (rows_below_one, "$.samples[2].work.rows: '-3' does not match"),
+        (half_a_character, "$.setting.chip holds half a character"),
+        (only_sampled, "nothing was decoded greedily"),
+    ],
+)
+def test_what_nothing_measures_is_a_problem_and_no_crash(
+    sound: dict[str, Any], edit: Callable[[dict[str, Any]], None], says: str, tmp_path: Path
+) -> None:
+    content = deepcopy(sound)
+    edit(content)
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(signed(content)))
+    assert says in "\n".join(check_file(path))
+
+
 def test_a_result_stays_valid_when_tokalign_predicts_otherwise(sound: dict[str, Any]) -> None:
     """As a file of another version: other expectations, other steps, more conditions or fewer."""
     content = deepcopy(sound)

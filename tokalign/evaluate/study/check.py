@@ -42,6 +42,9 @@ _MOST_DISTURBED = 0.2
 _MOST_BIAS = 0.03
 """How many trials may be disturbed, and by how much the control's median may be off."""
 
+_LARGEST = 1e15
+"""Of all numbers; bytes of models and tokens come closest."""
+
 _LONGEST = 80
 """Characters that are shown of a value that is not what it should be."""
 
@@ -51,7 +54,7 @@ def problems_of(saved: Any, *, name: str) -> list[str]:
 
     Raises: MissingAssetError without jsonschema.
     """
-    found = list(_of_schema(saved))
+    found = list(_of_values(saved)) or list(_of_schema(saved))
     if found:
         return found
     try:
@@ -60,12 +63,31 @@ def problems_of(saved: Any, *, name: str) -> list[str]:
         return [str(error)]
     checks = (_of_digest(saved), _of_samples(result), _of_blocks(result), _of_ids(result))
     found = list(chain.from_iterable(checks))
-    return found or [*_of_control(result), *_of_figures(saved, result)]
+    try:
+        return found or [*_of_control(result), *_of_figures(saved, result)]
+    except ArithmeticError as error:
+        return [f"its figures cannot be computed ({type(error).__name__}: {error})"]
 
 
 def check_file(path: Path) -> list[str]:
     """As `problems_of`, for a file. Raises: UsageError for one that is not JSON."""
     return problems_of(load_json(path), name=str(path))
+
+
+def _of_values(saved: Any) -> Iterator[str]:
+    """Numbers that nothing measures, and text that no page can hold; a schema lets them pass."""
+    waiting: list[tuple[str, Any]] = [("$", saved)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += ((f"a name in {path}", name) for name in value)
+            waiting += ((f"{path}.{name}", item) for name, item in value.items())
+        elif isinstance(value, list):
+            waiting += ((f"{path}[{index}]", item) for index, item in enumerate(value))
+        elif isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+            yield f"{path} is {_short(value)}, which is no measured number"
+        elif isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+            yield f"{path} holds half a character"
 
 
 def _of_schema(saved: Any) -> Iterator[str]:
@@ -109,7 +131,7 @@ def _of_samples(result: Result) -> Iterator[str]:
 
 
 def _of_blocks(result: Result) -> Iterator[str]:
-    """Every block has plain decoding and its control, and no condition twice."""
+    """Every block has plain decoding and its control, and no condition twice; some are greedy."""
     seen: dict[Any, list[Sample]] = {}
     for one in result.samples:
         seen.setdefault(one.block, []).append(one)
@@ -119,6 +141,8 @@ def _of_blocks(result: Result) -> Iterator[str]:
             yield f"{block.prompt_set} {block.number}: a condition was measured twice"
         if not set(BASELINES) <= set(names):
             yield f"{block.prompt_set} {block.number}: plain decoding or its control is missing"
+    if all(one.temperature for one in result.samples):
+        yield "nothing was decoded greedily, which is how machines are compared"
     if missing := {one.condition.draft for one in result.samples} - set(result.curves):
         yield f"no cost curve for {', '.join(sorted(missing)) or 'the target alone'}"
 

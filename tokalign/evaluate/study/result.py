@@ -26,6 +26,7 @@ from tokalign.evaluate.study.protocol import Protocol
 from tokalign.evaluate.study.samples import Sample, Trial, trials
 from tokalign.evaluate.study.waterfall import Waterfall, waterfalls
 from tokalign.json_text import parse_json
+from tokalign.shipped import POLISH
 
 FORMAT, VERSION = "tokalign-study", 1
 
@@ -47,8 +48,9 @@ class Setting:
     """What a study was made on and with; measurements may be joined where it is equal.
 
     chip: as mlx names the device. drafts: by the name in conditions. dictionaries: SHA-256 of each
-    dictionary file that was found, by its name. prompts: digest of each set of prompts.
-    own_prompts: whether all of them come with tokalign, so that others measured the same.
+    dictionary and each table of logits in use, by the file's name. prompts: digest of each set of
+    prompts. own_prompts: whether all of them come with tokalign, so that others measured the same.
+    prompt_language: of those that come with tokalign.
     """
 
     chip: str
@@ -65,7 +67,13 @@ class Setting:
     dictionaries: Mapping[str, str]
     prompts: Mapping[str, str]
     own_prompts: bool
+    prompt_language: str = POLISH
     protocol: Protocol
+
+    @property
+    def prompts_of(self) -> str:
+        """Whose prompts were given, and in which language if they come with tokalign."""
+        return f"tokalign, {self.prompt_language}" if self.own_prompts else "the contributor"
 
     @property
     def lossless(self) -> bool:
