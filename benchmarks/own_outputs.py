@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -22,8 +23,8 @@ class OwnOutputs:
     """A target, what it is to emit, and how conditions are run on that.
 
     every: all texts of the file. texts: the first ones, which are measured. tokens: of each text.
-    empty: whether every request begins with an empty store. only: the names that are asked for,
-    as parts of names with commas; None for all. cache: the file of remembered rows.
+    empty: whether every request begins with an empty store. only: a regular expression for the
+    names that are asked for; None for all. cache: the file of remembered rows.
     """
 
     model: LanguageModel[TargetId]
@@ -36,7 +37,7 @@ class OwnOutputs:
 
     def wants(self, name: str) -> bool:
         """Whether a condition of this name is asked for."""
-        return self.only is None or any(part in name for part in self.only.split(","))
+        return self.only is None or re.search(self.only, name) is not None
 
     def save(self) -> None:
         """Keep the rows that the target has computed for further runs, where a file is given."""
@@ -88,7 +89,7 @@ def own_outputs(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--tokens", default=250, show_default=True, help="Tokens of each output."),
         click.option("--temp", default=0.7, show_default=True),
         click.option("--empty", is_flag=True, help="Begin every request with an empty store."),
-        click.option("--only", help="Only conditions whose names contain one of these parts."),
+        click.option("--only", metavar="REGEX", help="Only conditions whose names match."),
         click.option("--cache", type=click.Path(path_type=Path), help="Remembered rows."),
     ):
         decorated = option(decorated)
