@@ -38,7 +38,7 @@ FILES = {
     f"{name}.txt": [sentence.replace("\n", " ") for sentence in SENTENCES[start::3]] * (start + 2)
     for start, name in enumerate("abc")
 }
-SMALL = Chunks(shard_characters=60, range_windows=1)
+SMALL = Chunks(shard_characters=60, range_windows=1, most_runs=2)
 
 
 @given(
@@ -68,7 +68,7 @@ def test_shares_in_any_order_count_what_one_count_counts(
             corpus=corpus,
             tokenizer=tokenizer,
             folder=folder,
-            chunks=Chunks(shard_characters, 1),
+            chunks=Chunks(shard_characters, 1, 2),
             **limits,
         )
         all_shares = [Share(number, shares) for number in range(shares)]

@@ -34,6 +34,7 @@ paragraphs = st.lists(
     ),
     shard_characters=st.sampled_from([1, 30, 1 << 20]),
     range_windows=st.sampled_from([1, 2048]),
+    most_runs=st.sampled_from([2, 3, 512]),
     max_order=st.integers(1, 9),
     min_count=st.integers(1, 4),
 )
@@ -43,6 +44,7 @@ def test_counts_equal_a_counter_whatever_the_chunks(
     files: list[list[str]],
     shard_characters: int,
     range_windows: int,
+    most_runs: int,
     max_order: int,
     min_count: int,
 ) -> None:
@@ -54,7 +56,7 @@ def test_counts_equal_a_counter_whatever_the_chunks(
                 small_tokenizer(),
                 max_order=max_order,
                 min_count=min_count,
-                chunks=Chunks(shard_characters, range_windows),
+                chunks=Chunks(shard_characters, range_windows, most_runs),
             )
         )
     expected = count_plainly(
@@ -92,7 +94,7 @@ def test_weights_multiply_the_counts_of_a_file(tmp_path: Path) -> None:
         max_order=9,
         min_count=0.5,
     )
-    counted = list(count_token_ngrams(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1)))
+    counted = list(count_token_ngrams(corpus, tokenizer, min_count=0.5, chunks=Chunks(40, 1, 2)))
     assert [as_dict(ngrams) for ngrams in counted] == expected
     assert [file["weight"] for file in corpus.stamp["files"]] == [0.25, 1.5]
 

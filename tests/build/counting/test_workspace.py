@@ -33,7 +33,7 @@ if __name__ == "__main__":
     corpus, tokenizer, workspace = map(Path, sys.argv[1:])
     counted = count_token_ngrams(
         Corpus([corpus]), Tokenizer.from_file(tokenizer),
-        workspace=workspace, jobs=2, chunks=Chunks(1, 1),
+        workspace=workspace, jobs=2, chunks=Chunks(1, 1, 7),
     )
     for ngrams in counted:
         print(ngrams.ids.tolist(), ngrams.counts.tolist())
@@ -50,7 +50,7 @@ def counting(tmp_path: Path) -> list[str]:
     return [sys.executable, *map(str, (script, corpus, tokenizer, tmp_path / "workspace"))]
 
 
-@pytest.mark.parametrize("finished", ["*.run", "*.part"])
+@pytest.mark.parametrize("finished", ["*.run", "*.merged", "*.part"])
 @pytest.mark.slow
 def test_a_killed_count_goes_on_from_its_finished_files(
     tmp_path: Path, counting: list[str], finished: str

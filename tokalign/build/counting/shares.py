@@ -36,10 +36,12 @@ class Chunks:
 
     shard_characters: a shard ends after the line that reaches so many; about 400,000 tokens.
     range_windows: about how many tokens have their n-grams counted at once.
+    most_runs: 2 or more; if one share has more shards, their runs are merged, so many at a time.
     """
 
     shard_characters: int = 1 << 20
     range_windows: int = 1 << 18
+    most_runs: int = 1 << 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,8 @@ _FORMAT = 3  # of the files in a workspace; part of their names
 def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> None:
     """Turn every `share.of`th corpus file into runs, and tell what was read from it.
 
-    With several shares the runs of one are merged, so that all shares together have few.
+    With several shares the runs of one are merged, so that all shares together have few. A single
+    share merges them if it has many, because later steps read from each for every key range.
     Runs that are whole in the folder already are not made again.
     """
     layout, folder = counting.layout, counting.folder
@@ -92,8 +93,8 @@ def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> 
     for _ in apply(write_run, missing()):
         pass
     kept = runs
-    if share.of > 1 and runs:
-        kept = [_merge(counting, share, runs, apply)]
+    if share.of > 1 or len(runs) > counting.chunks.most_runs:
+        kept = _merge(counting, share, runs, apply)
     keys = list(apply(sample_run, [(run, layout) for run in kept]))
     write_record(
         counting,
@@ -109,13 +110,32 @@ def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> 
         shutil.rmtree(folder)
 
 
-def _merge(counting: Counting, share: Share, runs: list[Run], apply: Apply) -> Run:
-    name = digest(_FORMAT, [(run.path.name, run.weight) for run in runs])
-    merged = Run(counting.folder / f"{share}-{name}.merged", None)
-    if not is_whole(merged.path):
-        task = (merged.path, runs, counting.chunks.range_windows, counting.layout)
-        for _ in apply(merge_runs, [task]):
-            pass
+def _merge(counting: Counting, share: Share, runs: list[Run], apply: Apply) -> list[Run]:
+    """Runs merged, some at a time; if there are several shares, into one in the end.
+
+    All windows with one key are in memory at once, and there are keys that each text has, such as
+    that of a line's end. Where some runs were merged already, equal windows count as one.
+    """
+    while share.of > 1 and len(runs) > counting.chunks.most_runs:
+        within = counting.folder / f"encode-{share}"  # deleted in the end
+        runs = _merge_groups(counting, share, within, runs, apply)
+    return _merge_groups(counting, share, counting.folder, runs, apply)
+
+
+def _merge_groups(
+    counting: Counting, share: Share, folder: Path, runs: list[Run], apply: Apply
+) -> list[Run]:
+    """One run for every `most_runs`; those that are whole in the folder are not made again."""
+    merged: list[Run] = []
+    missing = []
+    at_once = counting.chunks.most_runs
+    for group in [runs[i : i + at_once] for i in range(0, len(runs), at_once)]:
+        name = digest(_FORMAT, [(run.path.name, run.weight) for run in group])
+        merged.append(Run(folder / f"{share}-{name}.merged", None))
+        if not is_whole(merged[-1].path):
+            missing.append((merged[-1].path, group, counting.chunks.range_windows, counting.layout))
+    for _ in apply(merge_runs, missing):
+        pass
     return merged
 
 
