@@ -25,16 +25,18 @@ def a_world(
     said: float | None = None,
     offered: float = 1.0,
     tokens: int = 1800,
+    length: int = 300,
 ) -> ProposalTrace:
     """Texts in which every proposed id is right with one probability if those before it are.
 
     said: the probability that the source states. offered: the share of positions with a proposal.
+    length: tokens of each text.
     """
     chance, texts = Random(seed), []
-    for _ in range(tokens // 300):
-        text = TracedText(given=10, length=310)
-        for at in range(10, 309):
-            room = min(LONGEST, 310 - at - 1)
+    for _ in range(tokens // length):
+        text = TracedText(given=10, length=10 + length)
+        for at in range(10, 9 + length):
+            room = min(LONGEST, 9 + length - at)
             accepted = 0
             while accepted < room and chance.random() < right:
                 accepted += 1

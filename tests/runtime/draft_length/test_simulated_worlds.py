@@ -41,7 +41,7 @@ def test_in_a_constant_world_it_is_as_good_as_the_best_length(
 def test_a_wrong_curve_is_corrected_while_decoding(model: bool) -> None:
     """It begins with the curve of another machine, in another unit."""
     lengths = (2, 3, 5, 8)
-    truth, trace = costs_of("m2-ultra"), a_world(2, 0.75, model=model, tokens=3600)
+    truth, trace = costs_of("m2-ultra"), a_world(3, 0.75, model=model, tokens=3600)
 
     def guessed() -> Knowledge:
         rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
@@ -115,3 +115,17 @@ def test_a_source_that_stops_being_right_is_left() -> None:
     gained = good.tokens - good.tokens / alone.auto
     assert both.tokens - both.tokens / found.auto > gained - 40
     assert gained > 200
+
+
+@pytest.mark.parametrize(("length", "unlucky", "draft_pass"), [(16, 1, 0.05), (128, 4, 0.3)])
+def test_requests_after_an_unlucky_start_are_drafted(
+    length: int, unlucky: int, draft_pass: float
+) -> None:
+    """The first requests spend the budget and make trials rare; then drafts become good."""
+    bad = a_world(8, 0.0, model=True, tokens=unlucky * length, length=length)
+    good = a_world(9, 0.85, model=True, tokens=1600, length=length)
+    both = ProposalTrace(texts=bad.texts + good.texts, every_position=True)
+    truth = costs_of("flat", draft_pass=draft_pass)
+    found, alone = (project(trace, truth, lengths=[]).auto for trace in (both, good))
+    saved, possible = (1 - 1 / found) * both.tokens, (1 - 1 / alone) * good.tokens
+    assert saved > 0.6 * possible

@@ -7,8 +7,8 @@ Three rules keep it from costing more than it brings:
 * Where nothing is expected to pay, it runs ahead (`Proposal.run_ahead`), as plain decoding does.
   Free sources are still asked now and then, while the device is busy. Once their offers are worth
   more than the overlap of host and device, it stops running ahead.
-* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ...; one that would
-  not pay even if it were nearly always right, after 1024.
+* A draft model that does not pay is tried again after 16 rounds, then 32, 64, ..., and at once if
+  that paid; one that would not pay even if it were nearly always right, after 1024.
 * What drafting loses against plain decoding is bounded, whatever was expected (`DraftBudget`). The
   round in which a draft model reads the prompt is not held against it.
 
@@ -52,12 +52,14 @@ proposal of that tree and what the free sources have offered for the same place.
 class _Drafting:
     """How the proposal of the present round came about.
 
-    pass_under_way: the round before ran ahead. runs_ahead: so does this one.
+    pass_under_way: the round before ran ahead. runs_ahead: so does this one. is_last: no id may be
+    emitted after it, so that nothing can run ahead.
     passes: of the draft model, which proposed `tree`. seconds: spent on the proposal.
     """
 
     pass_under_way: bool = False
     runs_ahead: bool = False
+    is_last: bool = False
     passes: int = 0
     tree: TokenTree = EMPTY_TREE
     seconds: float = 0.0
@@ -99,7 +101,8 @@ class DraftLengthController:
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         began = self._clock()
-        knowledge, self._drafting = self._knowledge, _Drafting(self._drafting.runs_ahead)
+        knowledge, under_way = self._knowledge, self._drafting.runs_ahead
+        self._drafting = _Drafting(under_way, is_last=not limit)
         if self._last_verdict is None:
             knowledge.budget.begin(limit + 1)
         knowledge.model_trials.count_round()
@@ -211,6 +214,8 @@ class DraftLengthController:
             costs.observe_plain(seconds)
             is_plain = True
         self._plain_timing.count_round(timed=is_plain)
+        if drafting.pass_under_way and (drafting.runs_ahead or drafting.is_last):
+            seconds = costs.plain * len(verdict.ids)  # drafting had no part in it
         self._knowledge.budget.account(
             seconds, len(verdict.ids), expected=expected, plain=costs.plain
         )
@@ -225,6 +230,11 @@ class DraftLengthController:
             knowledge.model.learn(
                 passes, right, known=len(verdict.ids), rows=len(tree), added=added
             )
+            # By what such a round takes: this one may have included reading the prompt.
+            costs = knowledge.costs
+            took = costs.draft_times(passes)[-1] + costs.rows(verdict.rows)
+            if took < costs.plain * len(verdict.ids):
+                knowledge.model_trials.paid()
         elif tree:
             self._offers.forget()
         if tree and (tree.probabilities or not passes):

@@ -10,10 +10,14 @@ from __future__ import annotations
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
 SLACK, SLACK_SHARE = 8.0, 0.03
-"""The most that drafting may lose: passes, or a share of the request's tokens if that is less."""
+"""The most that drafting may lose: passes, or a share of the tokens if that is less."""
 
 CREDIT = 64.0
 """Passes that drafting has gained count up to this many against later losses."""
+
+REST = 0.25
+"""Passes that are paid back on top before drafting goes on; half of what may be lost if that is
+less."""
 
 SHARE = 0.004
 """The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
@@ -34,21 +38,30 @@ class DraftBudget:
     """What drafting has lost so far, in plain passes, whatever was expected. Requests share it.
 
     Every round is compared with plain decoding of the same tokens. Once drafting has lost more than
-    it may, it rests until plain rounds have paid the loss back.
+    it may, it rests until plain rounds have paid the loss back, and `REST` on top. Otherwise it
+    would rest again before it has drafted: even a round that only waits for a draft loses a little.
+    A request may lose a share of its own tokens, and all of them together one of all their tokens,
+    so that a session of short requests may lose what one long request may.
     """
 
     def __init__(self) -> None:
         self.rounds = 0
-        self._lost, self._slack = 0.0, SLACK
+        self._lost = self._lost_before = 0.0
+        self._tokens = 0
+        self._slack = self._slack_here = SLACK
+        self._rests = False
 
     @property
     def is_spent(self) -> bool:
         """Whether drafting has lost so much that it has to rest."""
-        return self._lost > self._slack
+        return self._rests
 
     def begin(self, tokens: int) -> None:
         """A request for at most `tokens` tokens begins. A short one may lose little."""
-        self._slack = min(SLACK, SLACK_SHARE * tokens)
+        self._slack_here = min(SLACK, SLACK_SHARE * tokens)
+        self._slack = min(SLACK, SLACK_SHARE * (self._tokens + tokens))
+        self._lost_before = self._lost
+        self._look()
 
     def account(self, seconds: float, tokens: int, *, expected: float, plain: float) -> None:
         """A round took `seconds`, where `expected` were, and emitted `tokens` tokens.
@@ -56,8 +69,16 @@ class DraftBudget:
         plain: time per token of plain decoding.
         """
         self.rounds += 1
+        self._tokens += tokens
         passes = min(seconds, _HICCUP * expected) / plain - tokens * (1 + SHARE)
         self._lost = max(-CREDIT, self._lost + passes)
+        self._look()
+
+    def _look(self) -> None:
+        """Whether to rest, now that something has been lost or paid back."""
+        most = min(self._slack, max(0.0, self._lost_before) + self._slack_here)
+        rest = min(REST, most / 2)
+        self._rests = self._lost > (most - rest if self._rests else most)
 
 
 class PlainTiming:
@@ -88,7 +109,11 @@ class PlainTiming:
 
 
 class ModelTrials:
-    """When a draft model that does not pay is tried again: after 16 rounds, then 32, ..., 1024."""
+    """When a draft model that does not pay is tried again: after 16 rounds, then 32, ..., 1024.
+
+    After a draft that did pay it is tried again at once: the text may have changed, and one draft
+    in hundreds of rounds would take long to tell.
+    """
 
     def __init__(self) -> None:
         self._wait, self._rounds_left = _FIRST_WAIT, 0
@@ -114,6 +139,10 @@ class ModelTrials:
         """The model drafts. If it is not expected to pay, the next trial waits twice as long."""
         self._rounds_left = 0 if pays else self._wait
         self._wait = _FIRST_WAIT if pays else min(2 * self._wait, _LONGEST_WAIT)
+
+    def paid(self) -> None:
+        """The latest draft has brought more than it cost."""
+        self._rounds_left = 0
 
 
 class LongDrafts:
