@@ -86,12 +86,25 @@ def cut(name: str) -> Callable[[Path], None]:
     return harm
 
 
-def forged(folder: Path) -> None:
-    state = json.loads((folder / "labels.json").read_text("utf-8"))
-    (folder / "labels.json").write_text(json.dumps(state | {"positions": -1}), "utf-8")
+def forged(**values: object) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        state = json.loads((folder / "labels.json").read_text("utf-8")) | values
+        known = {name: value for name, value in state.items() if value is not None}
+        (folder / "labels.json").write_text(json.dumps(known), "utf-8")
+
+    return harm
 
 
-@pytest.mark.parametrize("harm", [cut("hidden.f16"), cut("ids.i32"), cut("labels.json"), forged])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *(cut(name) for name in ("hidden.f16", "ids.i32", "labels.json")),
+        forged(positions=-1),
+        forged(hidden_size=None),
+        forged(hidden_size=3),  # rows of half the size would pass for others
+        forged(future=0),
+    ],
+)
 def test_damaged_labels_are_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     harm(whole(tmp_path))
     with pytest.raises(BundleError, match="train-drafter"):

@@ -94,8 +94,10 @@ def open_labels(folder: Path) -> Labels:
         raise BundleError(f"there are no labels in {folder}; {_remedy(folder)}")
     hidden, ids = folder / _HIDDEN, folder / _IDS
     shapes = ((rows, int(state["hidden_size"])), (rows, int(state["future"])))
-    _require_size(hidden, shapes[0][0] * shapes[0][1] * 2)
-    _require_size(ids, shapes[1][0] * shapes[1][1] * 4)
+    for path, (_, wide), size in ((hidden, shapes[0], 2), (ids, shapes[1], 4)):
+        _require_size(path, rows * wide * size)
+        if state.get("complete") and path.stat().st_size != rows * wide * size:
+            raise BundleError(f"{path} does not hold rows of {wide} values; {_remedy(folder)}")
     return Labels(
         np.memmap(hidden, np.float16, "r", shape=shapes[0]),
         np.memmap(ids, np.int32, "r", shape=shapes[1]),
@@ -110,6 +112,8 @@ def _read_state(folder: Path, recipe: Mapping[str, Any] | None) -> dict[str, Any
     try:
         state = parse_json(path.read_bytes())
         found, whole = state["recipe"], int(state["windows"]) >= 0 <= int(state["positions"])
+        if state["positions"]:
+            whole = whole and int(state["hidden_size"]) > 0 < int(state["future"])
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} is damaged; {_remedy(folder)}") from error
     if not whole:

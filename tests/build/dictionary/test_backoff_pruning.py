@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
+from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     best_predictions,
     gains,
@@ -199,7 +200,7 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
     if len(levels) < 2:
         return
     smoothed, _ = smooth(levels)
-    likely = [in_other_text(values) for values in smoothed]
+    likely = [in_other_text(values, USUAL) for values in smoothed]
     entries = find_candidates(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}

@@ -72,6 +72,19 @@ def test_ties_go_to_the_longer_rest() -> None:
     assert found[1,] == ((2, 3, 4), 1.0)
 
 
+def test_another_reading_of_the_paper_decides_what_is_stored() -> None:
+    """`choose` sees all n-grams of a prefix; what it says is likely enough is stored."""
+    ngrams = [ngram((1, 2), order=1, occurrences=3), ngram((1, 4, 5), order=1, occurrences=1)]
+
+    def rarest(group: Any, length: int) -> tuple[Ids, float]:
+        ids, _, occurrences = min(group, key=lambda one: one.occurrences)
+        return ids[length:], occurrences / 4
+
+    found: Any = best_continuations(ngrams, p_min=0.25, choose=rarest)
+    assert found == {(1,): ((4, 5), 0.25), (1, 4): ((5,), 0.25)}
+    assert not best_continuations(ngrams, p_min=0.3, choose=rarest)
+
+
 def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
     found: Any = best_continuations([ngram(range(12), order=3, occurrences=1)], p_min=0.2)
     assert found[3, 4, 5, 6, 7, 8, 9, 10] == ((11,), 1.0)

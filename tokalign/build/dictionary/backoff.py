@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
+from tokalign.build.dictionary.optimism import USUAL, learn_optimism
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
     Mask,
@@ -85,12 +86,20 @@ class Candidates:
         ]
 
 
-def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
-    """What could be stored after each context of these n-grams."""
+def find_candidates(
+    levels: Sequence[Level], p_min: float, optimism: Sequence[float] | None = None
+) -> Candidates:
+    """What could be stored after each context of these n-grams.
+
+    optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by default.
+    """
     if len(levels) < 2:
         return Candidates(levels=levels, predictions=[[]], gained=[], worth=[])
     smoothed, weights = smooth(levels)
-    probabilities = [in_other_text(values) for values in smoothed]
+    lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
+    probabilities = [
+        in_other_text(values, less) for values, less in zip(smoothed, lowered, strict=True)
+    ]
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
         levels=levels,
@@ -100,19 +109,41 @@ def find_candidates(levels: Sequence[Level], p_min: float) -> Candidates:
     )
 
 
+def measure_optimism(
+    levels: Sequence[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
+) -> list[float]:
+    """The optimism of a table of this size, by length of context: see `optimism.py`.
+
+    It is that of the contexts which such a table would have if it was `USUAL`.
+    """
+    if len(levels) < 2:
+        return []
+    candidates = find_candidates(levels, p_min)
+    room = entries_within(max_bytes, id_width=_width(vocabulary_size))
+    stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
+    for some in candidates.best(room):
+        stored[some.length - 1][some.nodes] = True
+    return learn_optimism(levels, smooth(levels), candidates.predictions, stored)
+
+
 def make_table(
     levels: list[Level],
     *,
     vocabulary_size: int,
     max_bytes: int,
     p_min: float = P_MIN,
+    optimism: Sequence[float] | None = None,
 ) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: from `grow_tree`. p_min: see `P_MIN`.
-    Cost: about 4 µs and 80 bytes per n-gram, and 4 µs per entry.
+    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured.
+    Cost: about 4 µs and 80 bytes per n-gram, and 4 µs per entry; half as much again to measure.
     """
-    candidates = find_candidates(levels, p_min)
+    if optimism is None:
+        optimism = measure_optimism(
+            levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes, p_min=p_min
+        )
+    candidates = find_candidates(levels, p_min, optimism)
     width = _width(vocabulary_size)
     entries = candidates.best(entries_within(max_bytes, id_width=width))
     # There are far fewer different predictions than there may be: room for more entries.

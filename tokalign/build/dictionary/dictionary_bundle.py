@@ -13,11 +13,11 @@ from tokalign.build.counting.memory_budget import MEMORY
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
-from tokalign.build.dictionary.backoff import P_MIN, make_table
+from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, OPTIMISM
+from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -130,13 +130,19 @@ def backoff_bundle(
             f"give at least {options.max_bytes - room + 10_000}"
         )
     with stage(1, "Choosing contexts") as advance:
+        size, p_min = len(target.vocabulary), options.p_min
+        optimism = measure_optimism(levels, vocabulary_size=size, max_bytes=room, p_min=p_min)
         table = make_table(
-            levels, vocabulary_size=len(target.vocabulary), max_bytes=room, p_min=options.p_min
+            levels, vocabulary_size=size, max_bytes=room, p_min=p_min, optimism=optimism
         )
         advance(1)
     return replace(
         frame,
-        parameters={**frame.parameters, **table.parameters.to_header()},
+        parameters={
+            **frame.parameters,
+            **table.parameters.to_header(),
+            "optimism": optimism,
+        },
         statistics={
             **frame.statistics,
             "entries": len(table),
@@ -166,7 +172,6 @@ def _backoff_frame(
             "max_ngrams": MAX_NGRAMS,
             "discount": DISCOUNT,
             "concentration": CONCENTRATION,
-            "optimism": OPTIMISM,
             "row_cost": ROW_COST,
             "max_bytes": options.max_bytes,
         },
@@ -177,11 +182,16 @@ def _backoff_frame(
 
 def _size_of_frame(frame: Bundle) -> int:
     """An upper bound of what a file takes in addition to the content of its sections."""
-    names = ("seed", "segment_bits", "segments", "max_context")
+    names = ("seed", "segment_bits", "segments", "max_context", "alternatives")
     numbers: dict[str, Any] = dict.fromkeys(names, _LARGEST)
     full = replace(
         frame,
-        parameters={**frame.parameters, **numbers, "p_min": 0.1},
+        parameters={
+            **frame.parameters,
+            **numbers,
+            "p_min": 0.1,
+            "optimism": [0.1] * MAX_CONTEXT,
+        },
         statistics={**frame.statistics, "entries": _LARGEST, "different_predictions": _LARGEST},
         sections={f"backoff.predictions.probabilities{i}": bytes(1) for i in range(_SECTIONS)},
     )

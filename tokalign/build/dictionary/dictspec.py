@@ -43,20 +43,44 @@ class EncodedNgram(NamedTuple):
     occurrences: int
 
 
+Choose = Callable[[Iterable[EncodedNgram], int], tuple[Ids, float]]
+"""Takes n-grams that begin with the same ids, and how many ids these are. Gives the rest to store,
+and the probability that has to be at least `p_min`."""
+
+
+def most_probable_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
+    """The most probable rest after the first `length` ids, and its probability."""
+    of_order: defaultdict[int, int] = defaultdict(int)
+    of_rest: defaultdict[tuple[int, Ids], int] = defaultdict(int)
+    for ids, order, occurrences in ngrams:
+        of_order[order] += occurrences
+        of_rest[order, ids[length : length + MAX_CONTINUATION]] += occurrences
+    probabilities = {
+        (rest, order): count / of_order[order] for (order, rest), count in of_rest.items()
+    }
+    best = min(
+        probabilities,
+        key=lambda candidate: (-probabilities[candidate], -len(candidate[0]), candidate),
+    )
+    return best[0], probabilities[best]
+
+
 def find_continuations(
     ngrams: Iterable[tuple[tuple[str, ...], int]],
     target: Tokenizer[TargetId],
     *,
     p_min: float,
+    choose: Choose = most_probable_rest,
     progress: Callable[[int], None] = lambda _: None,
 ) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
     p_min: the least probability of a rest that is stored, in (0, 1].
+    choose: another reading of the paper, for experiments (`docs/dictspec.md`).
     progress: called with the number of n-grams encoded since the last call.
     Cost: about 35 s and 0.5 GB per million n-grams.
     """
-    entries = best_continuations(_encode(ngrams, target, progress), p_min=p_min)
+    entries = best_continuations(_encode(ngrams, target, progress), p_min=p_min, choose=choose)
     return DictSpecTable.from_entries(entries, len(target.vocabulary))
 
 
@@ -75,7 +99,9 @@ def _encode(
         progress(len(batch))
 
 
-def best_continuations(ngrams: Iterable[EncodedNgram], *, p_min: float) -> Entries:
+def best_continuations(
+    ngrams: Iterable[EncodedNgram], *, p_min: float, choose: Choose = most_probable_rest
+) -> Entries:
     """The most probable rest of every prefix, where its probability is at least `p_min`.
 
     Of a longer prefix the last 8 ids are the key, of a longer rest the first 8 are stored.
@@ -88,7 +114,7 @@ def best_continuations(ngrams: Iterable[EncodedNgram], *, p_min: float) -> Entri
         if length == MAX_CONTEXT:
             ordered = sorted(tail for ngram in ordered for tail in _tails(ngram))
         for prefix, group in groupby(ordered, key=lambda ngram: ngram.ids[:length]):
-            rest, probability = _best_rest(group, length)
+            rest, probability = choose(group, length)
             if probability >= p_min:
                 entries[prefix] = rest, probability
     return entries
@@ -98,20 +124,3 @@ def _tails(ngram: EncodedNgram) -> Iterator[EncodedNgram]:
     """The ends of an n-gram that are longer than the longest key, the whole n-gram included."""
     for start in range(len(ngram.ids) - MAX_CONTEXT):
         yield ngram._replace(ids=ngram.ids[start:])
-
-
-def _best_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
-    """The most probable rest after the first `length` ids, and its probability."""
-    of_order: defaultdict[int, int] = defaultdict(int)
-    of_rest: defaultdict[tuple[int, Ids], int] = defaultdict(int)
-    for ids, order, occurrences in ngrams:
-        of_order[order] += occurrences
-        of_rest[order, ids[length : length + MAX_CONTINUATION]] += occurrences
-    probabilities = {
-        (rest, order): count / of_order[order] for (order, rest), count in of_rest.items()
-    }
-    best = min(
-        probabilities,
-        key=lambda candidate: (-probabilities[candidate], -len(candidate[0]), candidate),
-    )
-    return best[0], probabilities[best]

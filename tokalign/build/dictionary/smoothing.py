@@ -24,14 +24,6 @@ from tokalign.build.dictionary.ngram_tree import Floats, Level
 DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
-OPTIMISM = 0.5
-"""How much less often the best prediction of a context is right in other text, in log-odds.
-
-It is the best one in the text that was counted, so its probability there is too high. Measured on
-lines held out of five corpora of Polish: between 0.4 and 0.7 at every probability and every length
-of context.
-"""
-
 
 def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
     """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
@@ -52,9 +44,9 @@ def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
     return probabilities, weights
 
 
-def in_other_text(probabilities: Floats) -> Floats:
-    """The probabilities to expect in text that was not counted: their log-odds less `OPTIMISM`."""
-    odds = probabilities * np.float32(np.exp(-OPTIMISM))
+def in_other_text(probabilities: Floats, optimism: float) -> Floats:
+    """The probabilities to expect in text that was not counted: log-odds less `optimism`."""
+    odds = probabilities * np.float32(np.exp(-optimism))
     return np.asarray(odds / (1 - probabilities + odds), dtype=np.float32)
 
 
