@@ -23,12 +23,15 @@ from typing import Any, Self
 
 from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
-from tokalign.json_text import parse_json
+from tokalign.json_text import finite_number, parents_of, parse_json, text_of, whole_number
 from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 FORMAT, VERSION = "tokalign-trace", 1
+
+_MOST_OFFERED = 10_000
+"""More ids than any drafter proposes at once."""
 
 WRONG = TargetId(-1)
 """Stands for every id that the text does not go on with."""
@@ -181,10 +184,12 @@ class ProposalTrace:
                     if (header["format"], header["version"]) != (FORMAT, VERSION):
                         raise ValueError(f"it is of {header['format']} version {header['version']}")
                 elif "given" in saved:
-                    texts.append(TracedText(given=saved["given"], length=saved["length"]))
+                    length = whole_number(saved["length"])
+                    given = whole_number(saved["given"], most=length)
+                    texts.append(TracedText(given=given, length=length))
                 else:
-                    recorded = texts[-1].proposals.setdefault(saved["by"], {})
-                    recorded[int(saved["at"])] = _from_json(saved)
+                    recorded = texts[-1].proposals.setdefault(text_of(saved["by"]), {})
+                    recorded[whole_number(saved["at"])] = _from_json(saved)
             return cls(
                 texts=tuple(texts),
                 every_position=header["every_position"],
@@ -215,7 +220,10 @@ def trace_of_run(run: SavedRun) -> ProposalTrace:
 
 
 def read_trace(path: Path) -> ProposalTrace:
-    """A trace, or a run that `decode --json` saved. Raises: UsageError."""
+    """A trace, or a run that `decode --json` saved.
+
+    Raises: UsageError for anything else, and where no token follows a prompt.
+    """
     try:
         text = path.read_text("utf-8")
         is_trace = FORMAT in text.partition("\n")[0]
@@ -227,8 +235,15 @@ def read_trace(path: Path) -> ProposalTrace:
         ) from error
     if is_trace:
         # Not `splitlines`: a name in the notes may hold other separators of lines.
-        return ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
-    return trace_of_run(SavedRun.from_json(saved, name=str(path)))
+        trace = ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
+    else:
+        trace = trace_of_run(SavedRun.from_json(saved, name=str(path)))
+    if not trace.tokens:
+        raise UsageError(
+            f"{path} holds no token after a prompt, so nothing can be said of it; record a longer "
+            "text with: tokalign replay ... --trace FILE"
+        )
+    return trace
 
 
 def write_trace(trace: ProposalTrace, path: Path) -> None:
@@ -250,11 +265,16 @@ def _to_json(one: RecordedProposal) -> dict[str, Any]:
 
 
 def _from_json(saved: Mapping[str, Any]) -> RecordedProposal:
-    sources, count = saved["sources"], int(saved["offered"])
+    sources, count = saved["sources"], whole_number(saved["offered"], most=_MOST_OFFERED)
     tree = TokenTree(
         (WRONG,) * count,
-        tuple(saved.get("parents") or range(-1, count - 1)),
-        (sources,) * count if isinstance(sources, str) else tuple(sources),
-        tuple(map(float, saved["probabilities"])),
+        parents_of(saved.get("parents") or range(-1, count - 1)),
+        (sources,) * count if isinstance(sources, str) else tuple(map(text_of, sources)),
+        tuple(map(finite_number, saved["probabilities"])),
     )
-    return RecordedProposal.of(tree, saved["path"], passes=saved["passes"], host=saved["host"])
+    return RecordedProposal.of(
+        tree,
+        [whole_number(index) for index in saved["path"]],
+        passes=whole_number(saved["passes"], most=_MOST_OFFERED),
+        host=finite_number(saved["host"]),
+    )

@@ -61,7 +61,8 @@ def page(title: str, *content: str, introduction: str = "") -> str:
     ]
     opening = tag("header", tag("h1", title), tag("p", introduction) if introduction else "")
     body = tag("body", tag("main", opening, *content))
-    return f"<!DOCTYPE html>\n{tag('html', tag('head', *head), body, lang='en')}\n"
+    made = f"<!DOCTYPE html>\n{tag('html', tag('head', *head), body, lang='en')}\n"
+    return made.encode("utf-8", "replace").decode()  # of half a character a question mark is left
 
 
 def section(title: str, *content: str, note: str = "") -> Html:

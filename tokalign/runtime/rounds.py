@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tokalign.errors import UsageError
+from tokalign.json_text import finite_number, parents_of, text_of, whole_number
 from tokalign.runtime.proposal import TARGET, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -100,26 +101,27 @@ class Round:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
         """Raises: KeyError, TypeError or ValueError for anything that is not a saved round."""
-        ids = tuple(saved["proposed"])
+        ids = _ids_of(saved["proposed"])
         tree = TokenTree(
             ids,
-            tuple(saved["parents"] or range(-1, len(ids) - 1)),
-            tuple(saved["sources"]),
-            tuple(saved["probabilities"]),
+            parents_of(saved["parents"] or range(-1, len(ids) - 1)),
+            tuple(map(text_of, saved["sources"])),
+            tuple(map(finite_number, saved["probabilities"])),
         )
-        emitted = tuple(saved["emitted"])
-        path = tree.path_of(emitted[: saved["accepted"]])
-        if len(path) != saved["accepted"]:
+        emitted = _ids_of(saved["emitted"])
+        accepted = whole_number(saved["accepted"])
+        path = tree.path_of(emitted[:accepted])
+        if len(path) != accepted:
             raise ValueError("what was accepted was not proposed")
         return cls(
-            limit=saved["limit"],
+            limit=whole_number(saved["limit"], most=1 << 62),
             tree=tree,
             path=tuple(path),
             emitted=emitted,
-            rows=saved.get("rows", 1 + len(ids)),
-            draft_passes=saved["draft_passes"],
-            seconds=saved["seconds"],
-            model_seconds=saved["model_seconds"],
+            rows=whole_number(saved.get("rows", 1 + len(ids))),
+            draft_passes=whole_number(saved["draft_passes"]),
+            seconds=finite_number(saved["seconds"]),
+            model_seconds=finite_number(saved["model_seconds"]),
         )
 
 
@@ -150,12 +152,16 @@ class SavedRun:
         """Raises: UsageError, with `name`, for anything that `decode --json` does not write."""
         try:
             figures = dict(saved)
+            whole_number(figures.get("prompt_tokens", 0))
+            finite_number(figures.get("tokens_per_second") or 0)
             return cls(
                 rounds=tuple(map(Round.from_json, figures.pop("trace"))),
                 token_bytes={
                     int(i): bytes.fromhex(data) for i, data in figures.pop("token_bytes").items()
                 },
-                special_tokens={int(i): t for i, t in figures.pop("special_tokens").items()},
+                special_tokens={
+                    int(i): text_of(t) for i, t in figures.pop("special_tokens").items()
+                },
                 figures=figures,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -172,6 +178,10 @@ def tokens_of(
     seen = sorted(set(_ids(rounds)))
     ordinary: dict[int, bytes] = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
     return ordinary, {i: specials.get(i, "") for i in seen if i not in ordinary}
+
+
+def _ids_of(saved: Sequence[Any]) -> tuple[TargetId, ...]:
+    return tuple(TargetId(whole_number(one)) for one in saved)
 
 
 def _ids(rounds: Sequence[Round]) -> Iterator[TargetId]:
