@@ -16,6 +16,8 @@ import pytest
 from places import DEMO
 from processes import wait_for
 
+import tokalign
+
 _PATCHED = "import tokalign; tokalign.patch_mlx_lm(method='draft', num_draft_tokens=3)\n"
 _COUNTED = """
 from tokalign.api import text as ours
@@ -37,6 +39,11 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         check=True,
         timeout=300,
     )
+
+
+def test_an_option_that_there_is_not_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="foo"):
+        tokalign.patch_mlx_lm(foo=1)
 
 
 @pytest.mark.slow

@@ -198,6 +198,16 @@ def test_a_logit_bias_rules(server: Server) -> None:
     assert [token.id for token in answer.choices[0].logprobs.content] == [300] * 6
 
 
+def test_an_answer_is_json_whatever_the_numbers_are(server: Server) -> None:
+    """Divided by this penalty, scores leave float32, and JSON has no NaN."""
+    body = {"messages": [{"role": "user", "content": "Kto?"}], "max_tokens": 3, "logprobs": True}
+    for more in ({"top_logprobs": 3}, {"temperature": 1}):
+        sent = {**body, "repetition_penalty": 1e-300, **more}
+        reply = request(server, "POST", "/v1/chat/completions", sent)
+        assert reply.status == 200
+        json.loads(reply.text, parse_constant=pytest.fail)
+
+
 @pytest.mark.parametrize("top", [None, 3])
 def test_logprobs(server: Server, top: int | None) -> None:
     given = {"logprobs": True, **({} if top is None else {"top_logprobs": top}), **LOOP}

@@ -47,8 +47,8 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "word"),
     [
-        ("messages", None, "messages"),
-        ("messages", [], "messages"),
+        ("messages", None, "messages is missing"),
+        ("messages", [], "messages is empty"),
         ("messages", "Wisła", "messages"),
         ("messages", ["Wisła"], "messages[0]"),
         ("messages", [{"role": "robot", "content": "x"}], "messages[0].role"),
@@ -87,6 +87,7 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("logit_bias", {"-1": 1}, "logit_bias"),
         ("logit_bias", {"4000": 1}, "logit_bias"),
         ("logit_bias", {"7": "1e999"}, "logit_bias"),
+        ("logit_bias", {"7": 1e300}, "logit_bias"),
         ("logit_bias", {"7": []}, "logit_bias"),
         ("logit_bias", {"7": None}, "logit_bias"),
         ("tools", "weather", "tools"),
@@ -101,7 +102,7 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
         ("chat_template_kwargs", {"tools": []}, "tools"),
         ("num_draft_tokens", -1, "num_draft_tokens"),
         ("draft_model", 3, "draft_model"),
-        ("model", 3, "model"),
+        ("model", 3, "model has to be a text"),
         ("adapters", 3, "adapter"),
         ("repetition_penalty", "x", "repetition_penalty"),
     ],
@@ -114,6 +115,11 @@ def test_a_wrong_field_is_named(server: Server, field: str, value: Any, word: st
 @pytest.mark.parametrize("value", [5, None, ["a", "b"], [1, 2.5], [True], [[1], [2]], {}, []])
 def test_a_prompt_that_is_no_text(server: Server, value: Any) -> None:
     expect(server, 400, "prompt", path="/v1/completions", body={"prompt": value})
+
+
+def test_what_is_missing_or_too_much_of_a_prompt_is_said(server: Server) -> None:
+    for prompt, said in ((None, "is missing"), (["a", "b"], "not 2 texts"), ([True], "not a list")):
+        expect(server, 400, said, path="/v1/completions", body={"prompt": prompt})
 
 
 @pytest.mark.parametrize("ids", [[-1], [5, 4000], [1 << 70]])

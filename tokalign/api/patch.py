@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from tokalign.api import text
@@ -43,7 +44,9 @@ def patch_mlx_lm(**options: Any) -> None:
     options: keywords of `tokalign.stream_generate` for every generation, such as `dictionary`.
     mlx-lm's functions are replaced in its modules for the rest of the process. Calling this again
     replaces the options.
+    Raises: TypeError for what is no keyword of `tokalign.stream_generate`.
     """
+    signature(text.stream_generate).bind_partial(**options)
 
     @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:

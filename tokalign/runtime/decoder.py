@@ -273,7 +273,7 @@ class Decoder:
         a model does not have.
         """
         if not prompt.target:
-            raise UsageError("the prompt is empty; give some text with --prompt")
+            raise UsageError("the prompt is empty; give some text")
         target = target or self.open_target()
         draft = draft or self.open_draft()
         target.require_ids("prompt", prompt.target)

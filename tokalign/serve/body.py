@@ -76,8 +76,9 @@ def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     _check_bias(body.get("logit_bias", {}))
     if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
         raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-    if not isinstance(body.get("draft_model", ""), str):
-        raise Refusal(400, f"draft_model has to be a text, not {shown(body['draft_model'])}")
+    for name in ("model", "draft_model"):
+        if not isinstance(body.get(name, ""), str):
+            raise Refusal(400, f"{name} has to be a text, not {shown(body[name])}")
     if chat:
         _check_messages(body.get("messages"))
         _check_tools(body)
@@ -131,7 +132,11 @@ def _check_stop(stop: object) -> None:
 
 
 def _check_messages(messages: object) -> None:
-    if not isinstance(messages, list) or not messages:
+    if messages is None:
+        raise Refusal(400, "messages is missing: a list of messages")
+    if messages == []:
+        raise Refusal(400, "messages is empty: there is nothing to answer")
+    if not isinstance(messages, list):
         raise Refusal(400, f"messages has to be a list of messages, not {shown(messages)}")
     for index, message in enumerate(messages):
         name = f"messages[{index}]"
@@ -214,7 +219,13 @@ def _prompt(prompt: object) -> str | list[int]:
         prompt = prompt[0]
     if isinstance(prompt, str) or _are_ids(prompt):
         return cast("str | list[int]", prompt)
-    raise Refusal(400, f"prompt has to be one text, or the ids of one, not {shown(prompt)}")
+    if prompt is None:
+        raise Refusal(400, "prompt is missing: a text, or the ids of one")
+    found = shown(prompt)
+    if isinstance(prompt, list):
+        texts = all(isinstance(one, str | list) for one in prompt)
+        found = f"{len(prompt)} texts" if texts else "a list of something else"
+    raise Refusal(400, f"prompt has to be one text, or the ids of one, not {found}")
 
 
 def _are_ids(prompt: object) -> bool:

@@ -36,6 +36,9 @@ _OPTIONAL = ("num_draft_tokens",)
 _MOST = 1 << 62
 """Larger integers do not fit the arrays that they end up in."""
 
+_UNLIKELY = -9999.0
+"""Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
+
 _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(0x20), *range(0x7F, 0xA0))}
 
 _LOG = logging.getLogger(__name__)
@@ -180,8 +183,9 @@ class Handler(APIHandler):  # type: ignore[misc]
     def validate_model_parameters(self) -> None:
         """Raises: ValueError for a wrong type or range; Refusal for a model that is not served."""
         super().validate_model_parameters()
-        if any(not math.isfinite(bias) for bias in (self.logit_bias or {}).values()):
-            raise ValueError("logit_bias must be a dict of int to finite float")
+        for bias in (self.logit_bias or {}).values():
+            if not -_MOST <= bias <= _MOST:  # NaN neither
+                raise ValueError(f"logit_bias must have smaller numbers, not {shown(bias)}")
         if not self.requested_draft_model:
             self.requested_draft_model = "default_model"
         asked = ModelDescription(
@@ -356,4 +360,6 @@ class Handler(APIHandler):  # type: ignore[misc]
         data = token_bytes(vocabulary.tokens, token)
         data = data or vocabulary.specials.get(token, "").encode()
         text = data.decode("utf-8", "replace")
+        if not math.isfinite(logprob):
+            logprob = _UNLIKELY
         return {"id": token, "token": text, "logprob": logprob, "bytes": list(data)}

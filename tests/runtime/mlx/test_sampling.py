@@ -32,6 +32,16 @@ def test_greedy_is_the_likeliest() -> None:
     assert mx.allclose(mx.exp(logprobs).sum(axis=-1), mx.ones(5), atol=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [1e-12, 1e-37, 1e-300, 5e-324])
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"acceptance": "residual"}])
+def test_close_to_zero_a_temperature_is_greedy(temperature: float, options: Any) -> None:
+    sampling = Sampling(temperature=temperature, seed=3, **options)
+    chosen, _ = sampling.choose(rows(5), position=3)
+    drawn, _ = sampling.draw(rows(5), position=3, ids=())
+    likeliest = mx.argmax(rows(5), axis=-1).tolist()
+    assert chosen.tolist() == drawn.tolist() == likeliest
+
+
 def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:
     sampling, logits = Sampling(temperature=1, top_p=0.9, seed=3), rows(6)
     together, _ = sampling.choose(logits, position=10)

@@ -37,6 +37,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 _XTC, _FIRST = 1, 2
 """Which of a position's numbers decide about XTC, and about the first drawn candidate."""
 
+_COLDEST = 1e-30
+"""Lower temperatures choose as this one does: the scores would leave float32, and all be equal."""
+
 Acceptance: TypeAlias = Literal["match", "residual"]
 
 
@@ -254,7 +257,7 @@ class Sampling:
     def _scores(self, logprobs: Array, position: int, depths: Sequence[int] | None = None) -> Array:
         """Logarithms of the distribution, up to a constant; float32, whatever the model's type."""
         filtered = self.filter(logprobs, position, depths)
-        return filtered.astype(mx.float32) * (1 / self.temperature)
+        return filtered.astype(mx.float32) * (1 / max(self.temperature, _COLDEST))
 
     @property
     def _draft_stream(self) -> int:
