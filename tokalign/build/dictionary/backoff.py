@@ -87,15 +87,19 @@ class Candidates:
 
 
 def find_candidates(
-    levels: Sequence[Level], p_min: float, optimism: Sequence[float] | None = None
+    levels: Sequence[Level],
+    p_min: float,
+    optimism: Sequence[float] | None = None,
+    smoothed_levels: tuple[Sequence[Floats], Sequence[Floats]] | None = None,
 ) -> Candidates:
     """What could be stored after each context of these n-grams.
 
     optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by default.
+    smoothed_levels: from `smooth`, if that has been done.
     """
     if len(levels) < 2:
         return Candidates(levels=levels, predictions=[[]], gained=[], worth=[])
-    smoothed, weights = smooth(levels)
+    smoothed, weights = smooth(levels) if smoothed_levels is None else smoothed_levels
     lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
     probabilities = [
         in_other_text(values, less) for values, less in zip(smoothed, lowered, strict=True)
@@ -118,12 +122,13 @@ def measure_optimism(
     """
     if len(levels) < 2:
         return []
-    candidates = find_candidates(levels, p_min)
+    smoothed = smooth(levels)
+    candidates = find_candidates(levels, p_min, smoothed_levels=smoothed)
     room = entries_within(max_bytes, id_width=_width(vocabulary_size))
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
     for some in candidates.best(room):
         stored[some.length - 1][some.nodes] = True
-    return learn_optimism(levels, smooth(levels), candidates.predictions, stored)
+    return learn_optimism(levels, smoothed, candidates.predictions, stored)
 
 
 def make_table(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,41 +156,100 @@ def keep_best(
     found by bisection.
     """
 
-    def keep(price: float) -> list[list[Mask]]:
-        kept = keep_above(suffixes, gained, price)
-        met = occurrences(levels, kept)
+    some = _Contexts(
+        nodes=[np.arange(len(gain)) for gain in gained],
+        suffixes=[level.suffix for level in levels[: len(gained)]],
+        counts=[level.counts for level in levels[: len(gained)]],
+        gained=gained,
+        worth=worth,
+    )
+    sizes = [len(gain) for gain in gained]
+    low, high = 0.0, 1.0
+    kept = some.keep(low)
+    if _total(kept) <= entries:
+        return kept
+    some = some.only(kept[0])
+    while _total(kept := some.keep(high)) > entries:
+        low, high, some = high, 4 * high, some.only(kept[0])
+    best = some.masks(kept, sizes)
+    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
+        price = (low + high) / 2
+        trial = some.keep(price)
+        if _total(trial) <= entries:
+            high, kept, best = price, trial, some.masks(trial, sizes)
+        else:
+            low, some = price, some.only(trial[0])
+    return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contexts:
+    """Contexts among which the best are sought, by length.
+
+    What is kept at a price is among what is kept at a lower one. So while the price rises, fewer
+    and fewer contexts are looked at.
+    nodes: where each stands in its level. suffixes: of each, where it stands among these.
+    """
+
+    nodes: Sequence[NDArray[np.integer]]
+    suffixes: Sequence[NDArray[np.integer]]
+    counts: Sequence[Floats]
+    gained: Sequence[Floats]
+    worth: Sequence[Sequence[Floats]]
+
+    def keep(self, price: float) -> list[list[Mask]]:
+        """For each rank masks by length: what is worth this price."""
+        kept = keep_above(self.suffixes, self.gained, price)
+        met = _occurrences(self.suffixes, self.counts, kept)
         alternatives = [
             [times * value > price for times, value in zip(met, values, strict=True)]
-            for values in worth
+            for values in self.worth
         ]
         return [kept, *alternatives]
 
-    suffixes = [level.suffix for level in levels[: len(gained)]]
-    low, high = 0.0, 1.0
-    kept = keep(low)
-    if _total(kept) <= entries:
-        return kept
-    while _total(kept := keep(high)) > entries:
-        low, high = high, 4 * high
-    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
-        price = (low + high) / 2
-        trial = keep(price)
-        if _total(trial) <= entries:
-            high, kept = price, trial
-        else:
-            low = price
-    return kept
+    def only(self, kept: Sequence[Mask]) -> _Contexts:
+        """Those that are kept; each comes with its suffix."""
+        places = [np.cumsum(mask) - 1 for mask in kept]
+        suffixes = [of[mask] for of, mask in zip(self.suffixes, kept, strict=True)]
+        suffixes[1:] = [at[of] for at, of in zip(places, suffixes[1:], strict=False)]
+        return _Contexts(
+            nodes=_each(self.nodes, kept),
+            suffixes=suffixes,
+            counts=_each(self.counts, kept),
+            gained=_each(self.gained, kept),
+            worth=[_each(values, kept) for values in self.worth],
+        )
+
+    def masks(self, kept: Sequence[Sequence[Mask]], sizes: Sequence[int]) -> list[list[Mask]]:
+        """The same masks over all contexts; there are `sizes` of each length."""
+        found = [[np.zeros(size, dtype=bool) for size in sizes] for _ in kept]
+        for masks, full in zip(kept, found, strict=True):
+            for mask, nodes, whole in zip(masks, self.nodes, full, strict=True):
+                whole[nodes[mask]] = True
+        return found
+
+
+def _each(arrays: Sequence[NDArray[Any]], masks: Sequence[Mask]) -> list[NDArray[Any]]:
+    return [array[mask] for array, mask in zip(arrays, masks, strict=True)]
 
 
 def occurrences(levels: Sequence[Level], kept: Sequence[Mask]) -> list[Floats]:
     """How often each context was the longest one that is kept; 0 for those that are not kept."""
-    found = [np.where(mask, level.counts, 0) for level, mask in zip(levels, kept, strict=False)]
+    of_kept = levels[: len(kept)]
+    return _occurrences(
+        [level.suffix for level in of_kept], [level.counts for level in of_kept], kept
+    )
+
+
+def _occurrences(
+    suffixes: Sequence[NDArray[np.integer]], counts: Sequence[Floats], kept: Sequence[Mask]
+) -> list[Floats]:
+    found = [np.where(mask, times, 0) for mask, times in zip(kept, counts, strict=True)]
     for length in range(1, len(kept)):
         nodes = np.flatnonzero(kept[length])
-        longer = levels[length]
         found[length - 1] -= np.bincount(
-            longer.suffix[nodes],
-            weights=longer.counts[nodes],
+            suffixes[length][nodes],
+            weights=counts[length][nodes],
             minlength=len(found[length - 1]),
         )
     return found
