@@ -42,10 +42,10 @@ _CAUSE_HEADS = {
 def study_page(result: Result) -> str:
     """Make one self-contained HTML document."""
     found = result.figures()
-    known = any(one.work.reads_prompt is not None for one in result.samples)
-    groups = found.groups if known else _without_first_tokens(found.groups)
-    overall = [group for group in groups if not group.prompt_set]
-    sets = [group for group in groups if group.prompt_set]
+    overall = _without_first_tokens([one for one in found.groups if not one.prompt_set])
+    sets = [one for one in found.groups if one.prompt_set]
+    if not any(one.work.reads_prompt is not None for one in result.samples):
+        sets = _without_first_tokens(sets)
     lengths = [f"k = {k}" for k in _lengths([row for group in overall for row in group.rows])]
     return page(
         f"Speculative decoding of {result.setting.target.name}",
@@ -92,9 +92,10 @@ def study_summary(result: Result) -> str:
 _SPEEDUP = (
     "Tokens per second relative to plain decoding of the same prompt: the mean over prompts, with "
     "its 95 % bootstrap interval as a line. The band is the interval of the control, which is "
-    "plain decoding measured once more. First token: median over prompts that were not in a cache "
-    "yet; conditions share caches. Disturbed: prompts whose control stayed off by more than a "
-    "tenth. Peak: the most memory held, with all models of the study loaded."
+    "plain decoding measured once more. Disturbed: prompts whose control stayed off by more than a "
+    "tenth. Peak: the most memory held, with all models of the study loaded. The tables of each "
+    "set below also have the time to the first token: the median over prompts that were not in a "
+    "cache yet, because conditions share caches."
 )
 _WATERFALL = (
     "Plain passes of the target per token, greedy decoding. Accepted tokens save passes; rows, "
@@ -277,7 +278,11 @@ def _table(head: Sequence[str], rows: Sequence[Row]) -> Html:
 
 
 def _without_first_tokens(groups: Sequence[Group]) -> list[Group]:
-    """For results that do not say which prompts were in a cache already."""
+    """Where they cannot be compared.
+
+    Each condition reads other prompts than the next one, so the prompts have to be of one length,
+    as those of one set are. And some results do not say which prompts were in a cache already.
+    """
     return [
         replace(group, rows=tuple(replace(row, first_ms=None) for row in group.rows))
         for group in groups
