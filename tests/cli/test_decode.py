@@ -366,7 +366,8 @@ def test_a_prompt_longer_than_the_context_is_refused(models: dict[str, str]) -> 
 
 
 def test_an_empty_prompt_is_refused(models: dict[str, str]) -> None:
-    assert "--prompt" in refused(UsageError, "--target", models["target"], "-p", "")
+    message = refused(UsageError, "--target", models["target"], "-p", "")
+    assert "the prompt is empty; give some text" in message
 
 
 def test_the_context_ends_a_generation_that_goes_on(models: dict[str, str]) -> None:

@@ -86,10 +86,7 @@ STREAM: list[tuple[str, Any]] = [
         ("prompt", bad)
         for bad in (mx.array([SIZE]), np.array([5.5]), np.array([[5]]), np.array(["5"]))
     ),
-    *(
-        ("prompt", bad)
-        for bad in (np.array([-1]), np.array([True]), object(), broken(), "\ud800", [5] * 300)
-    ),
+    *(("prompt", bad) for bad in (np.array([-1]), np.array([True]), object(), broken(), "\ud800")),
     *(("draft_prompt", bad) for bad in (5, b"W", [5, -1], [5, SIZE], [5, "6"], "\ud800", object())),
     *(("max_tokens", bad) for bad in (None, "6", 6.0, True, -2, 0, [6], float("inf"))),
     *(("model", bad) for bad in (None, "model", (1, 2), object(), 5, lambda ids: ids)),

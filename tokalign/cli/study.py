@@ -257,8 +257,6 @@ def _study(
     require_charts()
     protocol, own = PRESETS[preset], PromptFiles(**files)
     chosen_language = _language_of_prompts(prompt_language, language, preset)
-    if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
-        note(f"prompts -> those in {chosen_language}", quiet=quiet)
     options = StudyOptions(
         target=target,
         draft=draft,
@@ -276,6 +274,8 @@ def _study(
         note=partial(note, quiet=quiet),
     )
     loaded = load(options)
+    if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
+        note(f"prompts -> those in {chosen_language}", quiet=quiet)
     chosen = only(with_ablations(arms(options.protocol, drafts_of(loaded)), without), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from tokalign.assemble import keep_loaded

@@ -16,6 +16,7 @@ from tokalign.build.dictionary.backoff import find_candidates, make_table
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
 from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
+    Contexts,
     best_predictions,
     gains,
     keep_above,
@@ -186,7 +187,7 @@ def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], roo
     probabilities, weights = smooth(levels)
     predictions = best_predictions(levels, probabilities)
     gained = gains(levels, probabilities, weights, predictions, p_min=0.1)
-    [kept] = keep_best(levels, gained, room)
+    [kept] = keep_best(Contexts.that_gain(levels, gained), room)
     assert sum(int(mask.sum()) for mask in kept) <= room
     for length in range(1, len(kept)):
         assert kept[length - 1][levels[length].suffix[kept[length]]].all()

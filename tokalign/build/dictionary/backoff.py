@@ -18,6 +18,7 @@ from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
 from tokalign.build.dictionary.optimism import USUAL, learn_optimism
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
+    Contexts,
     Mask,
     Predictions,
     alternative_worth,
@@ -67,18 +68,16 @@ class Entries:
 class Candidates:
     """Everything that could be stored, and what it is worth.
 
-    predictions: by rank, for contexts of each length from 1 on. gained, worth: see `keep_best`.
+    predictions: by rank, for contexts of each length from 1 on.
     """
 
-    levels: Sequence[Level]
     predictions: list[list[Predictions]]
-    gained: list[Floats]
-    worth: list[list[Floats]]
+    contexts: Contexts
 
     def best(self, entries: int) -> list[Entries]:
         """The best `entries` predictions: the most probable ids by length of their contexts, from 1
         on, then the alternatives by rank and length."""
-        ranks = keep_best(self.levels, self.gained, entries, self.worth)
+        ranks = keep_best(self.contexts, entries)
         return [
             _entries(length, rank, mask, own)
             for rank, (masks, known) in enumerate(zip(ranks, self.predictions, strict=True))
@@ -98,7 +97,7 @@ def find_candidates(
     smoothed_levels: from `smooth`, if that has been done.
     """
     if len(levels) < 2:
-        return Candidates(levels=levels, predictions=[[]], gained=[], worth=[])
+        return Candidates(predictions=[[]], contexts=Contexts.that_gain(levels, []))
     smoothed, weights = smooth(levels) if smoothed_levels is None else smoothed_levels
     lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
     probabilities = [
@@ -106,10 +105,12 @@ def find_candidates(
     ]
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
-        levels=levels,
         predictions=ranks,
-        gained=gains(levels, probabilities, weights, ranks[0], p_min=p_min),
-        worth=[[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
+        contexts=Contexts.that_gain(
+            levels,
+            gains(levels, probabilities, weights, ranks[0], p_min=p_min),
+            [[alternative_worth(one, p_min) for one in others] for others in ranks[1:]],
+        ),
     )
 
 

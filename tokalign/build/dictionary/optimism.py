@@ -125,7 +125,8 @@ class _Asked:
         self._longer = levels[length + 1] if length + 1 < len(levels) else None
         self._shorter, self._likely = smoothed[0][length - 1], smoothed[0][length]
         self._weights = smoothed[1][length - 1]
-        self._least = float(self._continued.counts.min())
+        # Of all lengths together: a longer n-gram is never more frequent than what is in it.
+        self._least = min(float(level.counts.min()) for level in levels if len(level))
 
     def stored(self, mask: Mask, first: Predictions, other: Predictions) -> _Stored:
         """The stored contexts with their answers."""

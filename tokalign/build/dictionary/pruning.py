@@ -143,62 +143,46 @@ def alternative_worth(predictions: Predictions, p_min: float) -> Floats:
     return np.float32(_ALTERNATIVE_WORTH) * _value(likely, likely, p_min)
 
 
-def keep_best(
-    levels: Sequence[Level],
-    gained: Sequence[Floats],
-    entries: int,
-    worth: Sequence[Sequence[Floats]] = (),
-) -> list[list[Mask]]:
-    """The best at most `entries` contexts and alternatives: for each rank masks by length.
-
-    The first masks are those of the contexts, and contain the suffix of each of them. worth: for
-    each rank of alternatives their worth by length, falling with rank. The price of an entry is
-    found by bisection.
-    """
-
-    some = _Contexts(
-        nodes=[np.arange(len(gain)) for gain in gained],
-        suffixes=[level.suffix for level in levels[: len(gained)]],
-        counts=[level.counts for level in levels[: len(gained)]],
-        gained=gained,
-        worth=worth,
-    )
-    sizes = [len(gain) for gain in gained]
-    low, high = 0.0, 1.0
-    kept = some.keep(low)
-    if _total(kept) <= entries:
-        return kept
-    some = some.only(kept[0])
-    while _total(kept := some.keep(high)) > entries:
-        low, high, some = high, 4 * high, some.only(kept[0])
-    best = some.masks(kept, sizes)
-    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
-        price = (low + high) / 2
-        trial = some.keep(price)
-        if _total(trial) <= entries:
-            high, kept, best = price, trial, some.masks(trial, sizes)
-        else:
-            low, some = price, some.only(trial[0])
-    return best
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Contexts:
-    """Contexts among which the best are sought, by length.
+class Contexts:
+    """Contexts that may be stored, by length, and what each gains.
 
-    What is kept at a price is among what is kept at a lower one. So while the price rises, fewer
-    and fewer contexts are looked at.
-    nodes: where each stands in its level. suffixes: of each, where it stands among these.
+    What is kept at a price is among what is kept at a lower one. So as the price rises, fewer and
+    fewer contexts have to be looked at.
+    sizes: how many contexts of each length there are in all. nodes: which of them these are.
+    suffixes: of each, where it stands among these. counts: how often each occurs. gained: what each
+    gains over its suffix. worth: for each rank of alternatives what they save at an occurrence,
+    falling with rank.
     """
 
+    sizes: Sequence[int]
     nodes: Sequence[NDArray[np.integer]]
     suffixes: Sequence[NDArray[np.integer]]
     counts: Sequence[Floats]
     gained: Sequence[Floats]
     worth: Sequence[Sequence[Floats]]
 
+    @classmethod
+    def that_gain(
+        cls,
+        levels: Sequence[Level],
+        gained: Sequence[Floats],
+        worth: Sequence[Sequence[Floats]] = (),
+    ) -> Contexts:
+        """Those that are worth storing if that costs nothing."""
+        some = cls(
+            sizes=[len(gain) for gain in gained],
+            nodes=[np.arange(len(gain)) for gain in gained],
+            suffixes=[level.suffix for level in levels[: len(gained)]],
+            counts=[level.counts for level in levels[: len(gained)]],
+            gained=gained,
+            worth=worth,
+        )
+        return some.only(keep_above(some.suffixes, gained, 0.0))
+
     def keep(self, price: float) -> list[list[Mask]]:
-        """For each rank masks by length: what is worth this price."""
+        """For each rank masks by length: what is worth this price. The first rank is the best ids
+        of contexts; others are kept only with these."""
         kept = keep_above(self.suffixes, self.gained, price)
         met = _occurrences(self.suffixes, self.counts, kept)
         alternatives = [
@@ -207,12 +191,13 @@ class _Contexts:
         ]
         return [kept, *alternatives]
 
-    def only(self, kept: Sequence[Mask]) -> _Contexts:
+    def only(self, kept: Sequence[Mask]) -> Contexts:
         """Those that are kept; each comes with its suffix."""
         places = [np.cumsum(mask) - 1 for mask in kept]
         suffixes = [of[mask] for of, mask in zip(self.suffixes, kept, strict=True)]
         suffixes[1:] = [at[of] for at, of in zip(places, suffixes[1:], strict=False)]
-        return _Contexts(
+        return Contexts(
+            sizes=self.sizes,
             nodes=_each(self.nodes, kept),
             suffixes=suffixes,
             counts=_each(self.counts, kept),
@@ -220,13 +205,36 @@ class _Contexts:
             worth=[_each(values, kept) for values in self.worth],
         )
 
-    def masks(self, kept: Sequence[Sequence[Mask]], sizes: Sequence[int]) -> list[list[Mask]]:
-        """The same masks over all contexts; there are `sizes` of each length."""
-        found = [[np.zeros(size, dtype=bool) for size in sizes] for _ in kept]
+    def masks(self, kept: Sequence[Sequence[Mask]]) -> list[list[Mask]]:
+        """The same masks over all contexts."""
+        found = [[np.zeros(size, dtype=bool) for size in self.sizes] for _ in kept]
         for masks, full in zip(kept, found, strict=True):
             for mask, nodes, whole in zip(masks, self.nodes, full, strict=True):
                 whole[nodes[mask]] = True
         return found
+
+
+def keep_best(some: Contexts, entries: int) -> list[list[Mask]]:
+    """The best at most `entries` contexts and alternatives: for each rank masks by length.
+
+    The first masks are those of the contexts, and contain the suffix of each of them. The price of
+    an entry is found by bisection.
+    """
+    low, high = 0.0, 1.0
+    kept = some.keep(low)
+    if _total(kept) <= entries:
+        return some.masks(kept)
+    while _total(kept := some.keep(high)) > entries:
+        low, high, some = high, 4 * high, some.only(kept[0])
+    best = some.masks(kept)
+    while high - low > _PRECISION * high and _total(kept) < (1 - _UNFILLED) * entries:
+        price = (low + high) / 2
+        trial = some.keep(price)
+        if _total(trial) <= entries:
+            high, kept, best = price, trial, some.masks(trial)
+        else:
+            low = price
+    return best
 
 
 def _each(arrays: Sequence[NDArray[Any]], masks: Sequence[Mask]) -> list[NDArray[Any]]:
