@@ -44,7 +44,7 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.shared_ids import SharedIds
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 def speculative_generate_step(
@@ -103,9 +103,10 @@ def speculative_generate_step(
     chooser = make_sampler(None, sampler, logits_processors)
     sizes = vocabulary_size(draft_model), vocabulary_size(model)
     sampling = chooser.draft_sampler(sizes[1])
+    passed = _pass_ids(tokenizer, draft_tokenizer, translation, context, sizes, sampling)
     drafter = NeuralDrafter(
         draft_session,
-        _pass_ids(tokenizer, draft_tokenizer, translation, context, sizes, sampling),
+        passed,
         num_draft_tokens=num_draft_tokens,
         alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
     )
@@ -127,9 +128,8 @@ def speculative_generate_step(
     finally:
         if prompt_cache is not None:
             target_session.settle(context.ids[: yielded - 1])
-            if tokenizer is None:
-                read = [DraftId(i) for i in context.ids[: yielded - 1] if i < sizes[0]]
-                draft_session.settle(read)
+            if isinstance(passed, SharedIds):
+                draft_session.settle(passed.known(context.ids[: yielded - 1]))
             else:
                 draft_session.settle(draft_session.held)
             prompt_cache[:] = [*target_session.layers, *draft_session.layers]

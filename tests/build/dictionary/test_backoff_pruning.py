@@ -237,7 +237,8 @@ def test_occurrences_are_those_that_no_longer_kept_context_takes(text: list[list
             longest = next((some for some in ends if some in wanted), None)
             if longest is not None:
                 seen[longest] += 1
-    for some, times in zip(rows, occurrences(levels, kept), strict=True):
+    found = occurrences([one.suffix for one in levels], [one.counts for one in levels], kept)
+    for some, times in zip(rows, found, strict=True):
         assert {row: seen[row] for row in some} == dict(zip(some, times.tolist(), strict=True))
 
 

@@ -94,7 +94,7 @@ def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> 
         pass
     kept = runs
     if share.of > 1 or len(runs) > counting.chunks.most_runs:
-        kept = _merge(counting, share, runs, apply)
+        kept = _merge(counting, share, folder, runs, apply)
     keys = list(apply(sample_run, [(run, layout) for run in kept]))
     write_record(
         counting,
@@ -110,14 +110,16 @@ def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> 
         shutil.rmtree(folder)
 
 
-def _merge(counting: Counting, share: Share, runs: list[Run], apply: Apply) -> list[Run]:
+def _merge(
+    counting: Counting, share: Share, within: Path, runs: list[Run], apply: Apply
+) -> list[Run]:
     """Runs merged, some at a time; if there are several shares, into one in the end.
 
+    within: the folder of the share, which is deleted in the end.
     All windows with one key are in memory at once, and there are keys that each text has, such as
     that of a line's end. Where some runs were merged already, equal windows count as one.
     """
     while share.of > 1 and len(runs) > counting.chunks.most_runs:
-        within = counting.folder / f"encode-{share}"  # deleted in the end
         runs = _merge_groups(counting, share, within, runs, apply)
     return _merge_groups(counting, share, counting.folder, runs, apply)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokalign.build.counting.windows import IdArray
 from tokalign.build.dictionary.binary_fuse import assign, find_shape
 from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
-from tokalign.build.dictionary.optimism import USUAL, learn_optimism
+from tokalign.build.dictionary.optimism import USUAL, leave_one_out, optimism_of
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
     Contexts,
@@ -129,7 +129,8 @@ def measure_optimism(
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
     for some in candidates.best(room):
         stored[some.length - 1][some.nodes] = True
-    return learn_optimism(levels, smoothed, candidates.predictions, stored)
+    answers = leave_one_out(levels, smoothed, candidates.predictions, stored)
+    return [optimism_of(some) for some in answers]
 
 
 def make_table(

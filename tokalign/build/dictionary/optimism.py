@@ -46,7 +46,6 @@ _LEAST, _MOST = -1.0, 4.0
 _DIGITS = 2  # of an optimism, so that the last bits of a sum do not matter
 _STEPS = 30
 _CLEAREST = 0.001, 0.995
-_NOT_HERE = np.int64(MISSING)
 
 _Weights = NDArray[np.float64]
 _Nodes = NDArray[np.int64]
@@ -79,31 +78,23 @@ class _Stored:
     dies: Mask
 
 
-def learn_optimism(
-    levels: Sequence[Level],
-    smoothed: tuple[Sequence[Floats], Sequence[Floats]],
-    ranked: Sequence[Sequence[Predictions]],
-    stored: Sequence[Mask],
-) -> list[float]:
-    """The optimism of the contexts of each length from 1 on.
-
-    smoothed: from `smoothing.smooth`. ranked: the most probable ids and those that come second, by
-    length. stored: which contexts the table has, by length.
-    """
-    return [_optimism(answers) for answers in leave_one_out(levels, smoothed, ranked, stored)]
-
-
 def leave_one_out(
     levels: Sequence[Level],
     smoothed: tuple[Sequence[Floats], Sequence[Floats]],
     ranked: Sequence[Sequence[Predictions]],
     stored: Sequence[Mask],
 ) -> list[Answers]:
-    """The answers of contexts of each length from 1 on; see `learn_optimism`."""
-    asked = [_Asked(levels, smoothed, length) for length in range(1, len(levels))]
+    """The answers of contexts of each length from 1 on.
+
+    smoothed: from `smoothing.smooth`. ranked: the most probable ids and those that come second, by
+    length. stored: which contexts the table has, by length.
+    """
+    # Of all lengths together: a longer n-gram is never more frequent than what is in it.
+    least = min(float(level.counts.min()) for level in levels if len(level))
+    asked = [_Asked(levels, smoothed, length, least) for length in range(1, len(levels))]
     known = [
-        one.stored(mask, *(rank[one.length - 1] for rank in ranked[:2]))
-        for one, mask in zip(asked, stored, strict=True)
+        one.stored(mask, first, second)
+        for one, mask, first, second in zip(asked, stored, *ranked[:2], strict=True)
     ]
     return [
         one.answers(own, longer)
@@ -112,21 +103,20 @@ def leave_one_out(
 
 
 class _Asked:
-    """Contexts of one length, and what comes after them."""
+    """Contexts of one length, and what comes after them. least: the least count of an n-gram."""
 
     def __init__(
         self,
         levels: Sequence[Level],
         smoothed: tuple[Sequence[Floats], Sequence[Floats]],
         length: int,
+        least: float,
     ) -> None:
-        self.length = length
         self._contexts, self._continued = levels[length - 1], levels[length]
         self._longer = levels[length + 1] if length + 1 < len(levels) else None
         self._shorter, self._likely = smoothed[0][length - 1], smoothed[0][length]
         self._weights = smoothed[1][length - 1]
-        # Of all lengths together: a longer n-gram is never more frequent than what is in it.
-        self._least = min(float(level.counts.min()) for level in levels if len(level))
+        self._least = least
 
     def stored(self, mask: Mask, first: Predictions, other: Predictions) -> _Stored:
         """The stored contexts with their answers."""
@@ -194,14 +184,14 @@ class _Asked:
         longer = np.flatnonzero(rare > 0)
         best = best_of[suffixes[longer]]
         longer, best = longer[best >= 0], best[best >= 0]
-        unseen = ngrams.find(longer, self._continued.last[best]) == _NOT_HERE
+        unseen = ngrams.find(longer, self._continued.last[best]) == MISSING
         longer, best = longer[unseen], best[unseen]
         likely = self._likely[best]
         share = likely / np.maximum(1 - expected[longer], likely)
         rights -= np.bincount(best, rare[longer] * share, minlength=len(rights))
 
 
-def _optimism(answers: Answers) -> float:
+def optimism_of(answers: Answers) -> float:
     """By how much the log-odds of these answers are too high; `USUAL` where there are none."""
     odds = np.append(np.log(answers.claimed) - np.log1p(-answers.claimed), 0)
     times = np.append(answers.times, _EVIDENCE)

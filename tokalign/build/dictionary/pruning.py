@@ -184,7 +184,7 @@ class Contexts:
         """For each rank masks by length: what is worth this price. The first rank is the best ids
         of contexts; others are kept only with these."""
         kept = keep_above(self.suffixes, self.gained, price)
-        met = _occurrences(self.suffixes, self.counts, kept)
+        met = occurrences(self.suffixes, self.counts, kept)
         alternatives = [
             [times * value > price for times, value in zip(met, values, strict=True)]
             for values in self.worth
@@ -241,17 +241,13 @@ def _each(arrays: Sequence[NDArray[Any]], masks: Sequence[Mask]) -> list[NDArray
     return [array[mask] for array, mask in zip(arrays, masks, strict=True)]
 
 
-def occurrences(levels: Sequence[Level], kept: Sequence[Mask]) -> list[Floats]:
-    """How often each context was the longest one that is kept; 0 for those that are not kept."""
-    of_kept = levels[: len(kept)]
-    return _occurrences(
-        [level.suffix for level in of_kept], [level.counts for level in of_kept], kept
-    )
-
-
-def _occurrences(
+def occurrences(
     suffixes: Sequence[NDArray[np.integer]], counts: Sequence[Floats], kept: Sequence[Mask]
 ) -> list[Floats]:
+    """How often each context was the longest one that is kept; 0 for those that are not kept.
+
+    suffixes, counts: of the contexts of each length.
+    """
     found = [np.where(mask, times, 0) for mask, times in zip(kept, counts, strict=True)]
     for length in range(1, len(kept)):
         nodes = np.flatnonzero(kept[length])
