@@ -117,7 +117,7 @@ def _cells(model: Any, tokens: int) -> list[str]:
     draft.update(tree_map(_perturbed, draft.parameters()))
     how: dict[str, Any] = {"max_tokens": tokens, "num_draft_tokens": 4}
     return [
-        _verdict(lambda: _wild(model, prompt, expected), expected),
+        _verdict(lambda: _wild(model, prompt, expected, ids), expected),
         _verdict(
             lambda: [t for t, *_ in speculative_generate_step(prompt, model, draft, **how)],
             expected,
@@ -135,10 +135,10 @@ def _perturbed(weight: Any) -> Any:
     return weight + 0.02 * mx.random.normal(weight.shape) * mx.abs(weight).mean()
 
 
-def _wild(model: Any, prompt: Sequence[int], expected: Sequence[int]) -> list[int]:
+def _wild(model: Any, prompt: Sequence[int], expected: Sequence[int], ids: int) -> list[int]:
     session = TargetModelSession(model)
     context = Context([TargetId(i) for i in prompt])
-    drafter = zoo.WildDrafter(expected, trees=session.can_branch)
+    drafter = zoo.WildDrafter(expected, trees=session.can_branch, ids=ids)
     limits = Limits(max_tokens=len(expected))
     for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass

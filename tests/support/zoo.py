@@ -479,10 +479,16 @@ def random_weight(name: str, weight: mx.array) -> mx.array:
 
 
 class WildDrafter:
-    """Proposes chains, and trees if it may, of ids that are right more often than not."""
+    """Proposes chains, and trees if it may, of ids that are right more often than not.
 
-    def __init__(self, right: Sequence[int], *, trees: bool, seed: int = 1) -> None:
-        self._right, self._trees, self._random = right, trees, Random(seed)
+    Wrong ids are below `ids`.
+    """
+
+    def __init__(
+        self, right: Sequence[int], *, trees: bool, ids: int = VOCABULARY, seed: int = 1
+    ) -> None:
+        self._right, self._trees, self._ids = right, trees, ids
+        self._random = Random(seed)
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
@@ -506,7 +512,7 @@ class WildDrafter:
     def _guess(self, place: int) -> TargetId:
         if place < len(self._right) and self._random.random() < 0.7:
             return TargetId(self._right[place])
-        return TargetId(self._random.randrange(VOCABULARY))
+        return TargetId(self._random.randrange(self._ids))
 
 
 def with_lookups(

@@ -44,8 +44,8 @@ _REMEDY = "rebuild the table with: tokalign build"
 class Continuation:
     """What the table expects next.
 
-    ids: the expected ids, 1 to 8. probability: that all of them follow, estimated from the counted
-    n-grams. matched: the length of the stored context, 1 to 8 ids.
+    ids: the expected ids, 1 to 8. probability: that the first of them follows, estimated from the
+    counted n-grams. matched: the length of the stored context, 1 to 8 ids.
     """
 
     ids: Ids
@@ -109,23 +109,22 @@ class DictSpecTable:
             if found is None or list(found.ids[:taken]) != tail[len(tail) - taken :]:
                 continue
             if len(found.ids) > taken:
-                each = min(max(found.probability ** (1 / len(found.ids)), 0.002), 0.998)
-                return ((found.ids[taken], log(each / (1.0 - each))),)
+                p = min(max(found.probability, 0.002), 0.998)
+                return ((found.ids[taken], log(p / (1.0 - p))),)
         return ()
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree:
-        """The continuation of the longest stored suffix, if its probability is at least `p_min`.
+        """The continuation of the longest stored suffix, if its first id is as probable as `p_min`.
 
-        One probability p is stored for its n ids together, so each id gets the n-th root of p.
+        Only the first id's probability is stored, so every id gets it.
         """
         found = self.longest_match(suffix)
         if found is None or (p_min is not None and found.probability < p_min):
             return EMPTY_TREE
-        each = found.probability ** (1 / len(found.ids))
         ids = found.ids[:limit]
-        return TokenTree.chain(ids, SOURCE, (each,) * len(ids))
+        return TokenTree.chain(ids, SOURCE, (found.probability,) * len(ids))
 
     def items(self) -> Iterator[tuple[Ids, Continuation]]:
         """All contexts with their continuations, in the order of the trie's keys."""

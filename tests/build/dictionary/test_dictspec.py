@@ -44,7 +44,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
         for prefix, entry in table.items()
     }
     assert found == {
-        (" w",): ([" Pol", "s", "ce"], 0.6),
+        (" w",): ([" Pol", "s", "ce"], 1.0),
         (" w", " Pol"): (["s", "ce"], 0.6),
         (" w", " Pol", "s"): (["ce"], 1.0),
         (" w", " Pol", "sk"): (["ę"], 1.0),
@@ -93,7 +93,7 @@ def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
 
 
 @given(encoded_ngrams, st.sampled_from([0.01, 0.2, 0.5, 1.0]))
-def test_every_prefix_keeps_its_most_probable_rest(
+def test_every_prefix_keeps_the_most_frequent_rest_of_its_likeliest_id(
     ngrams: list[EncodedNgram], p_min: float
 ) -> None:
     """Against every cut of every n-gram, one by one."""
@@ -104,20 +104,32 @@ def test_every_prefix_keeps_its_most_probable_rest(
             rests[ids[:cut][-8:]][order][ids[cut:][:8]] += occurrences
     found = best_continuations(ngrams, p_min=p_min)
     for prefix, by_order in rests.items():
-        probabilities = {
-            (rest, order): count / counts.total()
-            for order, counts in by_order.items()
-            for rest, count in counts.items()
-        }
+        probabilities: dict[tuple[int, Any], float] = {}
+        for order, counts in by_order.items():
+            for following in {rest[0] for rest in counts}:
+                begin_so = sum(n for rest, n in counts.items() if rest[0] == following)
+                probabilities[order, following] = begin_so / counts.total()
         highest = max(probabilities.values())
         assert (prefix in found) == (highest >= p_min)
         if prefix in found:
             rest, probability = found[prefix]
-            equals = [r for (r, _), p in probabilities.items() if p == highest]
             assert probability == highest
-            assert rest in equals
-            assert len(rest) == max(map(len, equals))
+            order = max(order for (order, _), p in probabilities.items() if p == highest)
+            assert probabilities[order, rest[0]] == highest
+            rivals = {r: n for r, n in by_order[order].items() if r[0] == rest[0]}
+            assert rivals[rest] == max(rivals.values())
+            assert len(rest) == max(len(r) for r, n in rivals.items() if n == rivals[rest])
     assert set(found) <= set(rests)
+
+
+def test_p_min_bounds_the_next_id_and_not_the_whole_rest() -> None:
+    """Ten ways to go on, each rare, begin with one id: they are offered all the same."""
+    ngrams = [ngram((1, 2, ending), order=1, occurrences=1) for ending in range(10)]
+    found: Any = best_continuations(ngrams, p_min=0.9)
+    rest, probability = found[1,]
+    assert rest[0] == 2
+    assert probability == 1.0
+    assert (1, 2) not in found
 
 
 def test_ngrams_are_encoded_as_they_stand_in_running_text(tokenizer: Tokenizer[Any]) -> None:

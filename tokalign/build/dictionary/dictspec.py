@@ -2,16 +2,18 @@
 
 Count the word n-grams of order 1-3, keep the most frequent, and encode each with the target's
 tokenizer. Every place inside an n-gram cuts it into a *prefix* and a *rest*, each of at most 8 ids.
-For every prefix store the one most probable rest, if its probability is at least `p_min`.
+For every prefix find the id that most probably follows it. If its probability is at least `p_min`,
+store the most frequent rest that begins with this id.
 
-The probability of a rest is its share among the n-grams of the same order, as in Table 1 of the
+The probability of an id is its share among the n-grams of the same order, as in Table 1 of the
 paper: `персональний комп'ютер` 12,400 times and `персональний комунікатор` 180 times give the rest
-`п' ют ер` the probability 98.6 %, whatever longer n-grams begin the same way. Where several orders
-offer a rest, the most probable one is stored; ties go to the rest with more ids.
+`п' ют ер` the probability 98.6 %, whatever longer n-grams begin the same way. The order is the one
+in which the id is most probable, the longest of these.
 
 Example (Bielik): "w Polsce" 60 times and "w Polskę" 40 times. The tokens are `▁w ▁Pol s ce` and
-`▁w ▁Pol sk ę`. After `▁w`, and after `▁w ▁Pol`, the rest of "w Polsce" is stored with probability
-0.6. After `▁w ▁Pol s` only `ce` can follow, and after `▁w ▁Pol sk` only `ę`.
+`▁w ▁Pol sk ę`. After `▁w` the id `▁Pol` is certain and `s ce` the more frequent way to go on. After
+`▁w ▁Pol` the rest of "w Polsce" is stored with probability 0.6. After `▁w ▁Pol s` only `ce` can
+follow, and after `▁w ▁Pol sk` only `ę`.
 
 `docs/dictspec.md` says what the paper leaves open and how it is decided here. The reader is
 `tables/dictspec.py`.
@@ -30,7 +32,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 Entries = Mapping[Ids, tuple[Ids, float]]
-"""Prefix -> its most probable rest, and the probability of that rest."""
+"""Prefix -> the rest that is stored, and the probability of its first id."""
 
 _BATCH = 1 << 13
 
@@ -48,21 +50,27 @@ Choose = Callable[[Iterable[EncodedNgram], int], tuple[Ids, float]]
 and the probability that has to be at least `p_min`."""
 
 
-def most_probable_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
-    """The most probable rest after the first `length` ids, and its probability."""
+def likeliest_next_id(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
+    """The most frequent rest that begins with the most probable next id, and that id's probability.
+
+    length: how many ids come before. Ties go to the n-grams of the highest order, then to the rest
+    with more ids.
+    """
     of_order: defaultdict[int, int] = defaultdict(int)
+    of_id: defaultdict[tuple[int, TargetId], int] = defaultdict(int)
     of_rest: defaultdict[tuple[int, Ids], int] = defaultdict(int)
     for ids, order, occurrences in ngrams:
         of_order[order] += occurrences
+        of_id[order, ids[length]] += occurrences
         of_rest[order, ids[length : length + MAX_CONTINUATION]] += occurrences
-    probabilities = {
-        (rest, order): count / of_order[order] for (order, rest), count in of_rest.items()
-    }
-    best = min(
-        probabilities,
-        key=lambda candidate: (-probabilities[candidate], -len(candidate[0]), candidate),
+    probabilities = {(order, one): count / of_order[order] for (order, one), count in of_id.items()}
+    order, following = max(probabilities, key=lambda at: (probabilities[at], *at))
+    _, _, rest = max(
+        (count, len(rest), rest)
+        for (its_order, rest), count in of_rest.items()
+        if (its_order, rest[0]) == (order, following)
     )
-    return best[0], probabilities[best]
+    return rest, probabilities[order, following]
 
 
 def find_continuations(
@@ -70,12 +78,12 @@ def find_continuations(
     target: Tokenizer[TargetId],
     *,
     p_min: float,
-    choose: Choose = most_probable_rest,
+    choose: Choose = likeliest_next_id,
     progress: Callable[[int], None] = lambda _: None,
 ) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
-    p_min: the least probability of a rest that is stored, in (0, 1].
+    p_min: the least probability of the first id of a rest that is stored, in (0, 1].
     choose: another reading of the paper, for experiments (`docs/dictspec.md`).
     progress: called with the number of n-grams encoded since the last call.
     Cost: about 35 s and 0.5 GB per million n-grams.
@@ -100,9 +108,9 @@ def _encode(
 
 
 def best_continuations(
-    ngrams: Iterable[EncodedNgram], *, p_min: float, choose: Choose = most_probable_rest
+    ngrams: Iterable[EncodedNgram], *, p_min: float, choose: Choose = likeliest_next_id
 ) -> Entries:
-    """The most probable rest of every prefix, where its probability is at least `p_min`.
+    """The rest of every prefix, where what `choose` says of it reaches `p_min`.
 
     Of a longer prefix the last 8 ids are the key, of a longer rest the first 8 are stored.
     Cost: one sort, then one pass over neighbours per length of a prefix.
