@@ -25,7 +25,7 @@ from tokalign.build.counting.word_ngrams import count_word_ngrams
 from tokalign.build.dictionary.dictspec import (
     EncodedNgram,
     find_continuations,
-    most_probable_rest,
+    likeliest_next_id,
 )
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate
@@ -43,23 +43,19 @@ def joined(lines: Sequence[str], count: int) -> list[str]:
     return [" ".join(lines[at : at + count]) for at in range(0, len(lines), count)]
 
 
-def likeliest_next_id(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
-    """The most frequent rest that begins with the most probable next id, and that id's probability.
+def most_probable_rest(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
+    """The most probable rest as a whole, and its probability.
 
-    The probability is the share of the id among the n-grams of one order; the order is the one in
-    which it is highest, and the longest of these.
+    The probability is the rest's share among the n-grams of one order.
     """
     orders: Counter[int] = Counter()
-    following: Counter[tuple[int, TargetId]] = Counter()
     rests: Counter[tuple[int, Ids]] = Counter()
     for ids, order, occurrences in ngrams:
         orders[order] += occurrences
-        following[order, ids[length]] += occurrences
         rests[order, ids[length : length + MAX_CONTINUATION]] += occurrences
-    best = max(following, key=lambda one: (following[one] / orders[one[0]], one[0]))
-    of_it = [(count, rest) for (order, rest), count in rests.items() if (order, rest[0]) == best]
-    _, rest = max(of_it, key=lambda one: (one[0], len(one[1]), one[1]))
-    return rest, following[best] / orders[best[0]]
+    shares = {(order, rest): count / orders[order] for (order, rest), count in rests.items()}
+    best = max(shares, key=lambda one: (shares[one], len(one[1]), one))
+    return best[1], shares[best]
 
 
 @click.group()
@@ -79,9 +75,9 @@ def readings(data: Path, texts: int) -> None:
         decoded = tokenizer.encode_batch(held[:: max(1, len(held) // texts)][:texts])
         counted = count_word_ngrams(line for number, line in enumerate(lines) if number % 10)
         for choose, p_min in (
+            (likeliest_next_id, 0.2),
             (most_probable_rest, 0.2),
             (most_probable_rest, 0.0),
-            (likeliest_next_id, 0.2),
         ):
             kept = counted.most_frequent(NGRAMS)
             table = find_continuations(kept, tokenizer, p_min=p_min, choose=choose)

@@ -114,10 +114,12 @@ def saving(shared: Path) -> None:
     }
     for name, files in corpora.items():
         counted = count_word_ngrams(Corpus(files).lines())
-        for ngrams in (200_000, 1_000_000):
+        for ngrams in (200_000, 500_000, 1_000_000):
             kept = counted.most_frequent(ngrams)
             published = find_continuations(kept, target, p_min=_PUBLISHED_P_MIN)
-            _print_saving(published, texts, corpus=name, kind=f"dictspec, {ngrams} n-grams")
+            size = sum(map(len, published.to_sections().values()))
+            about = {"kind": f"dictspec, {ngrams} n-grams", "bytes": size}
+            _print_saving(published, texts, corpus=name, **about)
         del counted
         built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
         _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")

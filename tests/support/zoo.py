@@ -455,14 +455,15 @@ def zoo_model(architecture: str) -> Any:
     return make_model(architecture)
 
 
-def make_model(architecture: str) -> Any:
+def make_model(architecture: str, **changes: Any) -> Any:
     """A float32 model of this architecture with random weights.
 
+    changes: of its configuration.
     Raises: what the architecture raises if it cannot be built here.
     """
     module = import_module(f"mlx_lm.models.{architecture}")
     mx.random.seed(0)
-    model = module.Model(module.ModelArgs.from_dict(arguments(architecture)))
+    model = module.Model(module.ModelArgs.from_dict(arguments(architecture) | changes))
     model.set_dtype(mx.float32)
     model.update(tree_map_with_path(random_weight, model.parameters()))
     mx.eval(model.parameters())

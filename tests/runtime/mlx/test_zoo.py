@@ -185,6 +185,15 @@ def test_thousands_of_tokens_are_those_of_mlx_lm(name: str) -> None:
     assert emitted_with_drafts(name, 12, 2000) == mlx_lm_emits(name, 12, 2000)
 
 
+@pytest.mark.parametrize("prompt", [8, 10, 20])
+def test_rows_of_a_short_prompt_see_what_they_see_in_mlx_lm(prompt: int) -> None:
+    """plamo3 asks for a mask that is wider than its cache: alone, a row sees one position less."""
+    model = zoo.make_model("plamo3", sliding_window=8)
+    steps = generate_step(mx.array(PROMPT[:prompt]), model, max_tokens=40)
+    expected = [token for token, _ in steps]
+    assert with_drafts(model, PROMPT[:prompt], expected) == expected
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 @pytest.mark.parametrize("prompt", [15, 17, 64, 65, 150])

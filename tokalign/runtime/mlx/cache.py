@@ -133,11 +133,16 @@ class ModelCache(Generic[Id]):
         self._layers.open()
         self._settle_branches(ids)
         self._read_unread()
-        kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
-        self._held = ids[:kept]
         known = len(ids) - last
+        read = min(common_prefix(ids, self._held), known)
+        kept = self._rewind(read)
+        self._held = ids[:kept]
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
-        if len(ids) - kept > most or kept < self.quantized_from <= known:
+        if (
+            len(ids) - kept > most
+            or kept < self.quantized_from <= known
+            or (read < known and self._layers.show_a_prompt_more(known))
+        ):
             kept = self._prefill(ids, kept, known)
         self._layers.mark(kept)
         return kept

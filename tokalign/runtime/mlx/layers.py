@@ -69,6 +69,10 @@ class Layers:
         for window in self._windows:
             window.verifies = False
 
+    def show_a_prompt_more(self, count: int) -> bool:
+        """Whether a row after `count` positions may see more of them in a prompt than alone."""
+        return any(window.widest != window.max_size <= count for window in self._windows)
+
     @property
     def can_hand_over(self) -> bool:
         """Whether mlx-lm's own functions could go on; if not, the context has to be read again."""

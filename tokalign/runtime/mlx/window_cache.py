@@ -25,13 +25,14 @@ class WindowCache:
     sees, its own included. offset: positions so far. start: the position of the first one kept.
     verifies: whether rows of a pass have to see what they would see alone. A model may ask for a
     mask that is wider than the cache (plamo3): then a row sees more in a pass over several.
+    widest: the window of the widest mask that was asked for; 0 before the first pass.
     """
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
         self.keys: Array = None
         self.values: Array = None
-        self.offset = self.start = self._first = 0
+        self.offset = self.start = self._first = self.widest = 0
         self.verifies = False
 
     @classmethod
@@ -64,6 +65,7 @@ class WindowCache:
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """Append the rows of a pass. Returns: what its first row sees, and all of its rows."""
         rows = keys.shape[2]
+        self.widest = max(self.widest, self.max_size)
         first = max(0, self.offset - self.max_size + 1)
         if self.keys is None or self.offset + rows - self.start > self.keys.shape[2]:
             self._make_room(keys, values)
@@ -84,6 +86,7 @@ class WindowCache:
         """As RotatingKVCache's, for positions in their order."""
         before = min(self.max_size - 1, self.offset)
         window = window_size or self.max_size
+        self.widest = max(self.widest, window)
         if self.verifies:
             window = min(window, self.max_size)
         if rows > 1:
