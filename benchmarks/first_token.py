@@ -44,9 +44,7 @@ def main(given: ReferenceTexts, *, every: int) -> None:
         for name in ("covers", "exact", "oracle"):
             right.setdefault(name, []).append((counts[name], len(positions)))
     print(f"{given}, {sum(n for _, n in right['oracle'])} positions\n")
-    print(
-        "| guess | right | 95 % | for each that the oracle gets right | 95 % |\n|---|---|---|---|---|"
-    )
+    print("| guess | right | 95 % | to the oracle's | 95 % |\n|---|---|---|---|---|")
     for name, each in right.items():
         beside = [(a, b) for (a, _), (b, _) in zip(each, right["oracle"], strict=True)]
         print(f"| {name} | {_share(each)} | {_share(beside)} |")

@@ -40,7 +40,7 @@ class DictspecOptions:
     """How to build a DictSpec dictionary.
 
     ngrams: how many of the most frequent word n-grams to use.
-    p_min: the least probability of a rest that is stored.
+    p_min: the least probability of the first id of a rest that is stored.
     """
 
     ngrams: int = 200_000
