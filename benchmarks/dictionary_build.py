@@ -118,8 +118,8 @@ def saving(shared: Path) -> None:
             kept = counted.most_frequent(ngrams)
             published = find_continuations(kept, target, p_min=_PUBLISHED_P_MIN)
             size = sum(map(len, published.to_sections().values()))
-            about = {"kind": f"dictspec, {ngrams} n-grams", "bytes": size}
-            _print_saving(published, texts, corpus=name, **about)
+            kind = f"dictspec, {ngrams} n-grams"
+            _print_saving(published, texts, corpus=name, kind=kind, bytes=size)
         del counted
         built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
         _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")

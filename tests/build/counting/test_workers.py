@@ -32,6 +32,22 @@ def test_a_process_that_is_killed_is_an_error_of_one_line() -> None:
 
 
 @pytest.mark.slow
+def test_a_process_that_dies_before_it_has_its_state_is_an_error_too(tmp_path: Path) -> None:
+    """As in a program without `if __name__ == "__main__"`. A pipe takes 64 KiB without a reader."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from functools import partial\n"
+        "from tokalign.build.counting.workers import workers\n"
+        "if __name__ != '__main__':\n"
+        "    raise SystemExit\n"
+        "with workers(2, partial(int, '1' + ' ' * 1_000_000)) as apply:\n"
+        "    list(apply(max, [(1,)]))\n"
+    )
+    found = subprocess.run([sys.executable, script], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert "OutputError: a process that counts was killed" in found.stderr
+
+
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     script = tmp_path / "workers.py"
     script.write_text(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import resource
 import sys
 import threading
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.errors import OutputError
@@ -55,18 +58,23 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
         return
     global _most_jobs
     _most_jobs = max(_most_jobs, jobs)
-    pool = ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), initializer=_start, initargs=(make_state,)
-    )
-    try:
-        yield lambda function, tasks: _apply(pool, jobs, function, tasks)
-    except BrokenProcessPool as error:
-        raise OutputError(
-            "a process that counts was killed, as the system does where memory runs out; give less "
-            "--memory or close other programs; the same command goes on from what is finished"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    # A file, because Python waits for ever to hand more than a pipe holds to a process that died.
+    with NamedTemporaryFile() as file:
+        file.write(pickle.dumps(make_state))
+        file.flush()
+        pool = ProcessPoolExecutor(
+            jobs, multiprocessing.get_context("spawn"), initializer=_start, initargs=(file.name,)
+        )
+        try:
+            yield lambda function, tasks: _apply(pool, jobs, function, tasks)
+        except BrokenProcessPool as error:
+            raise OutputError(
+                "a process that counts was killed, as the system does where memory runs out; give "
+                "less --memory or close other programs; the same command goes on from what is "
+                "finished"
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def peak_memory() -> int:
@@ -95,10 +103,10 @@ def _run(function: Callable[..., Result], task: Task) -> Result:
     return function(_state, *task)
 
 
-def _start(make_state: Callable[[], object]) -> None:
+def _start(pickled: str) -> None:
     global _state
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _state = make_state()
+    _state = pickle.loads(Path(pickled).read_bytes())()
 
 
 def _die_with_parent() -> None:
