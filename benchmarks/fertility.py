@@ -38,7 +38,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 NAMES = ("mistral", "mistral-nemo", "llama3.2", "qwen2.5")
-VARIANTS = (Variant("dictspec", 3, 200_000, 0.2), Variant("backoff", 8, 5_000_000, 0.1))
+VARIANTS = (Variant("dictspec", 3, 200_000, 0.2), Variant("backoff", 8, 5_000_000, 0.05))
 
 
 @dataclass(frozen=True, slots=True)

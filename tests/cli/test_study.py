@@ -18,6 +18,7 @@ from studied import a_result
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.file_lock import locked
 from tokalign.cli.study import _language_of_prompts, command
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import _table_digests
@@ -111,6 +112,16 @@ def test_a_folder_of_another_study_is_refused(folder: Path) -> None:
     result = study(*PAIR, *SHORT, "-m", "7", "--output", folder)
     assert isinstance(result.exception, IncompatibleError)
     assert str(result.exception).endswith("give another folder with --output")
+
+
+@pytest.mark.slow
+def test_two_studies_do_not_measure_into_one_folder(folder: Path) -> None:
+    before = (folder / "measurements.jsonl").read_bytes()
+    with locked(folder / "study.lock", "studying", "wait"):
+        result = study(*PAIR, *SHORT, "--output", folder)
+    assert isinstance(result.exception, UsageError)
+    assert f"is studying in {folder}; wait until it has ended, or give" in str(result.exception)
+    assert (folder / "measurements.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import make_folder, write_file
+from tokalign.build.file_lock import locked
 from tokalign.cli.drafting_options import (
     DRAFT_HELP,
     MODEL_HELP,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tokalign.evaluate.study.result import Result, Setting
     from tokalign.evaluate.study.run import Study
 
-_MEASUREMENTS, _CAUSES = "measurements.jsonl", "causes.json"
+_MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock"
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
@@ -282,19 +283,20 @@ def _study(
     from tokalign.evaluate.measurements import MeasurementFile
 
     keep_loaded()
-    make_folder(output / CURVES, remedy="give another folder with --output")
-    curves = cost_curves(options, loaded)
-    study = assembled(options, loaded, chosen, given, curves)
-    setting = setting_of(options, loaded, given)
     remedy = "give another folder with --output"
-    file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
-    if estimate:
-        _estimate(study, file, as_json=as_json)
-        return
-    _measure(study, file, options.note, quiet=quiet)
-    causes = _explained(output, loaded, study, chosen, quiet=quiet)
-    result = _result(setting, file, curves, causes)
-    _write(output, result, options.note, as_json=as_json)
+    make_folder(output / CURVES, remedy=remedy)
+    with locked(output / _LOCK, f"studying in {output}", f"wait until it has ended, or {remedy}"):
+        curves = cost_curves(options, loaded)
+        study = assembled(options, loaded, chosen, given, curves)
+        setting = setting_of(options, loaded, given)
+        file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
+        if estimate:
+            _estimate(study, file, as_json=as_json)
+            return
+        _measure(study, file, options.note, quiet=quiet)
+        causes = _explained(output, loaded, study, chosen, quiet=quiet)
+        result = _result(setting, file, curves, causes)
+        _write(output, result, options.note, as_json=as_json)
 
 
 def _language_of_prompts(given: str | None, dictionaries: Sequence[str], preset: str) -> str:
