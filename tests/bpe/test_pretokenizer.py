@@ -8,6 +8,7 @@ import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
+from small_tokenizers import GPT4O_PATTERN
 from tokenizers import Regex, pre_tokenizers
 
 from tokalign.bpe.pretokenizer import RegexSplitter, as_bytes, as_text
@@ -49,14 +50,6 @@ def test_only_white_space_after_white_space_unsettles_more_than_the_last_piece(
         count -= 1
     assert splitters[0].settled([*pieces, b"more"], len(pieces)) == count
 
-
-WORD = r"[^\r\n\p{L}\p{N}]?"
-BIG, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-GPT4O_PATTERN = (
-    rf"{WORD}{BIG}*{SMALL}+{ENDING}|{WORD}{BIG}+{SMALL}*{ENDING}|\p{{N}}{{1,3}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 UNKNOWN = [r"\p{L}+", r"[a-z]+'?|\d{1,2}", rf"(?:{GPT2_PATTERN})"]
 """Expressions that published tokenizers do not have; two leave gaps."""
