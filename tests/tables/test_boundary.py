@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 
+from tokalign.bpe.pretokenizer import NoSplitter
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.alignment import MergeSites
 from tokalign.tables.boundary import Boundary
@@ -53,6 +54,18 @@ def test_growing_step_by_step_is_the_same_as_starting_there(tokenizer: Tokenizer
             growing.follow(ids[:cut])
             for data in (b" kot", b"om", b"\n", b"1", "ż".encode()[:1], b""):
                 assert growing.encode(data) == boundary_after(tokenizer, ids[:cut]).encode(data)
+
+
+def test_a_prompt_is_cut_once_however_many_tokens_it_has(
+    bielik: Tokenizer[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no piece is ever settled, cutting it again for every token would take minutes."""
+    once, data = NoSplitter(), " ".join(SENTENCES).encode()
+    monkeypatch.setattr(bielik.bpe, "splitter", once)
+    cut: list[int] = []
+    monkeypatch.setattr(NoSplitter, "split", lambda _, text: cut.append(len(text)) or [text])
+    boundary_after(bielik, bielik.bpe.encode(data))
+    assert sum(cut) <= 2 * len(data)
 
 
 def test_after_text_that_is_not_canonical_only_the_last_token_counts(

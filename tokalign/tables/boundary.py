@@ -54,12 +54,12 @@ class Boundary:
 
         ids: the whole prompt and output. Cost: 10 µs plus encoding the new bytes.
         """
-        for token in ids[self._seen :]:
-            data = self._tokens[token] if token < len(self._tokens) else b""
-            if data:
-                self._segment.push(data)
-            else:
-                self._segment = IncrementalEncoder(self._bpe)
+        tokens = self._tokens
+        new = [tokens[token] if token < len(tokens) else b"" for token in ids[self._seen :]]
+        if b"" in new:  # a segment begins after a special token
+            del new[: len(new) - new[::-1].index(b"")]
+            self._segment = IncrementalEncoder(self._bpe)
+        self._segment.push(b"".join(new))
         self._seen = len(ids)
         canonical = self._segment.ids[self._segment.settled :]
         committed = list(ids[len(ids) - len(canonical) :])
