@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
+from small_tokenizers import of_merges
 
+from tokalign.bpe.pretokenizer import NoSplitter
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.alignment import MergeSites
 from tokalign.tables.boundary import Boundary
@@ -53,6 +56,33 @@ def test_growing_step_by_step_is_the_same_as_starting_there(tokenizer: Tokenizer
             growing.follow(ids[:cut])
             for data in (b" kot", b"om", b"\n", b"1", "ż".encode()[:1], b""):
                 assert growing.encode(data) == boundary_after(tokenizer, ids[:cut]).encode(data)
+
+
+def test_a_prompt_is_cut_once_however_many_tokens_it_has(
+    bielik: Tokenizer[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no piece is ever settled, cutting it again for every token would take minutes."""
+    once, data = NoSplitter(), " ".join(SENTENCES).encode()
+    monkeypatch.setattr(bielik.bpe, "splitter", once)
+    cut: list[int] = []
+    monkeypatch.setattr(NoSplitter, "split", lambda _, text: cut.append(len(text)) or [text])
+    boundary_after(bielik, bielik.bpe.encode(data))
+    assert sum(cut) <= 2 * len(data)
+
+
+def test_a_text_that_is_not_cut_is_followed_exactly_and_not_remembered() -> None:
+    """Tokens with a space inside: the whole text is one piece, and none is remembered."""
+    pairs = [(b"a", b" "), (b" ", b"b"), (b"a ", b"b"), (b"b", b"a"), (b"b", b" b"), (b" ", b" ")]
+    tokenizer = of_merges(b"ab ", pairs)
+    for letters in product(b"ab ", repeat=6):
+        text = bytes(letters)
+        committed = tokenizer.bpe.encode(text[:3])
+        whole = tokenizer.bpe.encode(text)
+        kept = whole[: len(committed)] == committed
+        expected = tuple(whole[len(committed) :]) if kept else None
+        assert boundary_after(tokenizer, committed).encode(text[3:]) == expected
+    remembered = vars(tokenizer.bpe)["encode_piece"].cache_info()
+    assert remembered.currsize == 0
 
 
 def test_after_text_that_is_not_canonical_only_the_last_token_counts(

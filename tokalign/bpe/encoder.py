@@ -13,7 +13,7 @@ from typing import Generic, cast
 
 from tokalign.bpe.ids import Id
 from tokalign.bpe.merges import Merged, Merges
-from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
+from tokalign.bpe.pretokenizer import NoSplitter, Splitter, as_bytes, as_text
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.bpe.validity import PairValidity
 
@@ -30,7 +30,7 @@ class BytePairEncoding(Generic[Id]):
     """
 
     encode_piece: Callable[[bytes], tuple[Id, ...]]
-    """The canonical encoding of one piece. Results are remembered."""
+    """The canonical encoding of one piece. Results are remembered, unless texts are not cut."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class BytePairEncoding(Generic[Id]):
         self._by_characters = by_characters
         self._whole = whole
         self._characters = {as_text(character): symbol for character, symbol in symbols.items()}
-        self.encode_piece = lru_cache(maxsize=1 << 16)(self._encode_piece)
+        remember = lru_cache(maxsize=0 if isinstance(splitter, NoSplitter) else 1 << 16)
+        self.encode_piece = remember(self._encode_piece)
 
     @cached_property
     def order(self) -> TokenOrder[Id]:

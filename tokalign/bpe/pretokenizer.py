@@ -209,8 +209,9 @@ _ENDINGS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS_FIRST = (
     rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|",
     rf"{_CONTRACTIONS}| ?\p{{L}}+|",
+    rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|",
 )
-"""The beginnings of two expressions: that of Llama 3 and Qwen2.5, and that of GPT-2."""
+"""How the expressions of Llama 3 and Qwen2.5, of GPT-2, and of Qwen3.5 begin."""
 
 _BIG, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CAPITALS, _OF_NO_CASE = regex.compile(_BIG), regex.compile(r"[\p{Lm}\p{Lo}\p{M}]")
@@ -220,10 +221,12 @@ _WORDS_BY_CASE = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_BIG}+{_SMALL}*",
 )
 _ENDINGS_WITH_SLASH = _ENDINGS.replace(r"+[\r\n]*|", r"+[\r\n/]*|")
+_ENDINGS_WITH_MARKS = _ENDINGS.replace(r"\p{N}]+", r"\p{M}\p{N}]+")
 
 _KNOWN = {
     _WORDS_FIRST[0] + r"\p{N}{1,3}" + _ENDINGS: 1,  # Llama 3
     _WORDS_FIRST[0] + r"\p{N}" + _ENDINGS: 1,  # Qwen2.5
+    _WORDS_FIRST[2] + r"\p{N}" + _ENDINGS_WITH_MARKS: 1,  # Qwen3.5
     "|".join(_WORDS_BY_CASE) + r"|\p{N}" + _ENDINGS_WITH_SLASH: 1,  # Mistral NeMo
     "|".join(f"{word}(?i:{_CONTRACTIONS})?" for word in _WORDS_BY_CASE)
     + r"|\p{N}{1,3}"

@@ -27,8 +27,11 @@ from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter, incomplete_ta
 from tokalign.tables.alignment import CROWDED, MergeSites
 from tokalign.tokenizer.vocabulary import TargetId
 
-_CONTINUATIONS = (b"", b"a", b"A", b"1", b".", b"'", b" ", b"\n", b" a")
-"""One next text of each kind that can decide where a piece ends (see `RegexSplitter`)."""
+_CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
+"""One next text of each kind that can decide where a piece ends (see `RegexSplitter`).
+
+To GPT-4o's, which counts `'t`, `'re` and `'ll` to the word before, three small letters differ.
+"""
 
 FALLBACK = -1
 """Given instead of the index of a token where any byte-fallback token is meant."""

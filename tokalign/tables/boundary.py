@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.bpe.incremental import IncrementalEncoder
-from tokalign.bpe.pretokenizer import WordSplitter, incomplete_tail
+from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter, incomplete_tail
 from tokalign.bpe.spines import Spine
 from tokalign.tables.absorption import shared_absorption
 from tokalign.tables.alignment import MergeSites
@@ -43,6 +43,10 @@ class Boundary:
         self._validity = target.bpe.validity
         self._segment = IncrementalEncoder(target.bpe)
         self._by_words = isinstance(target.splitter, WordSplitter)
+        # A pre-tokenizer and `ignore_merges` look at both sides of the boundary together.
+        self._by_pairs = (
+            not isinstance(target.splitter, RegexSplitter) and not target.spec.ignore_merges
+        )
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
@@ -54,12 +58,12 @@ class Boundary:
 
         ids: the whole prompt and output. Cost: 10 µs plus encoding the new bytes.
         """
-        for token in ids[self._seen :]:
-            data = self._tokens[token] if token < len(self._tokens) else b""
-            if data:
-                self._segment.push(data)
-            else:
-                self._segment = IncrementalEncoder(self._bpe)
+        tokens = self._tokens
+        new = [tokens[token] if token < len(tokens) else b"" for token in ids[self._seen :]]
+        if b"" in new:  # a segment begins after a special token
+            del new[: len(new) - new[::-1].index(b"")]
+            self._segment = IncrementalEncoder(self._bpe)
+        self._segment.push(b"".join(new))
         self._seen = len(ids)
         canonical = self._segment.ids[self._segment.settled :]
         committed = list(ids[len(ids) - len(canonical) :])
@@ -89,17 +93,17 @@ class Boundary:
 
         Cost: 3 µs for a word seen before, 10 µs for a new one.
         """
-        if not self._by_words:
+        if not self._by_pairs:
             return self._new_ids(self._bpe.encode(self._left + data))
         if not data:
             return ()
         rest: tuple[TargetId, ...] = ()
-        if data.rfind(b" ") >= 1:
+        if self._by_words and data.rfind(b" ") >= 1:
             data, *words = self._bpe.splitter.split(data)
             for word in words:
                 rest += self._encode_piece(word)
         left = self._left
-        if not left or (data[0] == _SPACE and left[-1] != _SPACE):
+        if not left or (self._by_words and data[0] == _SPACE and left[-1] != _SPACE):
             return self._encode_piece(data) + rest
         if self._is_cut or data[0] & 0xC0 == 0x80:  # the boundary cuts a character
             new = self._new_ids(self._encode_piece(left + data))

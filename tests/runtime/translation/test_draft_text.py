@@ -49,6 +49,16 @@ def test_bytes_are_the_committed_ones_and_ids_their_encoding(
         assert view.ids == draft.bpe.encode(draft.text_bytes(text))
 
 
+@pytest.mark.parametrize("text", ["kot", " kot", "  kot"])
+def test_a_text_that_begins_with_a_space_may_need_no_other_one(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any], text: str
+) -> None:
+    draft: Tokenizer[Any] = Tokenizer(replace(bielik.spec, prefix_unless_space=True))
+    view = DraftText(llama, draft)
+    view.follow(llama.encode(text))
+    assert view.ids == draft.encode(text)
+
+
 def test_the_end_of_the_prompt_and_the_output_are_encoded_as_one_text(pair: Pair) -> None:
     target, draft = pair.target, pair.draft
     prompt, rest = "Zażółć gę", "ślą jaźń"

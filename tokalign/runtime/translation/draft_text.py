@@ -99,8 +99,10 @@ class DraftText:
     def _push(self, data: bytes) -> None:
         """Append text to the open segment; its first text is put after the draft's dummy prefix."""
         if data:
-            spec, opens = self._draft.spec, not self._segment.ids
-            if spec.dummy_prefix and opens and not (spec.prefix_once and self._has_text):
+            spec = self._draft.spec
+            opens = not self._segment.ids and not (spec.prefix_once and self._has_text)
+            has_space = spec.prefix_unless_space and data.startswith(b" ")
+            if spec.dummy_prefix and opens and not has_space:
                 data = b" " + data
             self._has_text = True
             self._append(data)
