@@ -128,6 +128,8 @@ def test_what_goes_to_stdout_and_what_to_stderr(models: dict[str, str]) -> None:
     assert result.stderr.count("[10 tokens, ") == 1
     assert result.stderr.count("cut off by --max-tokens") == 1
     assert talk(models, "Dzień dobry", "/help", options=["--quiet"]).stderr == ""
+    refused = talk(models, "/nothing", options=["--quiet"]).stderr
+    assert refused.startswith("tokalign: there is no command /nothing")
 
 
 def test_system_reset_and_retry(models: dict[str, str]) -> None:

@@ -80,9 +80,14 @@ def test_reading_a_whole_file_leaves_its_time_alone(tmp_path: Path) -> None:
     "other", [ABOUT | {"target": "demo (def)"}, ABOUT | {"dtype": "float32"}, {"target": "x"}]
 )
 def test_measurements_of_something_else_are_refused(tmp_path: Path, other: dict[str, str]) -> None:
-    MeasurementFile(tmp_path / "r.jsonl", ABOUT).open()
+    file = MeasurementFile(tmp_path / "r.jsonl", ABOUT)
+    file.open()
+    assert MeasurementFile(file.path, other).open() == []  # it holds none yet
+    file.path.unlink()
+    file.open()
+    file.append(ALL[0])
     with pytest.raises(IncompatibleError, match="--results"):
-        MeasurementFile(tmp_path / "r.jsonl", other).open()
+        MeasurementFile(file.path, other).open()
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,18 @@ def ids(count: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, range(count)))
 
 
-def round_of(proposed: int, accepted: int, *, limit: int = 9, source: str = "draft") -> Round:
+def round_of(
+    proposed: int, accepted: int, *, limit: int = 9, source: str = "draft", read: int = 0
+) -> Round:
     """A round of 10 ms, 8 of them in passes of the models."""
     return Round(
         limit=limit,
         tree=TokenTree.chain(ids(proposed), source),
         path=tuple(range(accepted)),
         emitted=ids(accepted + 1),
-        rows=1 + proposed,
+        rows=read + 1 + proposed,
         draft_passes=2,
-        counts={"healed": 1},
+        counts={"healed": 1, "masked": 0},
         seconds=0.010,
         model_seconds=0.008,
         translation_seconds=0.0007,
@@ -39,7 +41,10 @@ def fold(*rounds: Round) -> Statistics:
 
 
 def test_three_rounds_match_a_count_by_hand() -> None:
-    found = fold(round_of(2, 0), round_of(3, 3, source="dictionary"), round_of(0, 0)).summary()
+    prompt = 49  # of its 50 ids, the last one's row is the first round's own
+    found = fold(
+        round_of(2, 0, read=prompt), round_of(3, 3, source="dictionary"), round_of(0, 0)
+    ).summary()
     assert found["rounds"] == 3
     assert found["generation_tokens"] == 1 + 4 + 1
     assert found["tokens_per_round"] == 2

@@ -171,7 +171,7 @@ class Chat:
             except StdoutError:
                 raise
             except TokalignError as error:
-                self._tell(f"tokalign: {error}")
+                tell(visible(f"tokalign: {error}"))
 
     # -- commands ----------------------------------------------------------------------------------
 

@@ -124,5 +124,15 @@ def print_figures(figures: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
-    rows = ((k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in figures.items())
-    echo(table(rows))
+    echo(table((name, _figure(value)) for name, value in figures.items()))
+
+
+def _figure(value: object) -> object:
+    match value:
+        case None:
+            return "-"
+        case float():
+            return f"{value:.4f}"
+        case Mapping():
+            return ", ".join(f"{name} {one}" for name, one in value.items())
+    return value

@@ -196,15 +196,16 @@ class MeasurementFile:
         """
         header = json.dumps({"format": FORMAT, "version": VERSION, "about": self.about})
         content = self.path.read_bytes() if self.path.exists() else b""
-        if header.encode().startswith(content):  # empty, or killed while this line was written
-            self._cut(content, 0)
-            self._append(header)
-            return []
-        whole = content.rpartition(b"\n")[0]
-        found, measurements = read_measurements(self.path, whole, remedy=self.remedy)
-        self._require_same(found)
-        self._cut(content, len(whole) + 1)
-        return measurements
+        if not header.encode().startswith(content):  # else it was killed while writing this line
+            whole = content.rpartition(b"\n")[0]
+            found, measurements = read_measurements(self.path, whole, remedy=self.remedy)
+            if measurements:
+                self._require_same(found)
+                self._cut(content, len(whole) + 1)
+                return measurements
+        self._cut(content, 0)
+        self._append(header)
+        return []
 
     def _cut(self, content: bytes, length: int) -> None:
         """Cut the file, which has this content, to a length.
@@ -232,11 +233,11 @@ class MeasurementFile:
     def _require_same(self, found: Mapping[str, Any]) -> None:
         wanted = json.loads(json.dumps(self.about))
         for name in {**wanted, **found}:
-            if wanted.get(name) != found.get(name):
-                raise IncompatibleError(
-                    f"{self.path} holds measurements with {name} {found.get(name)}, not "
-                    f"{wanted.get(name)}; {self.remedy}"
-                )
+            old, new = found.get(name), wanted.get(name)
+            if old != new:
+                several = isinstance(old or new, dict | list)
+                how = f"other {name}" if several else f"{name} {old}, not {new}"
+                raise IncompatibleError(f"{self.path} holds measurements with {how}; {self.remedy}")
 
 
 def read_measurements(

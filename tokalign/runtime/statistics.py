@@ -52,7 +52,8 @@ class Statistics:
     def _count(self, one: Round) -> None:
         self.rounds += 1
         self.generation_tokens += len(one.emitted)
-        self.rows += one.rows
+        # The first round's other rows read the prompt.
+        self.rows += 1 + len(one.tree) if self._first else one.rows
         self.draft_passes += one.draft_passes
         self.counts.update(one.counts)
         self._proposed_by.update(one.tree.sources)
@@ -94,7 +95,7 @@ class Statistics:
 
     @property
     def rows_per_round(self) -> float:
-        """Rows that the target computed, steps that fill in a long prompt excluded."""
+        """Rows that the target computed, without those that read the prompt."""
         return ratio(self.rows, self.rounds)
 
     @property
@@ -163,7 +164,7 @@ class Statistics:
             "host_ms_per_round": self.host_ms_per_round,
             "translation_ms_per_round": self.translation_ms_per_round,
             "per_source": self.per_source,
-            "translation_counts": dict(sorted(self.counts.items())),
+            "translation_counts": dict(sorted((+self.counts).items())),
         }
 
 

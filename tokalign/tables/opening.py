@@ -274,8 +274,7 @@ def _candidates(
         if language not in found:
             raise MissingAssetError(
                 f"no dictionary of language {language} fits this tokenizer; those that fit are of "
-                f"language: {', '.join(sorted(found)) or 'none'}; build one with: tokalign build "
-                f"--dictionary-only --language {language}"
+                f"language: {', '.join(sorted(found)) or 'none'}; build one with: {HOW_TO_BUILD}"
             )
     return [files for language in dict.fromkeys(wanted) for files in found[language].values()]
 

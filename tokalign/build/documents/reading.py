@@ -148,7 +148,7 @@ def _pdf_pages(path: Path, data: bytes) -> Iterator[str]:
                 text.close()
                 page.close()
     except pypdfium2.PdfiumError as error:
-        raise _unread(path, f"PDFium says: {error}") from error
+        raise _unread(path, f"PDFium says: {str(error).rstrip('.')}") from error
 
 
 def _unread(path: Path, why: str) -> CorpusError:

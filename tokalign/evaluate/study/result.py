@@ -199,8 +199,9 @@ def load_json(path: Path) -> Any:
     try:
         return parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or f"not JSON: {error}"
         raise UsageError(
-            f"{path} cannot be read as JSON ({error}); give a study.json that tokalign study wrote"
+            f"{path} cannot be read ({reason}); give a study.json that tokalign study wrote"
         ) from error
 
 
