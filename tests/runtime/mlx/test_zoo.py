@@ -92,15 +92,21 @@ def emitted_with_drafts(name: str, prompt: int, tokens: int, **options: Any) -> 
 
 
 def with_drafts(
-    model: Any, prompt: Sequence[int], right: Sequence[int], **options: Any
+    model: Any,
+    prompt: Sequence[int],
+    right: Sequence[int],
+    *,
+    cache: list[Any] | None = None,
+    **options: Any,
 ) -> list[int]:
-    """As many ids as `right` has, which the drafts are made of."""
-    session = TargetModelSession(model, CacheOptions(**options))
+    """As many ids as `right` has, which the drafts are made of. cache: one to go on with."""
+    session = TargetModelSession(model, CacheOptions(**options), cache=cache)
     drafter = zoo.WildDrafter(right, trees=session.can_branch)
     context = Context([TargetId(i) for i in prompt])
     limits = Limits(
         max_tokens=len(right),
         context_length=session.context_length,
+        drafted_length=session.rewindable,
         quantized_from=session.quantized_from,
         read_again=session.read_again,
     )
@@ -282,6 +288,35 @@ def test_a_kept_cache_is_gone_on_with(name: str) -> None:
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kv_bits": 4, "kv_group_size": 32, "quantized_kv_start": 50}, {"max_kv_size": 56}],
+    ids=["plain", "quantized", "bounded"],
+)
+def test_a_cache_that_mlx_lm_has_filled_is_gone_on_with(options: dict[str, Any]) -> None:
+    """Its positions count in trees, towards quantization and towards the bound."""
+    model = zoo.zoo_model("qwen3")
+    ours, own = (make_prompt_cache(model, options.get("max_kv_size")) for _ in range(2))
+    for layers in (ours, own):
+        model(mx.array([PROMPT[:30]]), cache=layers)
+    turn = PROMPT[30:38]
+    steps = generate_step(mx.array(turn), model, max_tokens=40, prompt_cache=own, **options)
+    right = [token for token, _ in steps]
+    assert with_drafts(model, turn, right, cache=ours, **options) == right
+
+
+def test_a_bounded_cache_is_gone_on_with_when_it_is_full() -> None:
+    """Also over a prompt that is read in several rows, of which the last one is read alone."""
+    model = zoo.zoo_model("qwen3")
+    ours, own = (make_prompt_cache(model, max_kv_size=32) for _ in range(2))
+    for turn in (PROMPT[:20], PROMPT[30:50], PROMPT[60:63]):
+        steps = generate_step(mx.array(turn), model, max_tokens=15, prompt_cache=own)
+        found = stream_generate(
+            model, TOKENIZER, list(turn), max_tokens=15, method="prompt-lookup", prompt_cache=ours
+        )
+        assert [response.token for response in found] == [token for token, _ in steps]
 
 
 QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}

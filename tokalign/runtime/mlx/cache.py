@@ -19,7 +19,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
-from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
+from tokalign.runtime.mlx.held_ids import positions, remember, remembered, unknown_positions
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.model_arguments import context_length, embedding_of, vocabulary_size
 from tokalign.runtime.mlx.tree_attention import keep_rows
@@ -84,7 +84,7 @@ class ModelCache(Generic[Id]):
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._layers = Layers(self.layers, rewinds=rewinds)
-        self._hidden = layers is not None and holds_unknown_ids(layers)
+        self._unknown = 0 if layers is None else unknown_positions(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
@@ -100,13 +100,15 @@ class ModelCache(Generic[Id]):
     @property
     def rewindable(self) -> int:
         """How many positions may be cached if some are to be taken back."""
-        return self._layers.rewindable
+        return self._layers.rewindable - self._unknown
 
     @property
     def quantized_from(self) -> int:
         """The position from which rows see a quantized cache; -1 if none does."""
         options = self._options
-        return -1 if options.kv_bits is None else max(1, options.quantized_kv_start)
+        if options.kv_bits is None:
+            return -1
+        return max(1, options.quantized_kv_start) - self._unknown
 
     @property
     def held(self) -> list[Id]:
@@ -137,7 +139,8 @@ class ModelCache(Generic[Id]):
         self._held = ids[:kept]
         known = len(ids) - last
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
-        if len(ids) - kept > most or kept < self.quantized_from <= known:
+        is_full = known > self.rewindable  # then a row sees less in a pass over several
+        if len(ids) - kept > most or kept < self.quantized_from <= known or is_full:
             kept = self._prefill(ids, kept, known)
         self._layers.mark(kept)
         return kept
@@ -237,7 +240,8 @@ class ModelCache(Generic[Id]):
             self._prefill(ids, 0, len(ids))
         self.quantize()
         self._layers.hand_over()
-        remember(self.layers, ids)
+        if not self._unknown:
+            remember(self.layers, ids)
 
     def _settle_branches(self, ids: list[Id]) -> None:
         """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
@@ -248,7 +252,7 @@ class ModelCache(Generic[Id]):
         new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
         path = tree.path_of(new)
         path = path or list(range(tree.chain_length))
-        keep_rows(self.layers, begin, path)
+        keep_rows(self.layers, self._unknown + begin, path)
         self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
         self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
 
@@ -268,7 +272,7 @@ class ModelCache(Generic[Id]):
 
     def _begin_anew(self) -> None:
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
-        if self._hidden:
+        if self._unknown:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
         self._layers.renew(self._new_layers())
 
@@ -276,6 +280,7 @@ class ModelCache(Generic[Id]):
         """Go on with another cache of the same model, which holds exactly `ids`."""
         self._unread.clear()
         self._branches = None
+        self._unknown = 0
         self._layers.renew(layers)
         self._held = list(ids)
 
