@@ -63,12 +63,18 @@ class CallSessions:
     def settled(
         self, responses: Iterator[GenerationResponse], generation: Generation
     ) -> Iterator[GenerationResponse]:
-        """Afterwards the caches hold the prompt and every token of the responses."""
+        """Afterwards the caches hold the prompt and every token of the responses.
+
+        After an error, such as one of a callback that cancels, they hold what was read by then.
+        """
         held = len(generation.context.prompt)
         try:
             for response in responses:
                 held += 1
                 yield response
+        except (Exception, KeyboardInterrupt):
+            held = min(held, len(self.target.held))
+            raise
         finally:
             self.target.settle(generation.context.ids[:held])
             assert self._prompt_cache is not None

@@ -136,7 +136,6 @@ class ModelCache(Generic[Id]):
         self._settle_branches(ids)
         self._read_unread()
         kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
-        self._held = ids[:kept]
         known = len(ids) - last
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
         is_full = known > self.rewindable  # then a row sees less in a pass over several
@@ -233,7 +232,6 @@ class ModelCache(Generic[Id]):
         self._settle_branches(ids)
         self._read_unread()
         kept = self._rewind(common_prefix(ids, self._held))
-        self._held = ids
         self._prefill(ids, kept, len(ids))
         if not self._layers.can_hand_over:
             self._begin_anew()
@@ -263,12 +261,12 @@ class ModelCache(Generic[Id]):
         but also has ids that are not known.
         """
         held = len(self._held)
-        if kept == held:
-            return kept
-        left = self._layers.take_back(held - kept, held=held)
-        if left is None:
-            self._begin_anew()
-        return left or 0
+        if kept < held:
+            left = self._layers.take_back(held - kept, held=held)
+            if left is None:
+                self._begin_anew()
+            self._held = self._held[: left or 0]
+        return len(self._held)
 
     def _begin_anew(self) -> None:
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
@@ -291,11 +289,16 @@ class ModelCache(Generic[Id]):
             self._unread.clear()
 
     def _prefill(self, ids: list[Id], begin: int, end: int) -> int:
-        """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
+        """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`.
+
+        A callback that raises an error ends it between two steps.
+        """
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            tokens = self.tokens(ids[at : min(at + step, end)])
+            read = ids[: min(at + step, end)]
+            tokens = self.tokens(read[at:])
             self.forward(tokens, begin=at)
+            self._held = read
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
             self.on_prefill(tokens.shape[0])
