@@ -284,6 +284,22 @@ def test_a_kept_cache_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
 
 
+@pytest.mark.parametrize("name", ["qwen3_next", "deepseek_v41"])
+def test_a_caller_that_stops_plain_decoding_needs_no_rewinding(name: str) -> None:
+    """A response comes before the next token is asked for, so nothing has to be taken back."""
+    model = zoo.zoo_model(name)
+    kept = make_prompt_cache(model)
+    model(mx.array([PROMPT[:30]]), cache=kept)
+    turn = list(PROMPT[30:40])
+    stream = stream_generate(model, TOKENIZER, turn, method="plain", prompt_cache=kept)
+    got = [next(stream).token for _ in range(5)]
+    stream.close()  # type: ignore[attr-defined]
+    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
+    whole = [*PROMPT[:40], *got, *PROMPT[:3]]
+    fresh = generate_step(mx.array(whole), model, max_tokens=8)
+    assert [t for t, _ in after] == [t for t, _ in fresh]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
