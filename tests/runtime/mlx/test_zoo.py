@@ -16,6 +16,7 @@ import zoo
 from mlx.utils import tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from small_tokenizers import of_merges
 
@@ -183,6 +184,17 @@ def test_quantized_weights_and_adapters_change_nothing(
     expected = [token for token, _ in steps]
     assert expected != mlx_lm_emits(name, 12, 60)
     assert with_drafts(model, PROMPT[:12], expected) == expected
+
+
+def test_rows_that_depend_on_their_pass_are_read_alone() -> None:
+    """Beyond its bound a dynamic rotary embedding turns all rows of a pass by where it ends."""
+    model = zoo.make_model("qwen3")
+    for layer in model.layers:
+        layer.self_attn.rope = DynamicNTKScalingRoPE(32, 40, False, 10000.0, 2.0)
+    for prompt in (PROMPT[:12], PROMPT[:60]):
+        steps = generate_step(mx.array(prompt), model, max_tokens=60)
+        expected = [token for token, _ in steps]
+        assert with_drafts(model, prompt, expected) == expected
 
 
 @pytest.mark.long

@@ -21,7 +21,12 @@ from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.held_ids import positions, remember, remembered, unknown_positions
 from tokalign.runtime.mlx.layers import Layers, leaves_of
-from tokalign.runtime.mlx.model_arguments import context_length, embedding_of, vocabulary_size
+from tokalign.runtime.mlx.model_arguments import (
+    context_length,
+    embedding_of,
+    even_length,
+    vocabulary_size,
+)
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -92,6 +97,7 @@ class ModelCache(Generic[Id]):
         self.computed = 0
         self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
+        self._even_length = even_length(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
         self._embeddings: tuple[int, Array] | None = None
         if rewinds and (kinds := self._layers.unknown_kinds):
@@ -99,8 +105,8 @@ class ModelCache(Generic[Id]):
 
     @property
     def rewindable(self) -> int:
-        """How many positions may be cached if some are to be taken back."""
-        return self._layers.rewindable - self._unknown
+        """How many positions may be cached if some are to be taken back, or read in one pass."""
+        return min(self._layers.rewindable, self._even_length) - self._unknown
 
     @property
     def quantized_from(self) -> int:
@@ -138,8 +144,8 @@ class ModelCache(Generic[Id]):
         kept = self._rewind(min(common_prefix(ids, self._held), len(ids) - last))
         known = len(ids) - last
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
-        is_full = known > self.rewindable  # then a row sees less in a pass over several
-        if len(ids) - kept > most or kept < self.quantized_from <= known or is_full:
+        is_alone = known > self.rewindable  # in a pass over several rows the last one would differ
+        if len(ids) - kept > most or kept < self.quantized_from <= known or is_alone:
             kept = self._prefill(ids, kept, known)
         self._layers.mark(kept)
         return kept

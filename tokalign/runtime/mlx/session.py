@@ -82,7 +82,7 @@ class ModelSession(Generic[Id]):
 
     @property
     def rewindable(self) -> int:
-        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        """Up to how many ids drafts may reach: see `ModelCache.rewindable`."""
         return self._cache.rewindable
 
     @property
