@@ -23,7 +23,7 @@ from small_tokenizers import of_merges
 from tokalign.api.text import stream_generate
 from tokalign.assemble import assemble
 from tokalign.drafting_options import DraftingOptions
-from tokalign.errors import CacheError
+from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft_length.controller import DraftLengthController
@@ -431,6 +431,12 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
             assert again <= MOST_READ_AGAIN + 1 + len(before.tree)
         else:
             assert after.rows == 1
+
+
+def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:
+    model, embeddings = zoo.zoo_model("mamba2"), mx.zeros((5, 128))
+    with pytest.raises(UsageError, match="input_embeddings: this model reads ids alone"):
+        stream_generate(model, TOKENIZER, [], input_embeddings=embeddings)
 
 
 class SteppedWildDrafter:
