@@ -133,6 +133,8 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def _opened(layer: Any) -> Any:
+    if isinstance(layer, ConcatenateKVCache):
+        _take_back(layer, 0)  # what mlx-lm has trimmed is still in there
     return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
 
 
