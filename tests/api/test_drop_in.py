@@ -147,6 +147,21 @@ def test_a_caller_that_stops_early_finds_what_it_got_in_the_cache(pair: dict[str
     assert found == expected[: len(found)]
 
 
+@pytest.mark.parametrize("read", [0, 16, 32])
+def test_a_prompt_that_is_cancelled_leaves_what_was_read(pair: dict[str, Any], read: int) -> None:
+    def cancel(done: int, _: int) -> None:
+        if done >= read:
+            raise TimeoutError
+
+    cache, ids = new_cache(pair), [1 + i % 90 for i in range(60)]
+    how = {"prompt_cache": cache, "prefill_step_size": 16, "max_tokens": 8, **pair}
+    with pytest.raises(TimeoutError):
+        list(tokalign.stream_generate(prompt=ids, prompt_progress_callback=cancel, **how))
+    assert cache[0].offset == read
+    found = [response.token for response in tokalign.stream_generate(prompt=ids[read:], **how)]
+    assert found == plain(pair["model"], ids, 8)[: len(found)]
+
+
 def test_mlx_lms_store_of_caches_keeps_both_contexts(pair: dict[str, Any]) -> None:
     """It copies caches and trims both models' layers by the target's ids."""
     store, key = LRUPromptCache(), "model"

@@ -278,38 +278,47 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("during_prompt", [True, False])
 def test_a_second_ctrl_c_ends_a_pass_and_the_caches_are_made_anew(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch, during_prompt: bool
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the first one, while a long prompt is read."""
-    reads, steps = iter(range(100)), iter(range(100))
-    read, prefill = ModelSession.read, TargetModelSession.watch_prefill
+    reads, read = iter(range(100)), ModelSession.read
 
     def interrupted(session: ModelSession[Any], array: Any) -> list[int]:
-        if next(reads) == 3 and not during_prompt:
+        if next(reads) == 3:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
         return read(session, array)
 
+    monkeypatch.setattr(ModelSession, "read", interrupted)
+    first, second = answers(models, "Kto?", "A to?", options=["--method", "plain"])
+    assert first["finish_reason"] == "interrupted"
+    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
+    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+
+
+def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[TargetModelSession] = []
+    watch = TargetModelSession.watch_prefill
+
     def watched(session: TargetModelSession, callback: Any) -> None:
         def step(ids: int) -> None:
-            if next(steps) == 1 and during_prompt:
+            if len(sessions) == 2:  # the second prompt is being read
                 signal.raise_signal(signal.SIGINT)
             callback(ids)
 
-        prefill(session, step)
+        sessions.append(session)
+        watch(session, step)
 
-    monkeypatch.setattr(ModelSession, "read", interrupted)
     monkeypatch.setattr(TargetModelSession, "watch_prefill", watched)
     options = ["--method", "plain", "--prefill-step-size", "16"]
     long = "Zażółć gęślą jaźń, " * 4
-    first, second = answers(models, long, "A to?", options=options)
-    assert first["finish_reason"] == "interrupted"
-    kept = f"<user>{long}\n<assistant>{first['text']}\n" if first["text"] else ""
-    assert bool(kept) != during_prompt
-    prompt = f"{kept}<user>A to?\n<assistant>"
-    assert second["token_ids"] == decoded(models, prompt)["token_ids"]
+    first, second, third = answers(models, "Kto?", long, "A to?", options=options)
+    assert (second["finish_reason"], second["text"]) == ("interrupted", "")
+    assert len({id(session) for session in sessions}) == 1
+    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
+    assert third["token_ids"] == decoded(models, prompt)["token_ids"]
 
 
 @pytest.mark.slow

@@ -40,40 +40,22 @@ def responses_of(
     pieces: Iterator[Piece], rest: Callable[[], str], generation: Generation, prompt_tokens: int
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text."""
-    held: Piece | None = None
-    number = 0
-    for piece in pieces:
-        if held is not None:
-            yield _response(generation, held, number, held.text, None, prompt_tokens)
-        held, number = piece, number + 1
-    if held is not None:
-        text, reason = held.text + rest(), generation.statistics.finish_reason
-        yield _response(generation, held, number, text, reason, prompt_tokens)
-
-
-def _response(
-    generation: Generation,
-    piece: Piece,
-    number: int,
-    text: str,
-    reason: str | None,
-    prompt_tokens: int,
-) -> GenerationResponse:
-    statistics = generation.statistics
-    share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the caller's cache
-    return GenerationResponse(
-        text=text,
-        token=piece.token,
-        logprobs=piece.logprobs,
-        from_draft=piece.from_draft,
-        prompt_tokens=prompt_tokens,
-        prompt_tps=statistics.prompt_tokens_per_second * share,
-        generation_tokens=number,
-        generation_tps=statistics.tokens_per_second,
-        peak_memory=peak_memory(),
-        finish_reason=reason,
-        source=piece.source,
-    )
+    for number, piece in enumerate(pieces, 1):
+        statistics = generation.statistics
+        share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the cache
+        yield GenerationResponse(
+            text=piece.text if piece.ends is None else piece.text + rest(),
+            token=piece.token,
+            logprobs=piece.logprobs,
+            from_draft=piece.from_draft,
+            prompt_tokens=prompt_tokens,
+            prompt_tps=statistics.prompt_tokens_per_second * share,
+            generation_tokens=number,
+            generation_tps=statistics.tokens_per_second,
+            peak_memory=peak_memory(),
+            finish_reason=piece.ends,
+            source=piece.source,
+        )
 
 
 class OwnText:

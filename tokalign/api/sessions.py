@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mlx_lm.utils import does_model_support_input_embeddings
+
 from tokalign.api.objects import split_cache
 from tokalign.api.responses import GenerationResponse
 from tokalign.arguments import shown
@@ -22,13 +24,15 @@ class CallSessions:
     """
 
     def __init__(self, decoder: Decoder, prompt_cache: list[Any] | None) -> None:
-        self._prompt_cache = prompt_cache
+        self._prompt_cache, self._model = prompt_cache, decoder.target.model
         ours, theirs = split_cache(prompt_cache, decoder.target.model)
         self.target = decoder.open_target(ours)
         self.draft = decoder.open_draft(theirs)
 
     def embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
         """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""
+        if not does_model_support_input_embeddings(self._model):
+            raise UsageError("input_embeddings: this model reads ids alone; pass a prompt instead")
         shape: tuple[int, ...] = tuple(getattr(embeddings, "shape", ()))
         if len(shape) != 2 or (ids and len(ids) != shape[0]):
             raise UsageError(
@@ -63,12 +67,18 @@ class CallSessions:
     def settled(
         self, responses: Iterator[GenerationResponse], generation: Generation
     ) -> Iterator[GenerationResponse]:
-        """Afterwards the caches hold the prompt and every token of the responses."""
+        """Afterwards the caches hold the prompt and every token of the responses.
+
+        After an error, such as one of a callback that cancels, they hold what was read by then.
+        """
         held = len(generation.context.prompt)
         try:
             for response in responses:
                 held += 1
                 yield response
+        except (Exception, KeyboardInterrupt):
+            held = min(held, len(self.target.held))
+            raise
         finally:
             self.target.settle(generation.context.ids[:held])
             assert self._prompt_cache is not None

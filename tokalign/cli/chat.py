@@ -287,9 +287,10 @@ class Chat:
                         break
             except KeyboardInterrupt:
                 interrupts.asked = True
-                from tokalign.runtime.conversation import Conversation
+                if not interrupts.between_steps:
+                    from tokalign.runtime.conversation import Conversation
 
-                self._conversation = Conversation(self._decoder)
+                    self._conversation = Conversation(self._decoder)
         self._write(generation.rest())
         self._write("\n")
         return interrupts.asked

@@ -13,10 +13,11 @@ class Interrupts:
     """Ctrl-C while an answer is under way.
 
     The first one asks for the end of the answer, the second one ends it at once.
+    between_steps: whether it ended between two steps, so that what was read is known.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.between_steps = False
 
     def handle(self, _signal: int, _frame: FrameType | None) -> None:
         """Take a signal. Raises: KeyboardInterrupt at the second one."""
@@ -25,8 +26,9 @@ class Interrupts:
         self.asked = True
 
     def check(self, _ids: int) -> None:
-        """Raises: KeyboardInterrupt if Ctrl-C was pressed."""
+        """Raises: KeyboardInterrupt if Ctrl-C was pressed; by then a step of a prompt is done."""
         if self.asked:
+            self.between_steps = True
             raise KeyboardInterrupt
 
 

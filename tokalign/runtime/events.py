@@ -6,11 +6,9 @@ interrupted, so a fold has to be right after every event.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from tokalign.runtime.rounds import Round
-
-FinishReason: TypeAlias = Literal["stop", "length"]
+from tokalign.runtime.rounds import FinishReason, Round
 
 
 class Started(NamedTuple):

@@ -14,7 +14,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.rounds import Outcome, Round, SavedRun, tokens_of
+from tokalign.runtime.rounds import FinishReason, Outcome, Round, SavedRun, tokens_of
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
@@ -26,7 +26,7 @@ class Piece:
 
     text: the text that can be printed once this token is known, see `TextStream.push`.
     source: the drafter that proposed the token, or "target". logprobs: f[vocabulary], lazy; None
-    if no model was asked.
+    if no model was asked. ends: of the last token, why it is the last.
     """
 
     token: TargetId
@@ -34,6 +34,7 @@ class Piece:
     source: str
     outcome: Outcome
     logprobs: Array | None = None
+    ends: FinishReason | None = None
 
     @property
     def from_draft(self) -> bool:
@@ -152,4 +153,5 @@ class Generation:
                 source=source,
                 outcome=one.outcome(index),
                 logprobs=None if one.logprobs is None else one.logprobs[index],
+                ends=one.ends if index == len(one.emitted) - 1 else None,
             )

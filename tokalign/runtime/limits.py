@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.events import FinishReason
+from tokalign.runtime.rounds import FinishReason
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -13,7 +13,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.events import Event, Finished, Started
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import FinishReason, Round
 
 
 def decode(
@@ -30,14 +30,18 @@ def decode(
     any event: everything emitted until then is committed, and nothing is left to clean up.
     """
     yield Started(len(context.ids))
-    reason = None
-    while reason is None and (room := limits.room(context)) > 0:
+    room = limits.room(context)
+    ends: FinishReason | None = None if room > 0 else "length"
+    while ends is None:
         began = clock()
         limit = limits.proposed(context)
         proposal = drafter.propose(context, limit)
         verdict = verifier.verify(context, proposal)
-        ids, reason = limits.cut(verdict.ids[:room])
+        ids, ends = limits.cut(verdict.ids[:room])
         context.extend(ids)
+        room -= len(ids)
+        if ends is None and not room:
+            ends = "length"
         yield Round(
             limit=limit,
             tree=proposal.tree,
@@ -50,5 +54,6 @@ def decode(
             model_seconds=proposal.model_seconds + verdict.model_seconds,
             translation_seconds=proposal.translation_seconds,
             logprobs=verdict.logprobs,
+            ends=ends,
         )
-    yield Finished(reason or "length")
+    yield Finished(ends)

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from tokalign.errors import UsageError
 from tokalign.json_text import finite_number, parents_of, text_of, whole_number
 from tokalign.runtime.proposal import TARGET, Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 class Outcome(StrEnum):
@@ -43,6 +45,7 @@ class Round:
     draft_passes, counts, translation_seconds: as in a `Proposal`.
     seconds: of the whole round, `model_seconds` of it in passes of either model.
     logprobs: for each emitted id f[vocabulary], lazy; None when no model was asked. Not saved.
+    ends: why the generation ends with this round; None if it goes on. Not saved.
     """
 
     limit: int
@@ -56,6 +59,7 @@ class Round:
     model_seconds: float = 0.0
     translation_seconds: float = 0.0
     logprobs: Sequence[Array] | None = field(default=None, compare=False, repr=False)
+    ends: FinishReason | None = field(default=None, compare=False)
 
     @property
     def accepted(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache
+from mlx_lm.models.cache import ChunkedKVCache, ConcatenateKVCache, trim_prompt_cache
 from random_models import random_model
 from zoo import WINDOW, zoo_model
 
@@ -35,7 +35,12 @@ def test_a_cache_that_concatenates_is_rewound() -> None:
     session = TargetModelSession(model, cache=cache)
     mx.eval(session.logits([TargetId(i) for i in (5, 6, 7, 8, 9)]))
     found = np.array(session.logits([TargetId(i) for i in (5, 6, 1, 2)]))
+    session.settle([TargetId(i) for i in (5, 6, 1, 2)])
     fresh = np.array(TargetModelSession(model).logits([TargetId(i) for i in (5, 6, 1, 2)]))
+    np.testing.assert_allclose(found, fresh, atol=2e-5)
+    trim_prompt_cache(cache, 2)
+    again = TargetModelSession(model, cache=cache)
+    found = np.array(again.logits([TargetId(i) for i in (5, 6, 1, 2)]))
     np.testing.assert_allclose(found, fresh, atol=2e-5)
 
 

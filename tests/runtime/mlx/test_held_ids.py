@@ -10,7 +10,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from zoo import zoo_model
 
-from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
+from tokalign.runtime.mlx.held_ids import positions, remember, remembered, unknown_positions
 
 IDS = [3, 1, 4, 1, 5]
 ALL_KINDS = ["llama", "qwen3_next", "mamba2", "falcon_h1"]
@@ -27,20 +27,20 @@ def filled(architecture: str) -> list[Any]:
 @pytest.mark.parametrize("architecture", ALL_KINDS)
 def test_a_note_goes_with_a_copy(architecture: str) -> None:
     layers = filled(architecture)
-    assert holds_unknown_ids(layers)
+    assert unknown_positions(layers)
     remember(layers, IDS)
     for some in (layers, deepcopy(layers)):
         assert remembered(some) == IDS
-        assert not holds_unknown_ids(some)
+        assert not unknown_positions(some)
 
 
 @pytest.mark.parametrize("architecture", ALL_KINDS)
-def test_a_cache_that_has_read_on_holds_unknown_ids(architecture: str) -> None:
+def test_a_cache_that_has_read_on_unknown_positions(architecture: str) -> None:
     layers = filled(architecture)
     remember(layers, IDS)
     zoo_model(architecture)(mx.array([[9]]), cache=layers)
     assert remembered(layers) is None
-    assert holds_unknown_ids(layers)
+    assert unknown_positions(layers)
 
 
 def test_what_was_trimmed_is_left_out() -> None:
@@ -55,5 +55,5 @@ def test_what_was_trimmed_is_left_out() -> None:
 def test_a_new_cache_holds_nothing(architecture: str) -> None:
     layers = make_prompt_cache(zoo_model(architecture))
     assert remembered(layers) is None
-    assert not holds_unknown_ids(layers)
+    assert not unknown_positions(layers)
     assert not positions(layers)

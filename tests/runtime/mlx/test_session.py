@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
 
-from tokalign.errors import CacheError, ContextLengthError, MissingAssetError, UsageError
+from tokalign.errors import (
+    CacheError,
+    ContextLengthError,
+    IncompatibleError,
+    MissingAssetError,
+    UsageError,
+)
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import PromptLookupDrafter
 from tokalign.runtime.draft.none import NoDrafter
@@ -264,6 +270,14 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
     session.require_room(255)
     with pytest.raises(ContextLengthError, match="256 tokens but the model's context holds 256"):
         session.require_room(256)
+
+
+def test_an_id_that_a_model_lacks_is_not_held() -> None:
+    session = ModelSession(random_model())
+    mx.eval(session.logits([4, 5, 6]))
+    with pytest.raises(IncompatibleError, match=f"the id {VOCABULARY} is none of the model's"):
+        session.logits([4, 5, 6, VOCABULARY])
+    assert session.held == [4, 5, 6]
 
 
 @given(contexts, contexts, st.integers(0, 50))

@@ -16,13 +16,14 @@ import zoo
 from mlx.utils import tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from small_tokenizers import of_merges
 
 from tokalign.api.text import stream_generate
 from tokalign.assemble import assemble
 from tokalign.drafting_options import DraftingOptions
-from tokalign.errors import CacheError
+from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft_length.controller import DraftLengthController
@@ -92,15 +93,21 @@ def emitted_with_drafts(name: str, prompt: int, tokens: int, **options: Any) -> 
 
 
 def with_drafts(
-    model: Any, prompt: Sequence[int], right: Sequence[int], **options: Any
+    model: Any,
+    prompt: Sequence[int],
+    right: Sequence[int],
+    *,
+    cache: list[Any] | None = None,
+    **options: Any,
 ) -> list[int]:
-    """As many ids as `right` has, which the drafts are made of."""
-    session = TargetModelSession(model, CacheOptions(**options))
+    """As many ids as `right` has, which the drafts are made of. cache: one to go on with."""
+    session = TargetModelSession(model, CacheOptions(**options), cache=cache)
     drafter = zoo.WildDrafter(right, trees=session.can_branch)
     context = Context([TargetId(i) for i in prompt])
     limits = Limits(
         max_tokens=len(right),
         context_length=session.context_length,
+        drafted_length=session.rewindable,
         quantized_from=session.quantized_from,
         read_again=session.read_again,
     )
@@ -177,6 +184,17 @@ def test_quantized_weights_and_adapters_change_nothing(
     expected = [token for token, _ in steps]
     assert expected != mlx_lm_emits(name, 12, 60)
     assert with_drafts(model, PROMPT[:12], expected) == expected
+
+
+def test_rows_that_depend_on_their_pass_are_read_alone() -> None:
+    """Beyond its bound a dynamic rotary embedding turns all rows of a pass by where it ends."""
+    model = zoo.make_model("qwen3")
+    for layer in model.layers:
+        layer.self_attn.rope = DynamicNTKScalingRoPE(32, 40, False, 10000.0, 2.0)
+    for prompt in (PROMPT[:12], PROMPT[:60]):
+        steps = generate_step(mx.array(prompt), model, max_tokens=60)
+        expected = [token for token, _ in steps]
+        assert with_drafts(model, prompt, expected) == expected
 
 
 @pytest.mark.long
@@ -287,10 +305,55 @@ def test_a_kept_cache_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
 
 
+@pytest.mark.parametrize("name", ["qwen3_next", "deepseek_v41"])
+def test_a_caller_that_stops_plain_decoding_needs_no_rewinding(name: str) -> None:
+    """A response comes before the next token is asked for, so nothing has to be taken back."""
+    model = zoo.zoo_model(name)
+    kept = make_prompt_cache(model)
+    model(mx.array([PROMPT[:30]]), cache=kept)
+    turn = list(PROMPT[30:40])
+    stream = stream_generate(model, TOKENIZER, turn, method="plain", prompt_cache=kept)
+    got = [next(stream).token for _ in range(5)]
+    stream.close()  # type: ignore[attr-defined]
+    after = generate_step(mx.array(PROMPT[:3]), model, max_tokens=8, prompt_cache=kept)
+    whole = [*PROMPT[:40], *got, *PROMPT[:3]]
+    fresh = generate_step(mx.array(whole), model, max_tokens=8)
+    assert [t for t, _ in after] == [t for t, _ in fresh]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", drafted(zoo.zoo()))
 def test_a_kept_cache_of_any_architecture_is_gone_on_with(name: str) -> None:
     turns_keep_a_cache(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kv_bits": 4, "kv_group_size": 32, "quantized_kv_start": 50}, {"max_kv_size": 56}],
+    ids=["plain", "quantized", "bounded"],
+)
+def test_a_cache_that_mlx_lm_has_filled_is_gone_on_with(options: dict[str, Any]) -> None:
+    """Its positions count in trees, towards quantization and towards the bound."""
+    model = zoo.zoo_model("qwen3")
+    ours, own = (make_prompt_cache(model, options.get("max_kv_size")) for _ in range(2))
+    for layers in (ours, own):
+        model(mx.array([PROMPT[:30]]), cache=layers)
+    turn = PROMPT[30:38]
+    steps = generate_step(mx.array(turn), model, max_tokens=40, prompt_cache=own, **options)
+    right = [token for token, _ in steps]
+    assert with_drafts(model, turn, right, cache=ours, **options) == right
+
+
+def test_a_bounded_cache_is_gone_on_with_when_it_is_full() -> None:
+    """Also over a prompt that is read in several rows, of which the last one is read alone."""
+    model = zoo.zoo_model("qwen3")
+    ours, own = (make_prompt_cache(model, max_kv_size=32) for _ in range(2))
+    for turn in (PROMPT[:20], PROMPT[30:50], PROMPT[60:63]):
+        steps = generate_step(mx.array(turn), model, max_tokens=15, prompt_cache=own)
+        found = stream_generate(
+            model, TOKENIZER, list(turn), max_tokens=15, method="prompt-lookup", prompt_cache=ours
+        )
+        assert [response.token for response in found] == [token for token, _ in steps]
 
 
 QUANTIZED = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 20}
@@ -377,6 +440,12 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
             assert again <= MOST_READ_AGAIN + 1 + len(before.tree)
         else:
             assert after.rows == 1
+
+
+def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:
+    model, embeddings = zoo.zoo_model("mamba2"), mx.zeros((5, 128))
+    with pytest.raises(UsageError, match="input_embeddings: this model reads ids alone"):
+        stream_generate(model, TOKENIZER, [], input_embeddings=embeddings)
 
 
 class SteppedWildDrafter:

@@ -19,9 +19,14 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
-from tokalign.runtime.mlx.held_ids import holds_unknown_ids, positions, remember, remembered
+from tokalign.runtime.mlx.held_ids import positions, remember, remembered, unknown_positions
 from tokalign.runtime.mlx.layers import Layers, leaves_of
-from tokalign.runtime.mlx.model_arguments import context_length, embedding_of, vocabulary_size
+from tokalign.runtime.mlx.model_arguments import (
+    context_length,
+    embedding_of,
+    even_length,
+    vocabulary_size,
+)
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -84,7 +89,7 @@ class ModelCache(Generic[Id]):
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._layers = Layers(self.layers, rewinds=rewinds)
-        self._hidden = layers is not None and holds_unknown_ids(layers)
+        self._unknown = 0 if layers is None else unknown_positions(layers)
         self._held: list[Id] = remembered(self.layers) or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
@@ -92,6 +97,7 @@ class ModelCache(Generic[Id]):
         self.computed = 0
         self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
+        self._even_length = even_length(model)
         self.on_prefill: Callable[[int], None] = lambda _: None
         self._embeddings: tuple[int, Array] | None = None
         if rewinds and (kinds := self._layers.unknown_kinds):
@@ -99,14 +105,16 @@ class ModelCache(Generic[Id]):
 
     @property
     def rewindable(self) -> int:
-        """How many positions may be cached if some are to be taken back."""
-        return self._layers.rewindable
+        """How many positions may be cached if some are to be taken back, or read in one pass."""
+        return min(self._layers.rewindable, self._even_length) - self._unknown
 
     @property
     def quantized_from(self) -> int:
         """The position from which rows see a quantized cache; -1 if none does."""
         options = self._options
-        return -1 if options.kv_bits is None else max(1, options.quantized_kv_start)
+        if options.kv_bits is None:
+            return -1
+        return max(1, options.quantized_kv_start) - self._unknown
 
     @property
     def held(self) -> list[Id]:
@@ -136,11 +144,11 @@ class ModelCache(Generic[Id]):
         known = len(ids) - last
         read = min(common_prefix(ids, self._held), known)
         kept = self._rewind(read)
-        self._held = ids[:kept]
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
         if (
             len(ids) - kept > most
             or kept < self.quantized_from <= known
+            or known > self.rewindable  # in a pass over several rows the last one would differ
             or (read < known and self._layers.show_a_prompt_more(known))
         ):
             kept = self._prefill(ids, kept, known)
@@ -235,14 +243,14 @@ class ModelCache(Generic[Id]):
         self._settle_branches(ids)
         self._read_unread()
         kept = self._rewind(common_prefix(ids, self._held))
-        self._held = ids
         self._prefill(ids, kept, len(ids))
         if not self._layers.can_hand_over:
             self._begin_anew()
             self._prefill(ids, 0, len(ids))
         self.quantize()
         self._layers.hand_over()
-        remember(self.layers, ids)
+        if not self._unknown:
+            remember(self.layers, ids)
 
     def _settle_branches(self, ids: list[Id]) -> None:
         """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
@@ -253,7 +261,7 @@ class ModelCache(Generic[Id]):
         new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
         path = tree.path_of(new)
         path = path or list(range(tree.chain_length))
-        keep_rows(self.layers, begin, path)
+        keep_rows(self.layers, self._unknown + begin, path)
         self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
         self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
 
@@ -264,16 +272,16 @@ class ModelCache(Generic[Id]):
         but also has ids that are not known.
         """
         held = len(self._held)
-        if kept == held:
-            return kept
-        left = self._layers.take_back(held - kept, held=held)
-        if left is None:
-            self._begin_anew()
-        return left or 0
+        if kept < held:
+            left = self._layers.take_back(held - kept, held=held)
+            if left is None:
+                self._begin_anew()
+            self._held = self._held[: left or 0]
+        return len(self._held)
 
     def _begin_anew(self) -> None:
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
-        if self._hidden:
+        if self._unknown:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
         self._layers.renew(self._new_layers())
 
@@ -281,6 +289,7 @@ class ModelCache(Generic[Id]):
         """Go on with another cache of the same model, which holds exactly `ids`."""
         self._unread.clear()
         self._branches = None
+        self._unknown = 0
         self._layers.renew(layers)
         self._held = list(ids)
 
@@ -291,11 +300,16 @@ class ModelCache(Generic[Id]):
             self._unread.clear()
 
     def _prefill(self, ids: list[Id], begin: int, end: int) -> int:
-        """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`."""
+        """Fill the cache with ids[begin:end], whose logits are not needed; returns `end`.
+
+        A callback that raises an error ends it between two steps.
+        """
         step = self._options.prefill_step_size
         for at in range(begin, end, step):
-            tokens = self.tokens(ids[at : min(at + step, end)])
+            read = ids[: min(at + step, end)]
+            tokens = self.tokens(read[at:])
             self.forward(tokens, begin=at)
+            self._held = read
             mx.eval([c.state for c in self.layers])
             mx.clear_cache()
             self.on_prefill(tokens.shape[0])

@@ -54,11 +54,15 @@ def positions(layers: Sequence[Any]) -> int | None:
     return next((int(c.offset) for c in leaves_of(layers) if hasattr(c, "offset")), None)
 
 
-def holds_unknown_ids(layers: Sequence[Any]) -> bool:
-    """Whether a cache that was given holds something without a note of what it holds."""
+def unknown_positions(layers: Sequence[Any]) -> int:
+    """How many positions a cache holds if nothing tells their ids; else 0.
+
+    Recurrent states alone have no number of positions: 1 stands for any.
+    """
     held = positions(layers)
-    is_empty = all(c.empty() for c in leaves_of(layers)) if held is None else not held
-    return not is_empty and remembered(layers) is None
+    if held is None:
+        held = int(not all(c.empty() for c in leaves_of(layers)))
+    return held if remembered(layers) is None else 0
 
 
 def _states(layers: Sequence[Any]) -> list[Array]:

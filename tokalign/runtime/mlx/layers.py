@@ -43,7 +43,7 @@ class Layers:
     def unknown_kinds(self) -> list[str]:
         """The kinds of layers from which positions cannot be taken back."""
         leaves = [c for c in leaves_of(self.all) if not isinstance(c, ArraysCache)]
-        left = [c for c in leaves if not becomes_window(c)]
+        left = [c for c in leaves if not _is_ring(c)]
         return sorted({type(c).__name__ for c in left if not _can_take_back(c, 0)})
 
     @property
@@ -137,6 +137,8 @@ def leaves_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def _opened(layer: Any) -> Any:
+    if isinstance(layer, ConcatenateKVCache):
+        _take_back(layer, 0)  # what mlx-lm has trimmed is still in there
     return WindowCache.from_rotating(layer) if becomes_window(layer) else layer
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.nn as nn
+from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
 from tokalign.runtime.limits import UNBOUNDED
 
@@ -18,6 +19,16 @@ def vocabulary_size(model: Any) -> int:
 def context_length(model: Any) -> int:
     """How many ids a model can hold; without a bound if its arguments name none."""
     return _argument(model, "max_position_embeddings") or UNBOUNDED
+
+
+def even_length(model: Any) -> int:
+    """Up to how many ids it does not matter which rows are read together.
+
+    Beyond its bound a dynamic rotary embedding turns all rows of a pass by where the pass ends.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else []
+    ropes = [module for module in modules if isinstance(module, DynamicNTKScalingRoPE)]
+    return min([UNBOUNDED, *[int(rope.max_position_embeddings) - 1 for rope in ropes]])
 
 
 def embedding_of(model: Any) -> Any:

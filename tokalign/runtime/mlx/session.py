@@ -82,7 +82,7 @@ class ModelSession(Generic[Id]):
 
     @property
     def rewindable(self) -> int:
-        """Up to how many ids drafts may reach: beyond them the cache cannot be rewound."""
+        """Up to how many ids drafts may reach: see `ModelCache.rewindable`."""
         return self._cache.rewindable
 
     @property
@@ -123,8 +123,8 @@ class ModelSession(Generic[Id]):
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
         kept = self._cache.catch_up(ids, last)
-        self._cache.holds(ids)
         logits = self._cache.forward(self._cache.tokens(ids[kept:]), self._model, begin=kept)
+        self._cache.holds(ids)
         logits = logits[-last:]
         self.passes += 1
         self.rows += len(ids) - kept
@@ -133,8 +133,8 @@ class ModelSession(Generic[Id]):
     @timed
     def feed(self, token: Array) -> Array:
         """See `interfaces.Session`."""
-        self._cache.holds_computed(token)
         logits = self._cache.forward(token, self._model)
+        self._cache.holds_computed(token)
         self.passes += 1
         self.rows += 1
         return logits
