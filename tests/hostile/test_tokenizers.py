@@ -220,6 +220,9 @@ def expressions() -> Iterator[Refused]:
 
 
 def models() -> Iterator[Refused]:
+    characters = character_document()["model"]
+    whole = {**characters, "vocab": characters["vocab"] | {"▁kok": 300}, "ignore_merges": True}
+    yield of_characters("a token that is a whole piece only", "no merges make", model=whole)
     for kind in ("Unigram", "WordPiece", "WordLevel"):
         yield of_model(f"model {kind}", f"holds a {kind} model", type=kind)
     yield of_model("dropout", "at random", dropout=0.1)

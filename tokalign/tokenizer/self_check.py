@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign.bpe.incremental import IncrementalEncoder
-from tokalign.bpe.pretokenizer import RegexSplitter
+from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter
 from tokalign.cost.store import cache_folder
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
@@ -31,7 +31,7 @@ from tokalign.tokenizer.spelling import SPACE_MARK
 if TYPE_CHECKING:
     from tokalign.tokenizer.tokenizer import Tokenizer
 
-_RULES = 1
+_RULES = 2
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = ("tokenizers", "sentencepiece", "protobuf", "regex", "tokalign")
@@ -67,6 +67,7 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
     own tokenizer.
     """
     check_tokens(tokenizer.spec)
+    _check_whole_pieces(tokenizer)
     texts = [text for text in plain_texts(tokenizer.spec) if text]
     if tokenizer.spec.by_characters:  # a mark in the text is a space to the libraries
         texts = [text for text in texts if SPACE_MARK not in text]
@@ -82,6 +83,22 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
         case Kind.TEKKEN | Kind.RANKS:
             _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts)
             _check_against_tiktoken(tokenizer, texts)
+
+
+def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
+    """Refuse (VocabularyError) a token that may only stand for a piece where pieces are not ours.
+
+    Without an expression texts are cut into words here, which the library does not do. That makes
+    no difference to merges.
+    """
+    if tokenizer.spec.ignore_merges and isinstance(tokenizer.splitter, WordSplitter):
+        for token in tokenizer.bpe.order.ids:
+            if not tokenizer.bpe.validity.reachable(token):
+                raise VocabularyError(
+                    f"has ignore_merges, no expression that cuts texts, and a token that no merges "
+                    f"make ({shortened(ascii(tokenizer.spec.tokens[token]), 40)}), a combination "
+                    f"that tokalign does not model; {_OTHER}"
+                )
 
 
 def _check_against_tokenizers(tokenizer: Tokenizer[Any], data: bytes, texts: list[str]) -> None:
