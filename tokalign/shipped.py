@@ -37,12 +37,13 @@ def shipped(name: str) -> Path:
     return path
 
 
-def sample_text(language: str) -> Path:
+def sample_text(language: str, *, remedy: str = "give your own with --text FILE") -> Path:
     """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
 
-    Raises: UsageError for a language that none comes in.
+    remedy: what the user of the running command can do for a language that none comes in.
+    Raises: UsageError for such a language.
     """
-    _require(language, "sample text", "--text FILE")
+    _require(language, "sample text", remedy)
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 
@@ -52,13 +53,13 @@ def prompts(language: str, *, instead: str = "--prompts FILE or --windows FILE")
     instead: what the running command offers otherwise. Raises: UsageError for a language that none
     come in.
     """
-    _require(language, "prompts", instead)
+    _require(language, "prompts", f"give your own with {instead}")
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
 
 
-def _require(language: str, what: str, option: str) -> None:
+def _require(language: str, what: str, remedy: str) -> None:
     if language not in LANGUAGES:
         raise UsageError(
             f"no {what} in language {shown_path(language)} comes with tokalign, only in "
-            f"{', '.join(LANGUAGES)}; give your own with {option}"
+            f"{', '.join(LANGUAGES)}; {remedy}"
         )

@@ -74,7 +74,9 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     ukrainian = run_calibrate(models, "--language", "uk", "--json")
     assert json.loads(ukrainian.stdout)["notes"]["language"] == "uk"
     assert "nothing has changed" in run_calibrate(models, "--language", "uk").stderr
-    assert "no sample text in language crh" in str(run_refused(models, "--language", "crh"))
+    refused = str(run_refused(models, "--language", "crh"))
+    assert "no sample text in language crh" in refused
+    assert refused.endswith("give one of these to --language")
 
 
 def test_a_measured_curve_is_what_decoding_begins_with(

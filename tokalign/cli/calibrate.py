@@ -136,7 +136,8 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
 
 def _prompts(language: str) -> list[str]:
     """The first words of some lines of a sample text."""
-    lines = sample_text(language).read_text("utf-8").splitlines()
+    text = sample_text(language, remedy="give one of these to --language")
+    lines = text.read_text("utf-8").splitlines()
     long_enough = (line.split() for line in lines if len(line.split()) > _PROMPT_WORDS)
     return [" ".join(words[:_PROMPT_WORDS]) for words in islice(long_enough, _PROMPTS)]
 

@@ -48,7 +48,10 @@ CORPUS = (
         help="The temperature of sampled and generated labels.",
     ),
     click.option(
-        "--positions", type=click.IntRange(min=1), default=1_000_000, help="Positions to train on."
+        "--positions",
+        type=click.IntRange(min=1),
+        default=1_000_000,
+        help="About how many positions to train on.",
     ),
     click.option(
         "--held-out",

@@ -65,12 +65,13 @@ def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
     The file is written whole or not at all.
     Raises: UsageError if it cannot be written; ValueError for a curve that was not measured.
     """
+    remedy = "choose a file that you may write"
     if path is None:
         if curve.machine is None:
             raise ValueError("only a measured curve has a place in the cache")
         path = curve_path(curve.machine)
+        remedy = "set TOKALIGN_CACHE to a folder that you may write to"
     content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
-    remedy = "set TOKALIGN_CACHE to a folder that you may write to"
     write_file(path, content, parents=True, remedy=remedy)
     return path
 

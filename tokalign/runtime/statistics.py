@@ -55,7 +55,7 @@ class Statistics:
         # The first round's other rows read the prompt.
         self.rows += 1 + len(one.tree) if self._first else one.rows
         self.draft_passes += one.draft_passes
-        self.counts.update(one.counts)
+        self.counts += Counter(one.counts)  # which drops what is zero
         self._proposed_by.update(one.tree.sources)
         self._accepted_by.update(one.sources)
         if not one.tree:
@@ -164,7 +164,7 @@ class Statistics:
             "host_ms_per_round": self.host_ms_per_round,
             "translation_ms_per_round": self.translation_ms_per_round,
             "per_source": self.per_source,
-            "translation_counts": dict(sorted((+self.counts).items())),
+            "translation_counts": dict(sorted(self.counts.items())),
         }
 
 

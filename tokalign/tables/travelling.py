@@ -143,7 +143,8 @@ def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
 
 
 def _no_tables(repository: str) -> MissingAssetError:
+    kinds = ", ".join(f".{kind}.tok" for kind in KINDS)
     return MissingAssetError(
-        f"{repository} has no tables (no .dictionary.tok or .alignment.tok file, and no folder "
-        "of a .drafter); make them with: tokalign build"
+        f"{repository} has no tables (no {kinds} file, and no folder of a .drafter); "
+        "make them with: tokalign build"
     )
