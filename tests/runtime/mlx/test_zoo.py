@@ -33,6 +33,7 @@ from tokalign.runtime.limits import MOST_READ_AGAIN, Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
@@ -440,6 +441,17 @@ def test_what_is_read_again_is_read_with_the_next_rows_and_bounded(name: str) ->
             assert again <= MOST_READ_AGAIN + 1 + len(before.tree)
         else:
             assert after.rows == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma3n", "gemma4_text", "longcat_flash_ngram"])
+@pytest.mark.parametrize("bits", [None, 8])
+def test_the_embedding_of_ids_is_found_among_others(name: str, bits: int | None) -> None:
+    model = zoo.make_model(name)
+    if bits is not None:
+        nn.quantize(model, 32, bits, class_predicate=lambda _, m: isinstance(m, nn.Embedding))
+    names = {id(module): path for path, module in model.named_modules()}
+    found = names[id(embedding_of(model))].rpartition(".")[2]
+    assert found in ("wte", "embed_tokens", "word_embeddings")
 
 
 def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:

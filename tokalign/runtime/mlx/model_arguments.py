@@ -32,9 +32,20 @@ def even_length(model: Any) -> int:
 
 
 def embedding_of(model: Any) -> Any:
-    """The largest embedding of a model, which is that of its ids."""
+    """The embedding of a model's ids: of as many of them, and as wide, as the arguments say.
+
+    Other tables are of positions, and gemma4's of ids for what its layers read beside. The largest
+    one is taken where arguments decide nothing.
+    """
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
-    return max(tables, key=lambda table: table.weight.shape[0])
+    wanted = _argument(model, "vocab_size"), _argument(model, "hidden_size")
+
+    def rank(table: Any) -> tuple[int, int]:
+        count, width = table.weight.shape
+        width = table.dims if isinstance(table, nn.QuantizedEmbedding) else width
+        return (count == wanted[0]) + (width == wanted[1]), count
+
+    return max(tables, key=rank)
 
 
 def _argument(model: Any, name: str) -> int | None:
