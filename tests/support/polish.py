@@ -22,7 +22,8 @@ texts = st.one_of(
     st.sampled_from(SENTENCES),
     st.text(st.sampled_from(_POLISH), max_size=40),
     st.text(st.sampled_from(_POLISH + _AWKWARD), max_size=30),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    # The libraries' tables of what is a letter differ in how many of the newest ones they have.
+    st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=20),
 )
 
 byte_strings = st.one_of(

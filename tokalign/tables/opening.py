@@ -272,9 +272,10 @@ def _candidates(
     """
     for language in wanted:
         if language not in found:
+            how = HOW_TO_BUILD.replace("CODE", language)
             raise MissingAssetError(
                 f"no dictionary of language {language} fits this tokenizer; those that fit are of "
-                f"language: {', '.join(sorted(found)) or 'none'}; build one with: {HOW_TO_BUILD}"
+                f"language: {', '.join(sorted(found)) or 'none'}; build one with: {how}"
             )
     return [files for language in dict.fromkeys(wanted) for files in found[language].values()]
 
