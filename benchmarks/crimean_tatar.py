@@ -15,7 +15,7 @@ best everywhere, so here only the number of n-grams is varied, and the best is p
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,18 @@ def held_out(
     data: Path, script: str, *, count: int, joined: int = 20, split: str = "every tenth line"
 ) -> tuple[list[str], list[str]]:
     """The lines to build from, and texts of `joined` held-out lines, about `count` in all."""
-    lines = list(Corpus([data / "corpus" / "crh" / f"{script}.txt.zst"]).lines())
-    rest = [line for number, line in enumerate(lines) if not SPLITS[split](number)]
-    held = [line for number, line in enumerate(lines) if SPLITS[split](number)]
-    sample = held[:: max(1, len(held) // count)]
+    lines = Corpus([data / "corpus" / "crh" / f"{script}.txt.zst"]).lines()
+    rest, sample = hold_out(lines, split, count=count)
     return rest, [" ".join(sample[at : at + joined]) for at in range(0, len(sample), joined)]
+
+
+def hold_out(lines: Iterable[str], split: str, *, count: int) -> tuple[list[str], list[str]]:
+    """The lines to build from, and about `count` of the held-out ones, evenly spaced."""
+    rest: list[str] = []
+    held: list[str] = []
+    for number, line in enumerate(lines):
+        (held if SPLITS[split](number) else rest).append(line)
+    return rest, held[:: max(1, len(held) // count)]
 
 
 def measure(

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import correlation
 
 import click
-from crimean_tatar import SPLITS
+from crimean_tatar import hold_out
 
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
@@ -154,16 +154,14 @@ def languages(
     """The corpus and the held-out lines of each language."""
     found = {}
     for folder in sorted(packages.iterdir()) if packages is not None else ():
-        lines = list(Corpus(sorted(folder.glob("*.txt"))).lines())
-        held = [line for number, line in enumerate(lines) if SPLITS["blocks"](number)]
-        rest = [line for number, line in enumerate(lines) if not SPLITS["blocks"](number)]
+        lines = Corpus(sorted(folder.glob("*.txt"))).lines()
+        rest, held = hold_out(lines, "blocks", count=texts)
         every = max(1, sum(map(len, rest)) // characters)  # some of every package
-        found[folder.name] = up_to(rest[::every], characters), held[:: max(1, len(held) // texts)]
+        found[folder.name] = up_to(rest[::every], characters), held
     for script in ("crh_cyr", "crh_lat"):
-        lines = list(Corpus([data / "crh" / f"{script}.txt.zst"]).lines())
-        held = [line for number, line in enumerate(lines) if number % 10 == 0]
-        rest = [line for number, line in enumerate(lines) if number % 10]
-        found[script] = up_to(rest, characters), held[:: max(1, len(held) // texts)]
+        lines = Corpus([data / "crh" / f"{script}.txt.zst"]).lines()
+        rest, held = hold_out(lines, "every tenth line", count=texts)
+        found[script] = up_to(rest, characters), held
     polish = Corpus([data / "train" / "poquad_wiki.txt.zst"]).lines()
     articles = read_texts(data / "dev" / "wiki.jsonl")
     held = [line for article in articles for line in article.split("\n") if line.strip()]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from crimean_tatar import SPLITS
+from crimean_tatar import hold_out
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.token_ngrams import count_token_ngrams
@@ -49,10 +49,8 @@ Texts = list[list[TargetId]]
 def benchmark(files: tuple[Path, ...], target: str, others: tuple[Path, ...]) -> None:
     """Print one JSON object for each table and text."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
-    lines = list(Corpus(files).lines())
-    held = [line for number, line in enumerate(lines) if SPLITS["blocks"](number)]
-    rest = [line for number, line in enumerate(lines) if not SPLITS["blocks"](number)]
-    texts = {"held out": held[:: max(1, len(held) // MOST_LINES)][:MOST_LINES]}
+    rest, held = hold_out(Corpus(files).lines(), "blocks", count=MOST_LINES)
+    texts = {"held out": held[:MOST_LINES]}
     texts |= {path.name: list(read_texts(path)) for path in others}
     encoded = {name: _first(tokenizer.encode_batch(some)) for name, some in texts.items()}
     levels = _count(rest, tokenizer)
