@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from places import shared_folder
 
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 settings.register_profile("shared", deadline=None)  # a machine shared with others has no clock

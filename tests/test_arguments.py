@@ -13,7 +13,7 @@ from tokalign.cli import group
 from tokalign.cost.curve import read_curve
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CorpusError, TokalignError, UsageError
-from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+from tokalign.names.registry import resolve_model, resolve_tokenizer
 
 NOBODY = "~no-such-user/x"
 

@@ -40,6 +40,7 @@ LAYERS = (
     {"atomic_file", "shipped"},
     {"bpe", "cost"},
     {"tokenizer"},
+    {"names"},
     {"tables"},
     {"build", "runtime"},
     {"evaluate", "train"},
@@ -82,7 +83,8 @@ def test_mlx_is_known_in_one_place() -> None:
 def test_tokenizer_libraries_are_known_where_files_are_read() -> None:
     check = "tokenizer/self_check.py"
     assert importers("sentencepiece") == {"tokenizer/formats/sentencepiece.py", check}
-    assert importers("tokenizers") == {"tokenizer/tokenizer.py", check}
+    readers = {f"tokenizer/{name}.py" for name in ("files", "library_splitter", "tokenizer")}
+    assert importers("tokenizers") == {*readers, check}
     assert importers("tiktoken") == {check}
 
 
@@ -103,6 +105,7 @@ RUNS_MODELS = {
     "api/text.py",
     "api/objects.py",
     "api/patch.py",
+    "api/random_state.py",
     "api/responses.py",
     "api/sessions.py",
     "api/step.py",

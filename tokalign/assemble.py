@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
+from tokalign.names.registry import resolve_model
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
@@ -28,7 +29,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath, open_alignment, open_dictionary, open_logit_rows
-from tokalign.tokenizer.registry import resolve_model
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -176,7 +177,7 @@ def assemble(
     from tokalign.runtime.mlx.sampling import Sampling
 
     options, draft = _what_caches_allow(target, draft, options, note)
-    draft = _used_draft(draft, options, note)
+    draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
     if options.beam is not None and drafter is None and draft is None:
         raise UsageError(
@@ -310,6 +311,33 @@ def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | No
         return draft
     note(f"method {options.method} drafts without a model: the draft model is not used")
     return None
+
+
+def _readable_draft(
+    target: LanguageModel[TargetId],
+    draft: LanguageModel[DraftId] | None,
+    options: DraftingOptions,
+    note: Note,
+) -> LanguageModel[DraftId] | None:
+    """The draft model, unless a tokenizer is used by its ids only; `note` is told.
+
+    Raises: IncompatibleError where the draft model or its translation was asked for by name.
+    """
+    if draft is None or options.translation in ("none", "raw"):
+        return draft
+    ours, theirs = target.tokenizer, draft.tokenizer
+    if ours.fingerprint == theirs.fingerprint:
+        return draft
+    for name, one in (("target", ours), ("draft model", theirs)):
+        if one.level is Level.IDS_ONLY:
+            if options.method != AUTO or options.translation is not None:
+                one.require(Level.BY_TEXT)
+            note(
+                f"the tokenizer of the {name} is used by its ids only ({one.spec.why}): the draft "
+                "model, which has another tokenizer, is not used"
+            )
+            return None
+    return draft
 
 
 def _what_caches_allow(

@@ -1,22 +1,31 @@
-"""Cutting text into pieces: the fast path agrees with the regular expression."""
+"""Cutting text into pieces: the fast path agrees with the expression, final cuts stay."""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from random import Random
 
 import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
-from small_tokenizers import GPT4O_PATTERN
-from tokenizers import Regex, pre_tokenizers
 
-from tokalign.bpe.pretokenizer import RegexSplitter, as_bytes, as_text
-from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.pipeline import GPT2_PATTERN
-from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.bpe.pretokenizer import (
+    GPT2_PATTERN,
+    KNOWN_PATTERNS,
+    AddedTokenSplitter,
+    RegexSplitter,
+    Splitter,
+    WordSplitter,
+    as_bytes,
+    as_text,
+    has_inner_space,
+    looks_back,
+)
 
 mostly_words = st.text(st.sampled_from("aAłŻé 'sºĀ" + "1.\n\xa0\x1c\u0301жß"), max_size=12)
+KNOWN = sorted(KNOWN_PATTERNS)
+HARD = st.text(st.sampled_from("aA'rRvelsx1 !/\n\u2003中\u0301"), max_size=12)
 
 
 def by_expression(pattern: str, text: str) -> list[bytes]:
@@ -24,72 +33,94 @@ def by_expression(pattern: str, text: str) -> list[bytes]:
     return [as_bytes(match.group()) for match in found]
 
 
-@pytest.fixture(scope="module")
-def splitters(llama: Tokenizer[Any], qwen: Tokenizer[Any]) -> list[RegexSplitter]:
-    patterns = GPT2_PATTERN, QWEN35_PATTERN
-    found = [llama.splitter, qwen.splitter, *map(RegexSplitter, patterns)]
-    return [one for one in found if isinstance(one, RegexSplitter)]
+def assert_settled_pieces_stay(splitter: Splitter, data: bytes) -> None:
+    """For every beginning of `data`: its settled pieces are pieces of the whole, which may be cut
+    from there on.
+    """
+    whole = splitter.split(data)
+    assert b"".join(whole) == data
+    for cut in range(1, len(data)):
+        pieces = splitter.split(data[:cut])
+        settled = splitter.count_settled(data[:cut], pieces)
+        assert pieces[:settled] == whole[:settled]
+        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
+        if settled == len(pieces) - 1 and splitter.only_grows(pieces[-1]):
+            assert whole[settled].startswith(pieces[-1])
 
 
 @given(text=st.one_of(mostly_words, st.text(st.sampled_from("aŁb  "), max_size=9), st.text()))
-def test_words_are_cut_as_the_expression_cuts_them(
-    splitters: list[RegexSplitter], text: str
-) -> None:
-    for splitter in splitters:
-        data = as_bytes(as_text(text.encode("utf-8", "surrogatepass")))
-        assert splitter.split(data) == by_expression(splitter.pattern, as_text(data))
+def test_words_are_cut_as_the_expression_cuts_them(text: str) -> None:
+    data = as_bytes(as_text(text.encode("utf-8", "surrogatepass")))
+    for pattern in KNOWN:
+        assert RegexSplitter(pattern).split(data) == by_expression(pattern, as_text(data))
 
 
-@given(pieces=st.lists(mostly_words.filter(bool).map(str.encode), min_size=1, max_size=5))
-def test_only_white_space_after_white_space_unsettles_more_than_the_last_piece(
-    splitters: list[RegexSplitter], pieces: list[bytes]
-) -> None:
-    count = len(pieces) - 1
-    while (
-        count > 0 and as_text(pieces[count]).isspace() and as_text(pieces[count - 1])[-1].isspace()
-    ):
-        count -= 1
-    assert splitters[0].settled([*pieces, b"more"], len(pieces)) == count
-
-
-QWEN35_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""Of Qwen3.5: its words have marks."""
-
-UNKNOWN = [r"\p{L}+", r"[a-z]+'?|\d{1,2}", rf"(?:{GPT2_PATTERN})"]
-"""Expressions that published tokenizers do not have; two leave gaps."""
-
-
-@pytest.mark.parametrize("pattern", [GPT2_PATTERN, GPT4O_PATTERN, QWEN35_PATTERN, *UNKNOWN])
-@given(text=st.one_of(mostly_words, st.text(st.sampled_from("aA'rRvelsx1 !中\u0301"), max_size=12)))
+@pytest.mark.parametrize("pattern", KNOWN)
+@given(text=st.one_of(mostly_words, HARD))
 @example(text="中AAAa")
 @example(text="!\u0301A中Aa")
 def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> None:
     """`'r` are two pieces for GPT-2 until an `e` follows."""
-    splitter = RegexSplitter(pattern)
-    assert splitter.is_known != (pattern in UNKNOWN)
-    whole = splitter.split(text.encode())
-    assert b"".join(whole) == text.encode()
-    for cut in range(1, len(text)):
-        pieces = splitter.split(text[:cut].encode())
-        settled = splitter.settled(pieces, len(pieces))
-        assert pieces[:settled] == whole[:settled]
-        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
-        if splitter.only_grows(pieces[-1]) and settled == len(pieces) - 1:
-            assert whole[settled].startswith(pieces[-1])
+    assert_settled_pieces_stay(RegexSplitter(pattern), text.encode())
 
 
-@pytest.mark.parametrize("pattern", UNKNOWN)
-@given(text=mostly_words)
-def test_gaps_between_matches_are_pieces_as_in_the_library(pattern: str, text: str) -> None:
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    theirs = [piece for piece, _ in split.pre_tokenize_str(text)]
-    assert [piece.decode() for piece in RegexSplitter(pattern).split(text.encode())] == theirs
+def test_of_plain_text_only_the_last_word_is_open() -> None:
+    for pattern in KNOWN:
+        splitter = RegexSplitter(pattern)
+        data = b"ala ma kota, a kot 12 psy"
+        pieces = splitter.split(data)
+        assert splitter.count_settled(data, pieces) == len(pieces) - 1
 
 
-@pytest.mark.slow
-def test_an_expression_that_backtracks_for_ever_is_stopped() -> None:
-    with pytest.raises(VocabularyError, match=r"takes more than 2\.0 s for 61 characters"):
-        RegexSplitter("(?:a|aa)+b").split(b"a" * 60 + b"c")
+def test_which_expressions_look_back() -> None:
+    assert not any(map(looks_back, (*KNOWN, r"[!#$%^]+|\$|\^a", r"[^$]", r"a(?=b)|(?!\S)b", "a$")))
+    assert all(map(looks_back, (r"(?<=a)b", r"\bkot", "^a", r"\Aa", r"a|(?<!b)c")))
+
+
+SPANNING = [b">" + b" " + b"</", b"a b", b"b a b", b"b  b"]
+
+
+@given(text=st.text(st.sampled_from("ab ></"), max_size=14))
+def test_words_are_joined_where_a_token_spans_them(text: str) -> None:
+    """A cut stays exactly where no spanning token of the text lies across it."""
+    data = text.encode()
+    splitter, words = WordSplitter(SPANNING), WordSplitter()
+    cuts, at = set(), 0
+    for word in words.split(data):
+        at += len(word)
+        cuts.add(at)
+    for token in SPANNING:
+        for start in range(len(data)):
+            if data.startswith(token, start):
+                cuts -= set(range(start + 1, start + len(token)))
+    ends, at = set(), 0
+    for piece in splitter.split(data):
+        at += len(piece)
+        ends.add(at)
+    assert ends == cuts
+    assert_settled_pieces_stay(splitter, data)
+
+
+@given(text=st.text(st.sampled_from("\n\t<b>/ aż"), max_size=14))
+@example(text="a\n\n\n\n\na")
+@example(text="<b<b>a")
+def test_added_tokens_are_cut_out_first_the_longest_of_the_leftmost(text: str) -> None:
+    added = [b"\n" * size for size in (1, 2, 3)] + [b"\t", b"<b>", b"<b a>", b"  "]
+    for rest in (RegexSplitter(GPT2_PATTERN), WordSplitter()):
+        splitter = AddedTokenSplitter(added, rest)
+        assert_settled_pieces_stay(splitter, text.encode())
+        pieces = splitter.split(text.encode())
+        assert not any(t in piece for t, piece in product(added, pieces) if piece not in added)
+
+
+def test_a_line_end_waits_for_another_one() -> None:
+    splitter = AddedTokenSplitter([b"\n", b"\n\n"], WordSplitter())
+    for data, settled in ((b"a\n", 1), (b"a\n\n", 1), (b"a\n\nb", 2), (b"a\nb c", 3)):
+        assert splitter.count_settled(data, splitter.split(data)) == settled
+
+
+def test_a_token_with_a_space_at_its_beginning_spans_nothing() -> None:
+    draw = Random(3)
+    for _ in range(200):
+        token = bytes(draw.choices(b"a ", k=draw.randint(1, 5)))
+        assert has_inner_space(token) == (b"a " in token)

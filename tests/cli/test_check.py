@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from places import ROOT
+from small_families import write_family
 
 from tokalign.cli.check import command
-from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Machine, Timing
+from tokalign.cost.curve import ContextCosts, CostCurve, Machine, Timing
 from tokalign.cost.store import store_curve
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.names.registry import resolve_tokenizer
 
 KEYS = {
     "intersection_pairs",
@@ -57,9 +58,10 @@ def test_a_pair_is_counted_and_judged() -> None:
     assert "good fit" in str(found["verdict"])
     machines = found["machines"]
     assert isinstance(machines, dict)
-    assert list(machines) == list(MACHINES)
-    assert "second row takes 1.11 plain passes" in machines["Apple M4 Pro"]
-    assert "more than 21% are accepted" in machines["Apple M4 Pro"]
+    assert "verifying 2 rows takes 1.11 plain passes" in machines["Apple M4 Pro, 4 bits"]
+    assert "more than 21% are accepted" in machines["Apple M4 Pro, 4 bits"]
+    assert "verifying 4 rows takes 1.11 plain passes" in machines["Apple M4 Pro, 8 bits"]
+    assert not any("Vicuna" in said for said in machines.values()), "steps of another drafter"
 
 
 @pytest.mark.slow
@@ -97,7 +99,7 @@ def test_it_ends_with_what_to_expect_of_this_machine(
     )
     store_curve(curve)
     said = str(check(*asked)["this_machine"])
-    assert "second row takes 1.20 plain passes" in said
+    assert "verifying 2 rows takes 1.20 plain passes" in said
     assert "2 draft tokens a round are expected to give 1.31 x plain" in said
     store_curve(replace(curve, notes={"tokenizers": [fingerprints[0], "other"], "length": 2}))
     assert "more than 20% are accepted" in str(check(*asked)["this_machine"])
@@ -147,3 +149,16 @@ def test_unknown_names_are_refused() -> None:
             CliRunner().invoke(
                 command, ["--draft", name, "--target", "bielik"], catch_exceptions=False
             )
+
+
+def test_it_says_how_each_tokenizer_is_used_and_what_that_leaves(tmp_path: Path) -> None:
+    by_ids = str(write_family(tmp_path / "w", "WordPiece"))
+    by_text = str(write_family(tmp_path / "u", "Unigram"))
+    for draft, target, level in ((by_ids, "bielik", "ids only"), (by_text, "bielik", "by text")):
+        arguments = ["--draft", draft, "--target", target, "--json", "--quiet"]
+        result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+        told = json.loads(result.stdout)
+        assert told["target_tokenizer"] == "aligned"
+        assert told["draft_tokenizer"].startswith(f"{level} (")
+        assert ("intersection_pairs" in told) == (level == "by text")
+        assert ("by its ids only" in told["verdict"]) == (level == "ids only")

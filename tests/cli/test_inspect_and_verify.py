@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from small_families import write_family
 
 from tokalign.cli import inspect, verify
-from tokalign.errors import BundleError, MissingAssetError
+from tokalign.errors import BundleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
 
@@ -91,3 +92,16 @@ def test_inspect_of_a_damaged_or_missing_file_is_an_error(table: Path) -> None:
     assert isinstance(missing.exception, MissingAssetError)
     table.write_bytes(table.read_bytes()[:40])
     assert isinstance(run(inspect.command, table).exception, BundleError)
+
+
+def test_inspect_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
+    for name, level in (("Gemma", "aligned"), ("Unigram", "by text"), ("WordPiece", "ids only")):
+        folder = write_family(tmp_path / name, name)
+        result = CliRunner().invoke(inspect.command, [str(folder), "--json"])
+        told = json.loads(result.stdout)
+        assert told["level"] == level
+        assert bool(told["why"]) == (level != "aligned")
+        assert ("added_tokens_in_text" in told) == (level != "ids only")
+    for missing in ("no/such/folder", "nothing.tok", "no-alias"):
+        result = CliRunner().invoke(inspect.command, [missing])
+        assert isinstance(result.exception, MissingAssetError | UsageError)

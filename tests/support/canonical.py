@@ -22,7 +22,7 @@ def is_canonical_piece(bpe: BytePairEncoding[Any], ids: Sequence[int]) -> bool:
     Every pair has to be valid, bytes that spell a character must not spell one that is a symbol,
     and with `ignore_merges` the whole must not be a token.
     """
-    validity, whole = bpe.validity, bpe._whole
+    validity, whole = bpe.validity, bpe.whole
     if not all(validity.reachable(i) for i in ids):
         return len(ids) == 1 and whole.get(bpe.tokens[ids[0]]) == ids[0]
     data = b"".join([bpe.tokens[i] for i in ids])

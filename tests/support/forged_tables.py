@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -17,6 +17,7 @@ from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import FORMAT_VERSION, MAGIC, Bundle
 from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tables.logit_rows import ID_BITS, KEPT, KIND, LogitRows
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -45,6 +46,27 @@ def backoff_bundle(
             **table.parameters.to_header(),
         },
         statistics={"entries": len(table)},
+        sections=table.to_sections(),
+    )
+
+
+def logits_bundle(target: Tokenizer[Any], rows: Mapping[tuple[int, ...], Sequence[int]]) -> Bundle:
+    """A table of logits in which these ids are likely after these."""
+    keys = [
+        sum(token << ID_BITS * place for place, token in enumerate(reversed(ids))) << 2 | len(ids)
+        for ids in rows
+    ]
+    likely = [[*ids, *[0] * (KEPT - len(ids))] for ids in rows.values()]
+    table = LogitRows(
+        np.array(keys, dtype=np.uint64),
+        np.array(likely, dtype=np.uint32),
+        np.full((len(keys), KEPT), 128, dtype=np.uint8),
+    )
+    return Bundle(
+        kind=KIND,
+        fingerprints={"target": target.fingerprint},
+        parameters={"language": "pl", "vocabulary_size": len(target.vocabulary)},
+        statistics={"rows": len(table)},
         sections=table.to_sections(),
     )
 

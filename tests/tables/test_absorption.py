@@ -13,7 +13,7 @@ from small_tokenizers import GPT4O_PATTERN, random_merges
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.tables.absorption import Absorption
-from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.spec import TokenizerSpec, byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles
 
@@ -174,7 +174,7 @@ def test_an_apostrophe_may_become_a_contraction(contraction: str) -> None:
         specials={},
         roles=Roles(),
         by_characters=False,
-        pattern=GPT4O_PATTERN,
+        pre_tokenizer=byte_level(GPT4O_PATTERN),
     )
     bpe = Tokenizer[Any](spec).bpe
     assert bpe.encode(f"tc{contraction}".encode()) == [ids[b"t"], ids[tokens[-2]]]

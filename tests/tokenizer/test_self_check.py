@@ -25,6 +25,7 @@ from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
 from tokalign.tokenizer.self_check import check
 from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.spec import byte_level as split_bytes
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -47,7 +48,7 @@ def another_prefix(spec: TokenizerSpec) -> TokenizerSpec:
 
 
 def another_expression(spec: TokenizerSpec) -> TokenizerSpec:
-    return replace(spec, pattern="[^o]+o?|o+")
+    return replace(spec, pre_tokenizer=split_bytes("[^o]+o?|o+"))
 
 
 def two_ids_swapped(spec: TokenizerSpec) -> TokenizerSpec:
@@ -102,7 +103,7 @@ def test_what_is_done_to_whole_texts_is_checked(tmp_path: Path) -> None:
     once = character_document(normalizer=None, pre_tokenizer=mark)
     prefixed = byte_level_document(pre_tokenizer=byte_level(add_prefix_space=True))
     for document, field in (
-        (composed, "nfc"),
+        (composed, "normalizer"),
         (once, "prefix_once"),
         (once, "prefix_unless_space"),
         (prefixed, "prefix_unless_space"),
@@ -111,7 +112,7 @@ def test_what_is_done_to_whole_texts_is_checked(tmp_path: Path) -> None:
         spec = read_spec(file)
         assert getattr(spec, field)
         with pytest.raises(VocabularyError, match="encoded otherwise"):
-            check(Tokenizer[Any](replace(spec, **{field: False})), file)
+            check(Tokenizer[Any](replace(spec, **{field: type(getattr(spec, field))()})), file)
 
 
 def test_the_texts_are_many_and_always_the_same(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from polish import SENTENCES, texts
 from tokenizers.normalizers import NFC
 
 from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -22,7 +23,9 @@ def test_bytes_of_an_encoding_are_the_bytes_of_the_text(
     ids = tokenizer.encode(text)
     assert tokenizer.vocabulary.bytes_of(ids) == tokenizer.text_bytes(text)
     prefix = b" " if tokenizer.spec.dummy_prefix and text else b""
-    composed = NFC().normalize_str(text) if tokenizer.spec.nfc else text
+    composed = NFC().normalize_str(text) if tokenizer.spec.normalizer else text
+    if tokenizer.spec.by_characters:  # the library takes the mark itself for a space, too
+        composed = composed.replace(SPACE_MARK, " ")
     assert tokenizer.text_bytes(text) == prefix + composed.encode()
 
 
@@ -134,7 +137,7 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(VocabularyError, match="download it again"):
         Tokenizer.from_file(broken)
     broken.write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    with pytest.raises(VocabularyError, match="Unigram"):
+    with pytest.raises(VocabularyError, match="no vocabulary"):
         Tokenizer.from_file(broken)
     ranks = tmp_path / "x.tiktoken"
     ranks.write_text("IQ== 0\nIg== 1\n")

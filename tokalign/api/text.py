@@ -17,6 +17,7 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
+from tokalign.api.random_state import leave_random_state
 from tokalign.api.responses import GenerationResponse, OwnText, kept_in, responses_of
 from tokalign.api.sessions import CallSessions
 from tokalign.api.step import on_stream
@@ -26,6 +27,7 @@ from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.interfaces import Sampler
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -89,7 +91,8 @@ def stream_generate(
 
     model: the target, an mlx-lm model.
     tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a
-        tokalign `Tokenizer`. Tables are looked for in its folder first, if that is known.
+        tokalign `Tokenizer`. The output ends at its `eos_token_ids`, or where the files of a path
+        say. Tables are looked for in its folder first, if that is known.
     prompt: text after the chat template was applied (special tokens spelled out), or ids.
     max_tokens: tokens to generate at most, one or more, even beyond the context length that the
         model's configuration names; -1 for as many as that context holds.
@@ -121,6 +124,8 @@ def stream_generate(
         caches are filled and stored, as in mlx-lm.
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end they hold the prompt and every token of the responses.
+        Where others wrote into a cache, its ids are not known; `note` is told, and processors and
+        drafters see what follows, as in mlx-lm.
     prompt_progress_callback: told how many ids of the prompt have been read, and of how many.
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.
@@ -174,7 +179,7 @@ def stream_generate(
         logits=None if store is None else store.logits(vocabulary_size(target.model)),
         note=note,
     )
-    sessions = CallSessions(decoder, prompt_cache)
+    sessions = CallSessions(decoder, prompt_cache, note)
     ids = encode("prompt", target, prompt)
     if input_embeddings is not None:
         ids = sessions.embed(ids, input_embeddings)
@@ -202,7 +207,9 @@ def stream_generate(
         responses = sessions.with_progress(responses, len(ids), prompt_progress_callback)
     if store is not None:
         responses = kept_in(store, responses, generation)
-    return responses if prompt_cache is None else sessions.settled(responses, generation)
+    if prompt_cache is not None:
+        responses = sessions.settled(responses, generation)
+    return _leaving_random_state(responses, chooser)
 
 
 def generate(
@@ -243,6 +250,18 @@ def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: 
     sequence leaves empty.
     """
     return import_module("mlx_lm").batch_generate(model, tokenizer, prompts, **kwargs)
+
+
+def _leaving_random_state(
+    responses: Iterator[GenerationResponse], chooser: Sampler
+) -> Iterator[GenerationResponse]:
+    given = 0
+    try:
+        for response in responses:
+            given += 1
+            yield response
+    finally:
+        leave_random_state(chooser, given)
 
 
 def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any]:

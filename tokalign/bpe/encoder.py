@@ -1,5 +1,7 @@
 """The canonical encoding of bytes: pre-tokenizer, symbols, merges.
 
+`PieceEncoder` is what every encoder has; `BytePairEncoding` knows the merges, too.
+
 A *piece* is what the pre-tokenizer hands to BPE (`pretokenizer.py`). Bytes that are not valid UTF-8
 are encoded like all others, because a draft may have to go on from half a character. Which tokens
 may stand side by side is asked of `BytePairEncoding.validity` (`validity.py`).
@@ -7,56 +9,42 @@ may stand side by side is asked of `BytePairEncoding.validity` (`validity.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Generic, cast
 
 from tokalign.bpe.ids import Id
 from tokalign.bpe.merges import Merged, Merges
-from tokalign.bpe.pretokenizer import NoSplitter, Splitter, as_bytes, as_text
+from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
 from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.bpe.validity import PairValidity
 
 
-class BytePairEncoding(Generic[Id]):
-    """The canonical encoder of one tokenizer, over bytes.
+class PieceEncoder(Generic[Id]):
+    """A canonical encoder over bytes: a pre-tokenizer, and what encodes each of its pieces.
 
     tokens: id -> bytes, `b""` for special tokens.
-    symbols: the characters that merging starts from (`by_characters`, SentencePiece), bytes -> id;
-        a character that is not among them falls back to its bytes.
-    byte_ids: the id of each single byte, [256].
-    whole: the tokens that a piece of the same bytes becomes at once, without merging
-        (`ignore_merges`, Llama 3).
+    fallback: the ids of byte fallback. added: the added tokens that are found in text.
+    missing: where encoding starts from bytes, those that no token spells. An encoding loses them.
     """
 
     encode_piece: Callable[[bytes], tuple[Id, ...]]
-    """The canonical encoding of one piece. Results are remembered, unless texts are not cut."""
+    """The canonical encoding of one piece; results are remembered."""
 
     def __init__(
         self,
         *,
         tokens: Sequence[bytes],
-        merges: Merges,
-        symbols: Mapping[bytes, Id],
-        byte_ids: Sequence[Id],
+        fallback: Set[Id],
         splitter: Splitter,
-        by_characters: bool,
-        whole: Mapping[bytes, Id],
+        added: Mapping[bytes, Id],
+        missing: Set[int],
+        encode_piece: Callable[[bytes], tuple[Id, ...]],
     ) -> None:
-        self.tokens = tokens
-        self.merges = merges
-        self.splitter = splitter
-        self.symbols = symbols
-        self.fallback = frozenset(byte_ids) if by_characters else frozenset()
-        self.validity = PairValidity(
-            tokens=tokens, merges=merges, merge=self.merge, fallback=self.fallback
-        )
-        self._byte_ids = byte_ids
-        self._by_characters = by_characters
-        self._whole = whole
-        self._characters = {as_text(character): symbol for character, symbol in symbols.items()}
-        remember = lru_cache(maxsize=0 if isinstance(splitter, NoSplitter) else 1 << 16)
-        self.encode_piece = remember(self._encode_piece)
+        self.tokens, self.fallback, self.splitter = tokens, fallback, splitter
+        self.added, self.missing = added, missing
+        self.encode_piece = lru_cache(maxsize=1 << 16)(encode_piece)
 
     @cached_property
     def order(self) -> TokenOrder[Id]:
@@ -75,8 +63,62 @@ class BytePairEncoding(Generic[Id]):
             ids += self.encode_piece(piece)
         return ids
 
+    def spelled(self, data: bytes) -> bytes:
+        """The beginning of `data` up to the first byte that no token spells."""
+        if not self.missing or self.missing.isdisjoint(data):
+            return data
+        return data[: next(at for at, byte in enumerate(data) if byte in self.missing)]
+
+
+class BytePairEncoding(PieceEncoder[Id]):
+    """The canonical encoder of a BPE tokenizer whose merges are known.
+
+    symbols: the characters that merging starts from (`by_characters`, SentencePiece), bytes -> id;
+        a character that is not among them falls back to its bytes, or else to `unknown`.
+    byte_ids: the id of each single byte, [256]; -1 for one that no token spells.
+    whole: the tokens that a piece of the same bytes becomes at once, without merging
+        (`ignore_merges`, Llama 3); added tokens, too.
+    spells_all: whether every text has an encoding without unknown or lost characters.
+    fuses_unknown: whether several unknown characters in a row become one id.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: Sequence[bytes],
+        merges: Merges,
+        symbols: Mapping[bytes, Id],
+        byte_ids: Sequence[Id],
+        splitter: Splitter,
+        by_characters: bool,
+        whole: Mapping[bytes, Id],
+        added: Mapping[bytes, Id] = MappingProxyType({}),
+        unknown: Id | None = None,
+        fuses_unknown: bool = False,
+    ) -> None:
+        super().__init__(
+            tokens=tokens,
+            fallback=frozenset(byte_ids) - {-1} if by_characters else frozenset(),
+            splitter=splitter,
+            added=added,
+            missing=frozenset(
+                byte for byte in range(256) if byte_ids[byte] < 0 and not by_characters
+            ),
+            encode_piece=self._encode_piece,
+        )
+        self.merges, self.symbols = merges, symbols
+        self.validity = PairValidity(
+            tokens=tokens, merges=merges, merge=self.merge, fallback=self.fallback
+        )
+        self._byte_ids = byte_ids
+        self._by_characters = by_characters
+        self.whole = {**whole, **added}
+        self.spells_all = min(byte_ids) >= 0
+        self._unknown, self._fuses_unknown = unknown, fuses_unknown
+        self._characters = {as_text(character): symbol for character, symbol in symbols.items()}
+
     def _encode_piece(self, piece: bytes) -> tuple[Id, ...]:
-        token = self._whole.get(piece)
+        token = self.whole.get(piece)
         if token is not None:
             return (token,)
         return tuple(self.merge(piece).ids)
@@ -88,12 +130,19 @@ class BytePairEncoding(Generic[Id]):
     def base_symbols(self, piece: bytes) -> list[Id]:
         """The ids that merging starts from."""
         if not self._by_characters:
-            return [self._byte_ids[byte] for byte in piece]
-        ids: list[Id] = []
+            ids = [self._byte_ids[byte] for byte in piece]
+            return [token for token in ids if token >= 0] if self.missing else ids
+        ids = []
         for character in as_text(piece):
             symbol = self._characters.get(character)
-            if symbol is None:
-                ids += [self._byte_ids[byte] for byte in as_bytes(character)]
-            else:
-                ids.append(symbol)
+            ids += [symbol] if symbol is not None else self._fall_back(character, ids)
         return ids
+
+    def _fall_back(self, character: str, before: Sequence[Id]) -> list[Id]:
+        """The ids of a character that is no symbol, after those `before` it in its piece."""
+        spelled = [self._byte_ids[byte] for byte in as_bytes(character)]
+        if min(spelled) >= 0:
+            return spelled
+        if self._unknown is None or (self._fuses_unknown and before[-1:] == [self._unknown]):
+            return []
+        return [self._unknown]

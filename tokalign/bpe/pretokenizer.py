@@ -1,19 +1,18 @@
-"""Cutting text into the pieces that BPE works on, and telling which cuts can still move.
+"""Cutting text into the pieces that a tokenizer's model works on, and telling which cuts are final.
 
 Pieces are bytes. Where characters matter, bytes are decoded with `surrogateescape`: a byte that is
 not part of valid UTF-8 becomes a lone surrogate, which no pre-tokenizer takes for a letter, a digit
-or a space.
+or a space. `tokenizer/library_splitter.py` has the splitter that asks the `tokenizers` library.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import regex
-
-from tokalign.errors import VocabularyError
 
 
 def as_text(data: bytes | bytearray) -> str:
@@ -42,14 +41,27 @@ def incomplete_tail(data: bytes | bytearray) -> int:
 
 
 class Splitter(Protocol):
-    """Cuts text into the pieces that BPE works on."""
+    """Cuts text into the pieces that a tokenizer's model works on."""
+
+    @property
+    def merges_decide(self) -> bool:
+        """Whether no merge crosses a cut anyway, so that cutting only saves time."""
+        ...
+
+    @property
+    def cuts_at_spaces(self) -> bool:
+        """Whether, besides, the cuts are those before each run of spaces."""
+        ...
 
     def split(self, text: bytes) -> list[bytes]:
         """Cut `text` into pieces. None is empty, and joined they are the text."""
         ...
 
-    def settled(self, pieces: list[bytes], count: int) -> int:
-        """How many of the first `count` pieces of a text stay what they are, whatever follows."""
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        """How many of the first `pieces` of `text` stay what they are, whatever follows.
+
+        text: begins with the text or at a final cut. The answer may be too small, never too large.
+        """
         ...
 
     def only_grows(self, piece: bytes) -> bool:
@@ -60,53 +72,128 @@ class Splitter(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RegexSplitter:
-    """The pre-tokenizer of a byte-level tokenizer: the matches of one regular expression.
+class Reads(NamedTuple):
+    """What a step of a pre-tokenizer reads to decide about cuts.
 
-    What is between matches is a piece too, as with the `tokenizers` library's "isolated" splitting.
-
-    A match of most published expressions depends on its own characters and one more, except that
-    `\\s+(?!\\S)` and `\\s*[\\r\\n]+` look to the end of a run of white space. So the last piece may
-    still change, and with it the pieces of white space directly before it. Some look further: with
-    GPT-2's, an `e` after `'r` makes one piece of two; with Mistral NeMo's and GPT-4o's, `中AAA` is
-    two pieces and `中AAAa` is one, because 中 may stand for a capital or a small letter. How far
-    others look is not known; with them no piece is settled, which is slower, but never wrong.
+    pattern: the expression that it matches. isolates: whether each match is a piece.
     """
 
     pattern: str
+    isolates: bool = True
+
+
+NEIGHBOURS = Reads("(?s:..)", isolates=False)
+"""Of a step that decides about a cut by the characters before and after it."""
+
+
+class Reach:
+    """How far from the end of a text its cuts may still move.
+
+    A step of a pre-tokenizer goes through the text from left to right. What it decides at a place
+    depends on the characters that it reads from there on. So a cut is final if nothing that was
+    decided before it has read the end of the text. `regex` answers which attempts to match would
+    read on: a partial match is an attempt that has come to the end. With an expression that can
+    never match as a whole, the first partial match is the first such attempt.
+
+    Example (Llama 3): after " ma kota" the attempt at " kota" has read the end, for a letter more
+    would belong to it. The cut before it is final.
+
+    steps: in their order; a later one works on what an earlier one cuts. So where an earlier step
+        may still cut otherwise is the end of the text to a later one.
+    Raises: regex.error for an expression that `regex` does not know.
+    """
+
+    def __init__(self, steps: Sequence[Reads]) -> None:
+        read = [_OUTSIDE_SETS.sub(_reading, step.pattern) for step in steps]
+        self._open = [regex.compile(f"(?mV1)(?:{pattern})(?!)") for pattern in read]
+        self._match = [regex.compile(f"(?mV1){step.pattern}") for step in steps if step.isolates]
+
+    def end(self, text: str) -> int:
+        """Where the text begins in which cuts may still move, as an index into `text`."""
+        end = len(text)
+        for step in self._open:
+            found = step.search(text, endpos=end, partial=True)
+            end = found.start() if found is not None else end
+        return end
+
+    def ends_piece(self, text: str, start: int, end: int) -> bool:
+        """Whether a step matches exactly `text[start:end]`: then the cut after it is a real one.
+
+        Otherwise the text may be what is between matches, and go on.
+        """
+        return any(
+            found is not None and found.end() == end
+            for found in (step.match(text, start) for step in self._match)
+        )
+
+
+_OUTSIDE_SETS = regex.compile(
+    r"(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<end>\\[bBZz]|\$)|\(\?<[=!]|\\[AGK]|\^|\\."
+)
+"""A set, what asks whether the text ends here, and what looks back; or an escaped character."""
+
+
+def _reading(found: regex.Match[str]) -> str:
+    """An expression's part, which reads the next character where it asks whether there is one."""
+    return f"(?=(?s:..)|){found[0]}" if found["end"] else found[0]
+
+
+def looks_back(pattern: str) -> bool:
+    """Whether what an expression matches depends on the characters before."""
+    looking = ("(?<=", "(?<!", r"\b", r"\B", r"\A", r"\G", r"\K", "^")
+    return any(found[0] in looking for found in _OUTSIDE_SETS.finditer(pattern))
+
+
+def count_pieces(pieces: Sequence[bytes], end: int) -> tuple[int, int]:
+    """How many leading pieces end at byte `end` or before it, and where the last of them ends."""
+    count = at = 0
+    for piece in pieces:
+        if at + len(piece) > end:
+            break
+        at += len(piece)
+        count += 1
+    return count, at
+
+
+def count_by_reach(reach: Reach, text: bytes, pieces: Sequence[bytes]) -> int:
+    """`Splitter.count_settled` of the pieces that are cut by the steps of `reach`."""
+    spelled = as_text(text[: len(text) - incomplete_tail(text)])
+    end = reach.end(spelled)
+    count, at = count_pieces(pieces, len(as_bytes(spelled[:end])))
+    if count:
+        start = at - len(pieces[count - 1])
+        whole = len(as_text(text[:start]))
+        if not reach.ends_piece(spelled, whole, whole + len(as_text(pieces[count - 1]))):
+            count -= 1
+    return count
+
+
+@dataclass(frozen=True)
+class RegexSplitter:
+    """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
+
+    Their matches are the pieces; a character that no alternative matches is a piece of its own.
+    """
+
+    pattern: str
+    merges_decide = False
+    cuts_at_spaces = False
 
     @cached_property
     def _find(self) -> regex.Pattern[str]:
-        if self.is_known:  # a character that no alternative matches is a piece of its own
-            return regex.compile(f"{self.pattern}|(?s:.)")
-        return regex.compile(self.pattern)
+        return regex.compile(f"{self.pattern}|(?s:.)")
 
     @cached_property
-    def is_known(self) -> bool:
-        """Whether the expression is one whose time and whose reach are known."""
-        return self.pattern in _KNOWN
-
-    @cached_property
-    def _reach(self) -> int:
-        """How many characters after a piece decide where it ends."""
-        return _KNOWN[self.pattern]
+    def _reach(self) -> Reach:
+        return Reach([Reads(f"{self.pattern}|(?s:.)")])
 
     @cached_property
     def _takes_words(self) -> bool:
         """Whether the first alternatives put letters together with the space before them."""
         return self.pattern.startswith(_WORDS_FIRST)
 
-    @cached_property
-    def _cuts_by_case(self) -> bool:
-        """Whether a word ends where a capital follows a small letter."""
-        return self.pattern.startswith(_WORDS_BY_CASE[0])
-
     def split(self, text: bytes) -> list[bytes]:
-        """See `Splitter.split`.
-
-        Raises: VocabularyError if an expression that is not known takes 100 times too long.
-        """
+        """See `Splitter.split`."""
         spelled = text.decode("utf-8", "surrogateescape")
         if self._takes_words and _LETTERS_AND_SPACE.issuperset(spelled):
             # Most text that is drafted and decoded. The expression takes four times as long.
@@ -114,53 +201,37 @@ class RegexSplitter:
             if all(words):
                 pieces = [b" " + word for word in words]
                 return [first, *pieces] if first else pieces
-        if self.is_known:
-            return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
-        return [as_bytes(piece) for piece in self._isolate(spelled)]
+        return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
 
-    def _isolate(self, text: str) -> list[str]:
-        """The matches and what is between them. A limit of time costs half as much again."""
-        pieces, end = [], 0
-        limit = _SECONDS + len(text) * _SECONDS_PER_CHARACTER
-        try:
-            for match in self._find.finditer(text, timeout=limit):
-                pieces += [text[end : match.start()], match.group()]
-                end = match.end()
-        except TimeoutError as error:
-            raise VocabularyError(
-                f"pre-tokenizes with a regular expression that takes more than {limit:.1f} s for "
-                f"{len(text):,} characters ({self.pattern[:60]!r}); choose another model"
-            ) from error
-        return [piece for piece in (*pieces, text[end:]) if piece]
-
-    def settled(self, pieces: list[bytes], count: int) -> int:
-        """See `Splitter.settled`."""
-        if not self.is_known:
-            return 0
-        last, count = count, count - 1
-        while count > 0 and _count_characters(pieces[count:last], self._reach) < self._reach:
-            count -= 1
-        while count > 0 and _is_space(pieces[count]) and _last_is_space(pieces[count - 1]):
-            count -= 1
-        while self._cuts_by_case and count > 0 and _may_join(pieces[count - 1], pieces[count]):
-            count -= 1
-        return max(count, 0)
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        """See `Splitter.count_settled`. Cost: 2 µs for a word."""
+        return count_by_reach(self._reach, text, pieces)
 
     def only_grows(self, piece: bytes) -> bool:
         """See `Splitter.only_grows`: yes after a letter, no after white space.
 
         A run of white space loses its last character to a word that follows.
         """
-        return self.is_known and as_text(piece)[-1:].isalpha()
+        return as_text(piece)[-1:].isalpha()
 
 
-@dataclass(frozen=True)
 class WordSplitter:
-    """SentencePiece vocabularies without inner spaces: a run of spaces with the word after it.
+    """Where texts are not cut: a run of spaces with the word after it is a piece nevertheless.
 
-    SentencePiece itself does not split, but the result is the same: no token holds a space after
-    another character (`has_inner_space`), so no merge crosses the cut.
+    No merge crosses such a cut, because no token holds a space after another character. The few
+    tokens that do (Gemma's `>▁</`) join the words around them: a merge makes a token only where the
+    text has its bytes.
+
+    spanning: the tokens with a space after another character.
     """
+
+    merges_decide = True
+
+    def __init__(self, spanning: Sequence[bytes] = ()) -> None:
+        self.cuts_at_spaces = not spanning
+        either = b"|".join(map(regex.escape, sorted(spanning, key=len, reverse=True)))
+        self._spanning = regex.compile(either) if spanning else None
+        self._begins = regex.compile(b"(?:" + either + b")(?!)") if spanning else None
 
     def split(self, text: bytes) -> list[bytes]:
         """See `Splitter.split`."""
@@ -175,31 +246,83 @@ class WordSplitter:
             if word:
                 pieces.append(spaces + word)
                 spaces = b""
-        return [*pieces, spaces] if spaces else pieces
+        pieces = [*pieces, spaces] if spaces else pieces
+        return pieces if self._spanning is None else self._joined(text, pieces)
 
-    def settled(self, pieces: list[bytes], count: int) -> int:
-        """See `Splitter.settled`."""
-        return max(count - 1, 0)
+    def _joined(self, text: bytes, pieces: list[bytes]) -> list[bytes]:
+        """The pieces, those joined that a token may span."""
+        assert self._spanning is not None
+        spans = [m.span() for m in self._spanning.finditer(text, overlapped=True)]
+        if not spans:
+            return pieces
+        joined, at = [pieces[0]], len(pieces[0])
+        for piece in pieces[1:]:
+            if any(start < at < end for start, end in spans):
+                joined[-1] += piece
+            else:
+                joined.append(piece)
+            at += len(piece)
+        return joined
+
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        """See `Splitter.count_settled`: the last word may grow, and so may a token that spans."""
+        if self._begins is None:
+            return max(len(pieces) - 1, 0)
+        found = self._begins.search(text, partial=True)
+        end = found.start() if found is not None else len(text)
+        return min(count_pieces(pieces, end)[0], max(len(pieces) - 1, 0))
 
     def only_grows(self, piece: bytes) -> bool:
         """See `Splitter.only_grows`."""
         return True
 
 
-@dataclass(frozen=True)
-class NoSplitter:
-    """The whole text is one piece."""
+class AddedTokenSplitter:
+    """Cuts out the added tokens that are found in ordinary text, before anything else is cut.
+
+    They are found from left to right, the longest first, as the `tokenizers` library finds them.
+    Gemma 3 has runs of line ends and tabs, and HTML tags; GPT-NeoX runs of spaces.
+
+    added: their bytes. rest: cuts what is between them, each stretch by itself.
+    """
+
+    merges_decide = False
+    cuts_at_spaces = False
+
+    def __init__(self, added: Sequence[bytes], rest: Splitter) -> None:
+        self._added, self._rest = frozenset(added), rest
+        either = b"|".join(map(regex.escape, sorted(added, key=len, reverse=True)))
+        self._find = regex.compile(either)
+        self._begins = regex.compile(b"(?:" + either + b")(?!)")
 
     def split(self, text: bytes) -> list[bytes]:
         """See `Splitter.split`."""
-        return [text] if text else []
+        pieces: list[bytes] = []
+        end = 0
+        for match in self._find.finditer(text):
+            if match.start() > end:
+                pieces += self._rest.split(text[end : match.start()])
+            pieces.append(match.group())
+            end = match.end()
+        return [*pieces, *self._rest.split(text[end:])] if end < len(text) else pieces
 
-    def settled(self, pieces: list[bytes], count: int) -> int:
-        """See `Splitter.settled`."""
-        return 0
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        """See `Splitter.count_settled`.
+
+        An added token at the end may be the beginning of a longer one, and any end of the text may
+        be the beginning of one. What is between added tokens that are found is settled.
+        """
+        found = self._begins.search(text, partial=True)
+        end = found.start() if found is not None else len(text)
+        count, _ = count_pieces(pieces, end)
+        settled = max((i for i in range(count) if pieces[i] in self._added), default=-1) + 1
+        start = sum(map(len, pieces[:settled]))
+        # With the piece that begins before `end` or there: to the rest it is the one that is open.
+        stretch = pieces[settled : count + 1]
+        return settled + (self._rest.count_settled(text[start:end], stretch) if stretch else 0)
 
     def only_grows(self, piece: bytes) -> bool:
-        """No, although it does: examining a whole text at every push would take too long."""
+        """See `Splitter.only_grows`."""
         return False
 
 
@@ -214,8 +337,6 @@ _WORDS_FIRST = (
 """How the expressions of Llama 3 and Qwen2.5, of GPT-2, and of Qwen3.5 begin."""
 
 _BIG, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CAPITALS, _OF_NO_CASE = regex.compile(_BIG), regex.compile(r"[\p{Lm}\p{Lo}\p{M}]")
-
 _WORDS_BY_CASE = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_BIG}*{_SMALL}+",
     rf"[^\r\n\p{{L}}\p{{N}}]?{_BIG}+{_SMALL}*",
@@ -223,52 +344,25 @@ _WORDS_BY_CASE = (
 _ENDINGS_WITH_SLASH = _ENDINGS.replace(r"+[\r\n]*|", r"+[\r\n/]*|")
 _ENDINGS_WITH_MARKS = _ENDINGS.replace(r"\p{N}]+", r"\p{M}\p{N}]+")
 
-_KNOWN = {
-    _WORDS_FIRST[0] + r"\p{N}{1,3}" + _ENDINGS: 1,  # Llama 3
-    _WORDS_FIRST[0] + r"\p{N}" + _ENDINGS: 1,  # Qwen2.5
-    _WORDS_FIRST[2] + r"\p{N}" + _ENDINGS_WITH_MARKS: 1,  # Qwen3.5
-    "|".join(_WORDS_BY_CASE) + r"|\p{N}" + _ENDINGS_WITH_SLASH: 1,  # Mistral NeMo
-    "|".join(f"{word}(?i:{_CONTRACTIONS})?" for word in _WORDS_BY_CASE)
-    + r"|\p{N}{1,3}"
-    + _ENDINGS_WITH_SLASH: 3,  # GPT-4o
-    _WORDS_FIRST[1] + r" ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": 2,  # GPT-2
-}
-"""Expressions that take linear time, and how many characters after a piece decide its end."""
+GPT2_PATTERN = _WORDS_FIRST[1] + r" ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What `ByteLevel(use_regex=True)` means (tokenizers, `pre_tokenizers/byte_level.rs`)."""
 
-_SECONDS, _SECONDS_PER_CHARACTER = 2.0, 2e-5
-"""The time that any other expression may take: 100 times what the known ones need."""
+KNOWN_PATTERNS = frozenset(
+    (
+        _WORDS_FIRST[0] + r"\p{N}{1,3}" + _ENDINGS,  # Llama 3
+        _WORDS_FIRST[0] + r"\p{N}" + _ENDINGS,  # Qwen2.5
+        _WORDS_FIRST[2] + r"\p{N}" + _ENDINGS_WITH_MARKS,  # Qwen3.5
+        "|".join(_WORDS_BY_CASE) + r"|\p{N}" + _ENDINGS_WITH_SLASH,  # Mistral NeMo
+        "|".join(f"{word}(?i:{_CONTRACTIONS})?" for word in _WORDS_BY_CASE)
+        + r"|\p{N}{1,3}"
+        + _ENDINGS_WITH_SLASH,  # GPT-4o
+        GPT2_PATTERN,
+    )
+)
+"""Expressions that `regex` reads as the library does, in a quarter of the time for short texts."""
 
 _LETTERS_AND_SPACE = frozenset(c for c in map(chr, range(0x250)) if c.isalpha() or c == " ")
 """Latin letters only, because all versions of Unicode agree on which of these are letters."""
-
-
-def _is_space(piece: bytes) -> bool:
-    word = piece.lstrip(b" ")
-    if word and 0x20 < word[0] < 0x7F:  # nearly always so, and cheaper than decoding
-        return False
-    return as_text(piece).isspace()
-
-
-def _last_is_space(piece: bytes) -> bool:
-    return as_text(piece)[-1:].isspace()
-
-
-def _may_join(before: bytes, after: bytes) -> bool:
-    """Whether a small letter after the capitals of `after` could make one word of both pieces."""
-    letter = _OF_NO_CASE.match(as_text(before)[-1:])
-    return letter is not None and _CAPITALS.match(as_text(after)) is not None
-
-
-def _count_characters(pieces: list[bytes], enough: int) -> int:
-    """How many characters the pieces have, counted up to `enough` or more."""
-    if enough <= 1:
-        return len(pieces)
-    count = 0
-    for piece in pieces:
-        count += len(as_text(piece))
-        if count >= enough:
-            break
-    return count
 
 
 def has_inner_space(token: bytes) -> bool:

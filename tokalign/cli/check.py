@@ -63,11 +63,12 @@ def command(
     from tokalign.build.alignment.alignment_bundle import align
     from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
-    from tokalign.cost.curve import ASSUMED_DRAFT, MACHINES, read_curve
+    from tokalign.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
     from tokalign.cost.store import find_curve_of_tokenizers
     from tokalign.evaluate.dictionary_saving import measure_dictionaries
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.opening import open_dictionary
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.spec import Level
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
     if text is None:
@@ -81,29 +82,38 @@ def command(
     for line in (ours.description, theirs.description, f"text: {path.name}{other}"):
         note(line, quiet=quiet)
     same = ours.tokenizer.fingerprint == theirs.tokenizer.fingerprint
-    alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
     lines = list(_lines(Corpus([path], field=field).lines()))
-    coverage = measure_coverage(ours.tokenizer, theirs.tokenizer, alignment.intersection, lines)
-    rates = measure_boundaries(ours.tokenizer, theirs.tokenizer, lines)
+    pair = (ours.tokenizer, theirs.tokenizer)
+    fit: dict[str, object] = {"verdict": _IDS_ONLY}
+    if all(one.level is not Level.IDS_ONLY for one in pair):
+        alignment = align(ours.tokenizer.vocabulary, theirs.tokenizer.vocabulary)
+        coverage = measure_coverage(*pair, alignment.intersection, lines)
+        rates = measure_boundaries(*pair, lines)
+        fit = {
+            "intersection_pairs": alignment.intersection.pairs,
+            **asdict(coverage),
+            **asdict(rates),
+            "verdict": _verdict(coverage, rates, same),
+        }
     tables = open_dictionary(theirs.tokenizer, note=partial(note, quiet=quiet))
     saving = measure_dictionaries(theirs.tokenizer, lines, tables)
     curve = find_curve_of_tokenizers(theirs.tokenizer.fingerprint, ours.tokenizer.fingerprint)
     result = {
-        "intersection_pairs": alignment.intersection.pairs,
+        "draft_tokenizer": ours.tokenizer.describe(),
+        "target_tokenizer": theirs.tokenizer.describe(),
         "draft_vocabulary_size": len(ours.tokenizer.vocabulary),
         "target_vocabulary_size": len(theirs.tokenizer.vocabulary),
-        **asdict(coverage),
-        **asdict(rates),
         "same_tokenizer": same,
-        "verdict": _verdict(coverage, rates, same),
+        **fit,
         "found_dictionaries": saving.found,
         "own_dictionary": saving.own,
         "dictionaries": _expectation(saving, own_text=text is not None),
         "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
     machines = {
-        device: read_curve(name).expectation(assumed_draft=ASSUMED_DRAFT)
-        for device, name in MACHINES.items()
+        f"{device}, {bits} bits": read_curve(name).expectation(assumed_draft=ASSUMED_DRAFT)
+        for device, by_bits in PUBLISHED.items()
+        for bits, name in by_bits.items()
     }
     if as_json:
         print_json({**result, "machines": machines})
@@ -112,6 +122,12 @@ def command(
             {name.replace("_", " "): value for name, value in result.items()} | machines,
             as_json=False,
         )
+
+
+_IDS_ONLY = (
+    "One of the tokenizers is used by its ids only: no draft model of another tokenizer can draft "
+    "here. Dictionaries, context copy and the logit store can."
+)
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:

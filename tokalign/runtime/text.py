@@ -6,8 +6,12 @@ import codecs
 from collections.abc import Sequence
 
 from tokalign.errors import UsageError
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
+
+_BEFORE = 8
+"""With how many tokens before it a token is decoded where its bytes are not known."""
 
 
 def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
@@ -17,6 +21,8 @@ def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
 
 def opens_segment(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> bool:
     """Whether the text after `prompt` begins a segment, where the tokenizer puts a dummy prefix."""
+    if tokenizer.level is Level.IDS_ONLY:
+        return not prompt
     tokens = tokenizer.vocabulary.tokens
     if tokenizer.spec.prefix_once:
         return not any(token_bytes(tokens, token) for token in prompt)
@@ -51,6 +57,9 @@ class TextStream:
         self._silent = silent
         self._stop_strings = tuple(stop_strings)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tokenizer = tokenizer if tokenizer.level is Level.IDS_ONLY else None
+        self._pending: list[TargetId] = []  # ids whose text is not known yet, after some before it
+        self._written = ""
         self._held = ""
         self.stopped = False
 
@@ -62,11 +71,31 @@ class TextStream:
         """The text still held back; bytes that never became a character are U+FFFD."""
         if self.stopped:
             return ""
+        if self._tokenizer is not None:
+            self._held += self._tokenizer.decode(self._pending)[len(self._written) :]
         self._held += self._decoder.decode(b"", final=True)
         text, self._held = self._held, ""
         return text
 
+    def _decode(self, tokenizer: Tokenizer[TargetId], token: TargetId) -> str:
+        """The text that a token adds, where only the tokenizer itself can tell.
+
+        A few tokens before it are decoded with it, since what they are decides about spaces.
+        """
+        if token in self._silent:
+            return ""
+        self._pending.append(token)
+        text = tokenizer.decode(self._pending)
+        if text.endswith("\ufffd"):
+            return ""
+        added = text[len(self._written) :]
+        del self._pending[:-_BEFORE]
+        self._written = tokenizer.decode(self._pending)
+        return added
+
     def _spell(self, token: TargetId) -> str:
+        if self._tokenizer is not None:
+            return self._decode(self._tokenizer, token)
         data = token_bytes(self._tokens, token)
         if not data:
             self._at_start = self._at_start or not self._prefix_once

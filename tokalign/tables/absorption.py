@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter, incomplete_tail
+from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.tables.alignment import CROWDED, MergeSites
 from tokalign.tokenizer.vocabulary import TargetId
 
 _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
-"""One next text of each kind that can decide where a piece ends (see `RegexSplitter`).
+"""One next text of each kind that can decide where a piece ends.
 
 To GPT-4o's, which counts `'t`, `'re` and `'ll` to the word before, three small letters differ.
 """
@@ -48,17 +48,19 @@ class Absorption:
     ) -> None:
         self._bpe, self._merge_sites = bpe, merge_sites
         self._validity = bpe.validity
-        self._in_pieces = isinstance(bpe.splitter, RegexSplitter)
-        self._by_words = isinstance(bpe.splitter, WordSplitter)
+        self._in_pieces = not bpe.splitter.merges_decide
+        self._by_words = bpe.splitter.cuts_at_spaces
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
     def absorbs(self, left: bytes, last: TargetId, data: bytes) -> bool:
         """Whether no canonical encoding continues with `data`, whatever comes after `data`.
 
-        left: the text before the boundary, from the beginning of its piece or earlier; it ends
-        with the token `last`.
+        left: the text before the boundary, from the beginning of its piece or earlier, as far as
+            it is not settled; it ends with the token `last`.
         Cost: 2 µs for a pair seen before, 30 µs with a pre-tokenizer; up to 100 µs for a new one.
         """
+        if not left:
+            return False  # the piece before the boundary is settled
         if not self._in_pieces:
             return self._absorbs_word(left, last, data)
         known = data[: max(0, len(data) - incomplete_tail(left + data))]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.incremental import IncrementalEncoder
-from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter, incomplete_tail
+from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.bpe.spines import Spine
-from tokalign.tables.absorption import shared_absorption
+from tokalign.bpe.validity import PairValidity
+from tokalign.tables.absorption import Absorption, shared_absorption
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -34,19 +36,18 @@ class Boundary:
     """
 
     def __init__(self, target: Tokenizer[TargetId], merge_sites: MergeSites | None = None) -> None:
-        self._absorption = (
-            shared_absorption(target.bpe, merge_sites) if merge_sites is not None else None
-        )
-        self._tokens = target.vocabulary.tokens
-        self._bpe = target.bpe
-        self._encode_piece = target.bpe.encode_piece
-        self._validity = target.bpe.validity
-        self._segment = IncrementalEncoder(target.bpe)
-        self._by_words = isinstance(target.splitter, WordSplitter)
-        # A pre-tokenizer and `ignore_merges` look at both sides of the boundary together.
-        self._by_pairs = (
-            not isinstance(target.splitter, RegexSplitter) and not target.spec.ignore_merges
-        )
+        self._encoder = encoder = target.encoder
+        self._encode_piece = encoder.encode_piece
+        self._segment = IncrementalEncoder(encoder)
+        self._by_words = encoder.splitter.cuts_at_spaces
+        self._validity: PairValidity[TargetId] | None = None
+        self._absorption: Absorption | None = None
+        if isinstance(encoder, BytePairEncoding):
+            if merge_sites is not None:
+                self._absorption = shared_absorption(encoder, merge_sites)
+            # A pre-tokenizer and `ignore_merges` look at both sides of the boundary together.
+            if encoder.splitter.merges_decide and not target.spec.ignore_merges:
+                self._validity = encoder.validity
         self._seen = 0
         self._left: bytes = b""
         self._left_ids: list[TargetId] = []
@@ -58,11 +59,11 @@ class Boundary:
 
         ids: the whole prompt and output. Cost: 10 µs plus encoding the new bytes.
         """
-        tokens = self._tokens
+        tokens = self._encoder.tokens
         new = [tokens[token] if token < len(tokens) else b"" for token in ids[self._seen :]]
         if b"" in new:  # a segment begins after a special token
             del new[: len(new) - new[::-1].index(b"")]
-            self._segment = IncrementalEncoder(self._bpe)
+            self._segment = IncrementalEncoder(self._encoder)
         self._segment.push(b"".join(new))
         self._seen = len(ids)
         canonical = self._segment.ids[self._segment.settled :]
@@ -71,9 +72,11 @@ class Boundary:
             # The target's ids are not canonical here, so only its last token is taken to count.
             committed = list(ids[-1:]) if canonical else []
         self._left_ids = committed
-        self._left = b"".join([self._tokens[i] for i in committed])
+        self._left = b"".join([tokens[i] for i in committed])
         self._is_cut = incomplete_tail(self._left) > 0
-        self._edge = self._validity.right_spine(committed[-1]) if committed else ()
+        self._edge = ()
+        if committed and self._validity is not None:
+            self._edge = self._validity.right_spine(committed[-1])
 
     def absorbs(self, data: bytes) -> bool:
         """Whether no canonical encoding continues with `data`, whatever comes after `data`.
@@ -86,20 +89,24 @@ class Boundary:
             return self.encode(data) is None
         if not self._left_ids:
             return False
+        data = self._encoder.spelled(data)
         return self._absorption.absorbs(self._left, self._left_ids[-1], data)
 
     def encode(self, data: bytes) -> tuple[TargetId, ...] | None:
         """The ids of `data` after the committed ones; None if a text that ends there changes those.
 
+        Text that the target cannot spell, and what comes after it, is left out.
+
         Cost: 3 µs for a word seen before, 10 µs for a new one.
         """
-        if not self._by_pairs:
-            return self._new_ids(self._bpe.encode(self._left + data))
+        data = self._encoder.spelled(data)
+        if self._validity is None:
+            return self._new_ids(self._encoder.encode(self._left + data))
         if not data:
             return ()
         rest: tuple[TargetId, ...] = ()
         if self._by_words and data.rfind(b" ") >= 1:
-            data, *words = self._bpe.splitter.split(data)
+            data, *words = self._encoder.splitter.split(data)
             for word in words:
                 rest += self._encode_piece(word)
         left = self._left

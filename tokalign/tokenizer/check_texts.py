@@ -84,7 +84,8 @@ def plain_texts(spec: TokenizerSpec) -> list[str]:
     texts += ["".join(draw.choices(_AWKWARD + _SPACES + tuple(_MARKS), k=9)) for _ in range(24)]
     texts += ["długi" * 60, "ab" * 150, "a" * 300, "=" * 70, "-*" * 30, "😀" * 20]
     texts += _from_tokens(spec, draw)
-    texts += _from_pattern(spec.pattern or "")
+    for step in spec.pre_tokenizer:
+        texts += _from_pattern(str(step.get("pattern", {}).get("Regex", "")))
     return texts
 
 

@@ -21,13 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
-from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, shortened
-from tokalign.tokenizer.formats.patterns import check_pattern
+from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, checked_id, shortened
+from tokalign.tokenizer.formats.pipeline import template_opening
 from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.formats.tekken import is_tekken, read_tekken
 from tokalign.tokenizer.formats.tiktoken import holds_ranks, read_ranks
-from tokalign.tokenizer.formats.tokenizer_json import read_tokenizer_json
-from tokalign.tokenizer.spec import Supplement, TokenizerSpec
+from tokalign.tokenizer.formats.tokenizer_json import opening_ids, read_tokenizer_json
+from tokalign.tokenizer.spec import (
+    Level,
+    Supplement,
+    TokenizerSpec,
+    configured_spelling,
+    find_roles,
+)
 
 _CONFIG = "tokenizer_config.json"
 
@@ -108,13 +114,40 @@ def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
 def read_spec(file: TokenizerFile) -> TokenizerSpec:
     """What a tokenizer file says; `self_check.py` goes on from here.
 
-    Raises: VocabularyError when it is broken or not modelled.
+    Raises: VocabularyError when it is broken, or does what is not known here.
     """
     with refusing(file.path):
-        spec = _read_kind(file)
-        if spec.pattern is not None:
-            check_pattern(spec.pattern)
-        return spec
+        return _read_kind(file)
+
+
+def read_ids_only(file: TokenizerFile, why: str) -> TokenizerSpec:
+    """What the library says of a tokenizer.json that is used by its ids only.
+
+    why: what keeps it from more. Raises: VocabularyError if the library does not read the file.
+    """
+    with refusing(file.path):
+        from tokenizers import Tokenizer as Library
+
+        library = Library.from_buffer(file.data)
+        added = {
+            index: token.content for index, token in library.get_added_tokens_decoder().items()
+        }
+        largest = max([*library.get_vocab().values(), *added])
+        roles = find_roles(
+            added,
+            bos=configured_spelling(file.config, "bos_token"),
+            eos=configured_spelling(file.config, "eos_token"),
+        )
+        return TokenizerSpec(
+            tokens=(b"",) * (1 + checked_id(largest, "the last token")),
+            specials=added,
+            roles=roles,
+            by_characters=False,
+            opening=opening_ids(template_opening(file.document), file.config, roles.bos),
+            level=Level.IDS_ONLY,
+            why=why,
+            document=file.data,
+        )
 
 
 @contextmanager
@@ -157,7 +190,7 @@ def _read_kind(file: TokenizerFile) -> TokenizerSpec:
         case Kind.TEKKEN:
             return read_tekken(file.document)
         case Kind.TOKENIZER_JSON:
-            return read_tokenizer_json(file.document, file.config)
+            return read_tokenizer_json(file.document, file.config, file.data)
         case Kind.RANKS:
             return read_ranks(file.data, file.supplement)
         case Kind.SENTENCEPIECE:

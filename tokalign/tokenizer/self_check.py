@@ -1,4 +1,5 @@
-"""The check of every tokenizer that is read: does tokalign encode as the owner of the file does?
+"""The check of every tokenizer that is read: up to which level does tokalign encode as the owner of
+the file does?
 
 The owner is the library whose format the file has: `tokenizers`, `sentencepiece`, and `tiktoken`
 where it is installed; without it, rank files are checked against the `tokenizers` library with the
@@ -15,23 +16,30 @@ import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokalign.bpe.incremental import IncrementalEncoder
-from tokalign.bpe.pretokenizer import RegexSplitter, WordSplitter
 from tokalign.cost.store import cache_folder
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
-from tokalign.tokenizer.files import Kind, TokenizerFile, refusing
+from tokalign.tokenizer.files import (
+    Kind,
+    TokenizerFile,
+    read_ids_only,
+    read_spec,
+    refusing,
+)
 from tokalign.tokenizer.formats.limits import check_tokens, shortened
+from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK
 
 if TYPE_CHECKING:
     from tokalign.tokenizer.tokenizer import Tokenizer
 
-_RULES = 2
+_RULES = 3
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = ("tokenizers", "sentencepiece", "protobuf", "regex", "tokalign")
@@ -41,21 +49,51 @@ _OTHER = "choose another model, and report this tokenizer to tokalign's develope
 _Encoder = Callable[[str], Sequence[int]]
 
 
-def check_once(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Check a tokenizer unless this very file was checked before, by the same versions.
+def best_spec(file: TokenizerFile) -> TokenizerSpec:
+    """Read a file at the highest level at which it encodes as the library does.
 
-    Raises: VocabularyError if the library cannot read the file, or encodes another way.
+    What was found is noted, so that it is checked once by the same versions.
+    Raises: VocabularyError if neither tokalign nor the library can use the file.
     Cost: that of hashing the file if it was checked before, 20 ms for 17 MB.
     """
     note = _note(file)
-    if note is not None and note.exists():
-        return
-    with refusing(file.path):
-        check(tokenizer, file)
+    with suppress(OSError, ValueError):
+        if note is not None:
+            level, _, why = note.read_text("utf-8").partition("\n")
+            return _at(Level(level), file, why)
+    spec = _read_best(file)
     if note is not None:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()
+            note.write_text(f"{spec.level}\n{spec.why}", "utf-8")
+    return spec
+
+
+def _read_best(file: TokenizerFile) -> TokenizerSpec:
+    with refusing(file.path):
+        kind = file.kind
+    error: VocabularyError | None = None
+    for level in Level if kind is Kind.TOKENIZER_JSON else [Level.ALIGNED]:
+        try:
+            spec = _at(level, file, _reason(error))
+            with refusing(file.path):
+                check(_tokenizer(spec), file)
+        except VocabularyError as failed:
+            error = error or failed
+        else:
+            return spec
+    assert error is not None, "a level was tried"
+    raise error
+
+
+def _at(level: Level, file: TokenizerFile, why: str) -> TokenizerSpec:
+    """Read a file at this level or, where its model is not BPE, at the one below."""
+    if level is Level.IDS_ONLY:
+        return read_ids_only(file, why)
+    spec = read_spec(file)
+    if level is spec.level:
+        return spec
+    return replace(spec, level=Level.BY_TEXT, why=why or spec.why, document=file.data)
 
 
 def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
@@ -66,14 +104,15 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
     Cost: 0.2 s for 32,000 tokens and 0.8 to 1.3 s for 128,000, most of it for loading the library's
     own tokenizer.
     """
-    check_tokens(tokenizer.spec)
-    _check_whole_pieces(tokenizer)
+    if tokenizer.level is Level.IDS_ONLY:
+        tokenizer.encode("a")
+        return
+    if tokenizer.level is Level.ALIGNED:
+        check_tokens(tokenizer.spec)
+        _check_whole_pieces(tokenizer)
     texts = [text for text in plain_texts(tokenizer.spec) if text]
     if tokenizer.spec.by_characters:  # a mark in the text is a space to the libraries
         texts = [text for text in texts if SPACE_MARK not in text]
-    if isinstance(tokenizer.splitter, RegexSplitter) and not tokenizer.splitter.is_known:
-        for text in reversed(texts):  # where the library would panic, this ends by its limit
-            tokenizer.splitter.split(text.encode())
     _check_growing(tokenizer, texts[::15])
     match file.kind:
         case Kind.TOKENIZER_JSON:
@@ -91,13 +130,12 @@ def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
     Without an expression texts are cut into words here, which the library does not do. That makes
     no difference to merges.
     """
-    if tokenizer.spec.ignore_merges and isinstance(tokenizer.splitter, WordSplitter):
+    if tokenizer.spec.ignore_merges and tokenizer.splitter.merges_decide:
         for token in tokenizer.bpe.order.ids:
             if not tokenizer.bpe.validity.reachable(token):
                 raise VocabularyError(
                     f"has ignore_merges, no expression that cuts texts, and a token that no merges "
-                    f"make ({shortened(ascii(tokenizer.spec.tokens[token]), 40)}), a combination "
-                    f"that tokalign does not model; {_OTHER}"
+                    f"make ({shortened(ascii(tokenizer.spec.tokens[token]), 40)}); {_OTHER}"
                 )
 
 
@@ -106,19 +144,24 @@ def _check_against_tokenizers(tokenizer: Tokenizer[Any], data: bytes, texts: lis
 
     library = Library.from_buffer(data)
     added = {index: token.content for index, token in library.get_added_tokens_decoder().items()}
-    if added != dict(tokenizer.spec.specials):
-        wrong = sorted(set(added.items()) ^ set(tokenizer.spec.specials.items()))[0]
+    read = dict(tokenizer.spec.specials)
+    wrong = sorted({(i, s) for i, s in added.items() if read.get(i, s) != s})
+    wrong += sorted({(i, s) for i, s in read.items() if library.id_to_token(i) != s})
+    if wrong:
         raise VocabularyError(
             f"adds tokens whose ids are not those that the tokenizers library gives them (the "
-            f"first is {wrong[0]}, {shortened(wrong[1])}); download the file again"
+            f"first is {wrong[0][0]}, {shortened(wrong[0][1])}); download the file again"
         )
 
     def encode(text: str) -> list[int]:
         ids: list[int] = library.encode(text, add_special_tokens=False).ids
         return ids
 
+    library.no_truncation()
+    library.no_padding()
     library.encode_special_tokens = True  # a user's words cannot forge a turn
-    ordinary = [text for text in texts if not any(one in text for one in added.values())]
+    markup = list(read.values())
+    ordinary = [text for text in texts if not any(one in text for one in markup)]
     _compare("the tokenizers library", _ours(tokenizer), encode, ordinary)
     _compare("the tokenizers library", tokenizer.encode, encode, ordinary[::7])
     library.encode_special_tokens = False
@@ -165,19 +208,19 @@ def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
     """Refuse (VocabularyError) a tokenizer whose growing texts are not cut as whole ones."""
     for text in texts:
         data = tokenizer.text_bytes(text)[:160]
-        encoder = IncrementalEncoder(tokenizer.bpe)
+        encoder = IncrementalEncoder(tokenizer.encoder)
         for at in range(0, len(data), 2):
             encoder.push(data[at : at + 2])
-        if encoder.ids != tokenizer.bpe.encode(data):
+        if encoder.ids != tokenizer.encoder.encode(data):
             raise VocabularyError(
-                f"cuts a text that grows otherwise than a whole one, which tokalign does not model "
+                f"cuts a text that grows otherwise than a whole one "
                 f"(the first such text is {shortened(ascii(text), 80)}); {_OTHER}"
             )
 
 
 def _ours(tokenizer: Tokenizer[Any]) -> _Encoder:
     """The canonical encoder that decoding uses, on a whole text."""
-    return lambda text: tokenizer.bpe.encode(tokenizer.text_bytes(text))
+    return lambda text: tokenizer.encoder.encode(tokenizer.text_bytes(text))
 
 
 def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str]) -> None:
@@ -185,10 +228,21 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
         mine, other = list(ours(text)), list(theirs(text))
         if mine != other:
             raise VocabularyError(
-                f"is encoded otherwise by {library}, so tokalign does not model it (the first text "
+                f"is encoded otherwise by {library} (the first text "
                 f"is {shortened(ascii(text), 80)}: {shortened(str(mine), 60)} here, "
                 f"{shortened(str(other), 60)} there); {_OTHER}"
             )
+
+
+def _reason(error: VocabularyError | None) -> str:
+    """What keeps a file from a level, without its path and the remedy."""
+    return "" if error is None else str(error.__cause__ or error).partition("; ")[0]
+
+
+def _tokenizer(spec: TokenizerSpec) -> Tokenizer[Any]:
+    from tokalign.tokenizer.tokenizer import Tokenizer
+
+    return Tokenizer(spec)
 
 
 def _note(file: TokenizerFile) -> Path | None:

@@ -1,17 +1,23 @@
-"""A BPE tokenizer without the spelling of any file: what the readers in `formats/` return."""
+"""A tokenizer without the spelling of any file: what the readers in `formats/` return."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.formats.limits import check_lengths
 from tokalign.tokenizer.vocabulary import Roles
+
+Step = Mapping[str, Any]
+"""A step of a pipeline, as a tokenizer.json spells it."""
 
 _TURN_START = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
 _TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
@@ -26,11 +32,11 @@ class Supplement:
     tiktoken's ranks lack the pre-tokenizer and the special tokens; Mistral's tokenizer.model lacks
     the tokens that Bielik added.
 
-    pattern, ignore_merges: as in `TokenizerSpec`.
+    pattern: cuts texts into pieces. ignore_merges: as in `TokenizerSpec`.
     ranked_by_id: pieces merge in the order of their ids, not of their scores. Mistral's runs of
         spaces have the first ids but a score of -1e9.
     specials: id -> spelling; eos: the spelling of the token that ends a text.
-    nfc: as in `TokenizerSpec`.
+    nfc: texts are put into the Unicode normal form C.
     """
 
     pattern: str | None = None
@@ -41,37 +47,80 @@ class Supplement:
     nfc: bool = False
 
 
+class Level(StrEnum):
+    """What is known of how a tokenizer encodes text; each level has all that the one below it has.
+
+    ALIGNED: BPE whose pieces and merges are known, so that pairs of tokens and growing texts are
+        judged by theory.
+    BY_TEXT: tokens are bytes and pieces are known, but only the library encodes a piece (Unigram).
+    IDS_ONLY: texts are encoded and ids are decoded by the library, and nothing more is known.
+    """
+
+    ALIGNED = "aligned"
+    BY_TEXT = "by text"
+    IDS_ONLY = "ids only"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec:
-    """A BPE tokenizer, without the spelling of any file.
+    """A tokenizer, without the spelling of any file.
 
     tokens: id -> bytes; `b""` for special tokens and for holes in the numbering.
     triples: the merges as (left, right, result), in order of rank.
     fallback: ids that spell a single byte (SentencePiece's `<0xNN>`).
-    specials: id -> spelling of the special tokens.
-    by_characters: merging starts from characters with byte fallback (SentencePiece), not bytes.
-    pattern: the pre-tokenizer's regular expression; None without one.
+    specials: id -> spelling of the special tokens. swallowing: those that take the white space
+        before them, after them, or both: spelling -> (before, after).
+    by_characters: encoding starts from characters (SentencePiece), not bytes.
+    normalizer, pre_tokenizer: the steps before the model, as a tokenizer.json spells them, but for
+        those that only mark spaces or cut nothing. Normalizers work on whole texts where they come
+        in; bytes are never changed.
+    text_tokens: added tokens that are found in ordinary text before anything else.
+    unknown: the id of a character that no token spells; None if it is dropped. fuses_unknown:
+        whether several in a row become one.
     dummy_prefix: a space is put before the text, and before each text between special tokens.
     ignore_merges: a piece that is a token becomes that token without merging (Llama 3).
-    adds_bos: the tokenizer itself begins every encoding with `roles.bos`.
-    nfc: text is put into the Unicode normal form C before anything else; bytes never are.
+    opening: the ids that the tokenizer puts before every text (BOS).
     prefix_once: the dummy prefix is put before the text only, not after special tokens.
     prefix_unless_space: there is no dummy prefix before a text that begins with a space.
+    level: see `Level`; why: what keeps the tokenizer from a higher one.
+    document: the tokenizer.json, where only the library knows what to do with it.
     """
 
     tokens: tuple[bytes, ...]
-    triples: Sequence[tuple[int, int, int]]
-    fallback: frozenset[int]
-    specials: Mapping[int, str]
-    roles: Roles[int]
+    triples: Sequence[tuple[int, int, int]] = ()
+    fallback: frozenset[int] = frozenset()
+    specials: Mapping[int, str] = field(default_factory=dict)
+    swallowing: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    roles: Roles[int] = field(default_factory=Roles)
     by_characters: bool
-    pattern: str | None = None
+    normalizer: tuple[Step, ...] = ()
+    pre_tokenizer: tuple[Step, ...] = ()
+    text_tokens: frozenset[int] = frozenset()
+    unknown: int | None = None
+    fuses_unknown: bool = False
     dummy_prefix: bool = False
     ignore_merges: bool = False
-    adds_bos: bool = False
-    nfc: bool = False
+    opening: tuple[int, ...] = ()
     prefix_once: bool = False
     prefix_unless_space: bool = False
+    level: Level = Level.ALIGNED
+    why: str = ""
+    document: bytes = b""
+
+    @property
+    def pattern(self) -> str | None:
+        """The expression whose matches are the pieces, if that is all that the pre-tokenizer does.
+
+        None for texts that are not cut. Raises: ValueError for other steps.
+        """
+        match [step for step in self.pre_tokenizer if not _only_spells(step)]:
+            case []:
+                return None
+            case [{"type": "ByteLevel"}]:
+                return GPT2_PATTERN
+            case [{"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated"}]:
+                return pattern
+        raise ValueError("more than one expression")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -80,16 +129,39 @@ class TokenizerSpec:
         It covers the ordinary tokens with their ids, the order in which the merges make them, the
         pre-tokenizer and the dummy prefix. It leaves out the special tokens, so that a fine-tune
         that adds some keeps every table valid, and what is done to whole texts before their bytes
-        are encoded (`nfc`, `prefix_once`, `prefix_unless_space`), because tables are about bytes.
-        The same tokenizer has the same fingerprint whichever kind of file it was read from.
+        are encoded (`normalizer`, `prefix_once`, `prefix_unless_space`), because tables are about
+        bytes. The same tokenizer has the same fingerprint whichever kind of file it was read from.
         """
         made = list(dict.fromkeys(result for _, _, result in self.triples))
-        facts = [
+        facts: list[Any] = [
             [(i, token, i in self.fallback) for i, token in enumerate(self.tokens) if token],
             made,
-            [self.by_characters, self.pattern, self.dummy_prefix, self.ignore_merges],
         ]
+        try:
+            facts.append([self.by_characters, self.pattern, self.dummy_prefix, self.ignore_merges])
+        except ValueError:
+            steps = json.dumps(self.pre_tokenizer, sort_keys=True)
+            facts.append([self.by_characters, steps, self.dummy_prefix, self.ignore_merges, True])
+        if self.text_tokens:
+            facts.append(sorted(self.text_tokens))
+        if self.level is not Level.ALIGNED:
+            facts.append(self.document)
         return sha256(msgpack.packb(facts)).hexdigest()
+
+
+def _only_spells(step: Step) -> bool:
+    """Whether a step spells bytes in the byte alphabet, and cuts nothing."""
+    return bool(step["type"] == "ByteLevel") and not step.get("use_regex", True)
+
+
+def byte_level(pattern: str | None) -> tuple[Step, ...]:
+    """The pre-tokenizer of byte-level BPE after cutting by an expression."""
+    alphabet = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    alphabet["trim_offsets"] = False
+    if pattern is None:
+        return (alphabet,)
+    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return (cut, alphabet)
 
 
 def find_roles(

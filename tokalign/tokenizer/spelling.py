@@ -6,7 +6,7 @@ Both are inverted where a file is read, and written again for the `tokenizers` l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 SPACE_MARK = "▁"
 """SentencePiece's spelling of a space."""
@@ -24,10 +24,17 @@ def byte_alphabet() -> tuple[str, ...]:
     return tuple(chr(b) if b in printable else chr(next(stand_ins)) for b in range(256))
 
 
-def read_byte_level(spellings: Iterable[str]) -> tuple[bytes, ...]:
-    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet."""
+def read_byte_level(spellings: Iterable[str]) -> Iterator[bytes | None]:
+    """Byte-level spellings as bytes: every character is one byte of GPT-2's alphabet.
+
+    None for a spelling with another character.
+    """
     alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
-    return tuple(bytes([alphabet[c] for c in spelling]) for spelling in spellings)
+    for spelling in spellings:
+        try:
+            yield bytes([alphabet[c] for c in spelling])
+        except KeyError:
+            yield None
 
 
 def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
@@ -36,19 +43,21 @@ def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
     return ["".join([alphabet[byte] for byte in token]) for token in tokens]
 
 
-def read_pieces(spellings: Sequence[str]) -> tuple[tuple[bytes, ...], frozenset[int]]:
-    """SentencePiece spellings as bytes: `▁` is a space, `<0xNN>` is that byte.
+def read_pieces(
+    spellings: Sequence[str], *, fallback: bool = True
+) -> tuple[tuple[bytes, ...], frozenset[int]]:
+    """SentencePiece spellings as bytes: `▁` is a space and, with byte fallback, `<0xNN>` a byte.
 
-    Returns: the bytes of each token, and the indices of the `<0xNN>` (byte fallback).
+    Returns: the bytes of each token, and the indices of the `<0xNN>`.
     """
-    tokens, fallback = [], set()
+    tokens, spelled = [], set()
     for index, piece in enumerate(spellings):
-        if len(piece) == 6 and _BYTE.fullmatch(piece):
+        if fallback and len(piece) == 6 and _BYTE.fullmatch(piece):
             tokens.append(bytes([int(piece[3:5], 16)]))
-            fallback.add(index)
+            spelled.add(index)
         else:
             tokens.append(piece.replace(SPACE_MARK, " ").encode())
-    return tuple(tokens), frozenset(fallback)
+    return tuple(tokens), frozenset(spelled)
 
 
 def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]:

@@ -1,32 +1,36 @@
-"""A tokenizer: a vocabulary, its canonical BPE, and fast encoding of whole texts.
+"""A tokenizer: a vocabulary, its canonical encoding of bytes, and fast encoding of whole texts.
 
-It has two encoders that agree. `bpe` works on bytes and can answer questions about them (`bpe/`);
-decoding uses it. `encode` and `encode_batch` run the `tokenizers` library, set up from the same
-specification whichever file that came from; corpora and prompts use them. A tokenizer that puts
-texts into the normal form C (Qwen's) does so where a text comes in; bytes are never changed.
+It has two encoders that agree. `encoder` works on bytes and can answer questions about them
+(`bpe/`); decoding uses it. `encode` and `encode_batch` run the `tokenizers` library, set up from
+the same specification whichever file that came from; corpora and prompts use them. What a tokenizer
+does to whole texts (the normal form C of Qwen's) is done where a text comes in; bytes are never
+changed.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import regex
 
-from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.encoder import BytePairEncoding, PieceEncoder
 from tokalign.bpe.merges import Merges
 from tokalign.bpe.pretokenizer import (
-    NoSplitter,
+    KNOWN_PATTERNS,
+    AddedTokenSplitter,
     RegexSplitter,
     Splitter,
     WordSplitter,
     has_inner_space,
 )
-from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
-from tokalign.tokenizer.spec import Supplement, TokenizerSpec
+from tokalign.errors import IncompatibleError, VocabularyError
+from tokalign.tokenizer.files import open_tokenizer_file
+from tokalign.tokenizer.library_encoder import LibraryEncoder
+from tokalign.tokenizer.library_splitter import LibrarySplitter, library_of
+from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary
 
@@ -44,20 +48,12 @@ class Tokenizer(Generic[Id]):
     def from_file(cls, path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
         """Read a tokenizer file or a model's folder, and check it against the library that owns it.
 
-        Raises: MissingAssetError when there is none; VocabularyError when it is broken, not BPE, or
-        encodes otherwise than the library does.
+        Its level is the highest at which it encodes as the library does.
+        Raises: MissingAssetError when there is none; VocabularyError when it is broken.
         """
-        from tokalign.tokenizer.self_check import check_once  # it imports this module
+        from tokalign.tokenizer.self_check import best_spec  # it imports this module
 
-        file = open_tokenizer_file(Path(path), supplement)
-        tokenizer = cls.from_opened(file)
-        check_once(tokenizer, file)
-        return tokenizer
-
-    @classmethod
-    def from_opened(cls, file: TokenizerFile) -> Tokenizer[Id]:
-        """Read a file that is open, without the check. Raises: VocabularyError."""
-        return cls(read_spec(file))
+        return cls(best_spec(open_tokenizer_file(Path(path), supplement)))
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""
@@ -79,19 +75,70 @@ class Tokenizer(Generic[Id]):
             roles=cast("Roles[Id]", spec.roles),
         )
 
+    @property
+    def level(self) -> Level:
+        """What is known of how it encodes text."""
+        return self.spec.level
+
+    def describe(self) -> str:
+        """One line: how it is used, and what keeps it from being aligned."""
+        return f"{self.level} ({self.spec.why})" if self.spec.why else str(self.level)
+
     @cached_property
     def splitter(self) -> Splitter:
         """The pre-tokenizer."""
-        if self.spec.pattern is not None:
-            return RegexSplitter(self.spec.pattern)
-        return NoSplitter() if any(map(has_inner_space, self.spec.tokens)) else WordSplitter()
+        cut_out = [self.spec.tokens[i] for i in self.spec.text_tokens]
+        rest = self._pre_tokenizer()
+        return AddedTokenSplitter(cut_out, rest) if cut_out else rest
+
+    def _pre_tokenizer(self) -> Splitter:
+        try:
+            pattern = self.spec.pattern
+        except ValueError:
+            return LibrarySplitter(self.spec.pre_tokenizer)
+        if pattern is None:
+            return WordSplitter([*filter(has_inner_space, self.spec.tokens)])
+        known = pattern in KNOWN_PATTERNS
+        return RegexSplitter(pattern) if known else LibrarySplitter(self.spec.pre_tokenizer)
+
+    @cached_property
+    def encoder(self) -> PieceEncoder[Id]:
+        """The canonical encoder of bytes.
+
+        Raises: IncompatibleError for a tokenizer that is known by its ids only.
+        """
+        if self.level is Level.ALIGNED:
+            return self.bpe
+        self.require(Level.BY_TEXT)
+        return LibraryEncoder(
+            self._backend.model,
+            self.vocabulary,
+            self.splitter,
+            by_characters=self.spec.by_characters,
+            added=self._added,
+        )
+
+    def require(self, level: Level) -> None:
+        """Raises: IncompatibleError where less is known of the tokenizer."""
+        levels = list(Level)
+        if levels.index(self.level) > levels.index(level):
+            raise IncompatibleError(
+                f"this needs a tokenizer of the level {str(level)!r}, and here is one of the level "
+                f"{str(self.level)!r} ({self.spec.why}); dictionaries, context copy and the logit "
+                "store work with every tokenizer"
+            )
 
     @cached_property
     def bpe(self) -> BytePairEncoding[Id]:
-        """The canonical encoder. Built on first use: 0.1 s for 32,000 tokens, 0.5 s for 128,000."""
+        """The canonical encoder with its merges. Cost: 0.1 s for 32,000 tokens, 0.5 s for 128,000.
+
+        Raises: IncompatibleError where the merges are not known.
+        """
+        self.require(Level.ALIGNED)
         spec, vocabulary = self.spec, self.vocabulary
         byte_ids = {token[0]: i for token, i in vocabulary.id_of.items() if len(token) == 1}
-        byte_ids |= {spec.tokens[i][0]: i for i in vocabulary.fallback}
+        if spec.by_characters:
+            byte_ids = {spec.tokens[i][0]: i for i in vocabulary.fallback}
         no_id = cast("Id", -1)
         return BytePairEncoding(
             tokens=spec.tokens,
@@ -101,15 +148,24 @@ class Tokenizer(Generic[Id]):
             splitter=self.splitter,
             by_characters=spec.by_characters,
             whole=vocabulary.id_of if spec.ignore_merges else {},
+            added=self._added,
+            unknown=cast("Id | None", spec.unknown),
+            fuses_unknown=spec.fuses_unknown,
         )
+
+    @property
+    def _added(self) -> dict[bytes, Id]:
+        return {self.spec.tokens[i]: cast("Id", i) for i in self.spec.text_tokens}
 
     def _characters(self) -> dict[bytes, Id]:
         """Literal tokens of a single character, which SentencePiece merging starts from."""
-        tokens = cast("Iterable[tuple[Id, bytes]]", enumerate(self.spec.tokens))
+        tokens = self.spec.tokens
         return {
-            token: index
-            for index, token in tokens
-            if token and index not in self.spec.fallback and len(token.decode()) == 1
+            tokens[index]: cast("Id", index)
+            for index in _merged_last(self.spec)
+            if tokens[index]
+            and index not in self.spec.fallback
+            and len(tokens[index].decode()) == 1
         }
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:
@@ -119,32 +175,37 @@ class Tokenizer(Generic[Id]):
             Otherwise they are ordinary text, so that a user's words cannot forge a turn.
         """
         if not specials or not self.spec.specials:
-            return self._encode_plain(self.prepared(text))
+            return self.encode_parts([self.prepared(text)])[0]
+        if self.level is Level.IDS_ONLY:
+            return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[Id] = []
         for place, part in enumerate(self._special_pattern.split(text)):
-            special = self.vocabulary.special_ids.get(part)
-            if special is not None:
-                ids.append(special)
+            if place % 2:
+                known = self.vocabulary.special_ids
+                ids.append(known[part] if part in known else known[part.strip()])
             elif place and self.spec.prefix_once:
-                ids += self._encode_plain(self._composed(part))
+                ids += self.encode_parts([self._normalized(part)])[0]
             else:
-                ids += self._encode_plain(self.prepared(part))
+                ids += self.encode_parts([self.prepared(part)])[0]
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Id]]:
         """Encode many whole texts on all cores; the same as `encode` of each."""
-        if any(map(self._needs_bpe, texts)):
-            return [self.encode(text) for text in texts]
-        encodings = self._backend.encode_batch_fast(
-            [self.prepared(text) for text in texts], add_special_tokens=False
-        )
-        return [cast("list[Id]", encoding.ids) for encoding in encodings]
+        return self.encode_parts([self.prepared(text) for text in texts])
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
-        """Encode parts of texts as they are, without adding a dummy prefix, on all cores."""
-        if any(map(self._needs_bpe, parts)):
-            return [self._encode_plain(part) for part in parts]
-        encodings = self._backend.encode_batch_fast(list(parts), add_special_tokens=False)
+        """Encode parts of texts as they are, without adding a dummy prefix, on all cores.
+
+        Raises: VocabularyError for a text that the library gives up on.
+        """
+        try:
+            encodings = self._backend.encode_batch_fast(list(parts), add_special_tokens=False)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise VocabularyError(
+                f"the tokenizers library gives up on a text ({error}); choose another model"
+            ) from error
         return [cast("list[Id]", encoding.ids) for encoding in encodings]
 
     def decode(self, ids: Iterable[Id]) -> str:
@@ -152,6 +213,8 @@ class Tokenizer(Generic[Id]):
 
         Bytes that are not valid UTF-8 become U+FFFD.
         """
+        if self.level is Level.IDS_ONLY:
+            return str(self._whole.decode(list(ids)))
         data = self.vocabulary.bytes_of(ids)
         if self.spec.dummy_prefix:
             data = data.removeprefix(b" ")
@@ -160,58 +223,73 @@ class Tokenizer(Generic[Id]):
     def text_bytes(self, text: str) -> bytes:
         """The bytes that `encode(text)` stands for: the dummy prefix, then those of the text.
 
-        They are the bytes of the text's normal form C if the tokenizer asks for that (`spec.nfc`).
+        They are those of the normalized text, such as its normal form C (`spec.normalizer`).
         """
         return self.prepared(text).encode("utf-8", "surrogateescape")
 
     def prepared(self, text: str) -> str:
-        """The text that BPE gets of a whole text: composed (`spec.nfc`), after the dummy prefix."""
-        text, spec = self._composed(text), self.spec
+        """The text that is cut into pieces: normalized, after the dummy prefix."""
+        text, spec = self._normalized(text), self.spec
         if not spec.dummy_prefix or not text:
             return text
         return text if spec.prefix_unless_space and text[0] == " " else " " + text
 
-    def _composed(self, text: str) -> str:
-        if not self.spec.nfc or text.isascii() or unicodedata.is_normalized("NFC", text):
-            return text
-        from tokenizers import normalizers
+    def _normalized(self, text: str) -> str:
+        """What the normalizers make of a text, spaces as spaces. They are the library's own."""
+        if self._normalizer is not None and text:
+            text = self._normalizer.normalize_str(text)
+        return text.replace(SPACE_MARK, " ") if self.spec.by_characters else text
 
-        # The library's own tables, because versions of Unicode differ.
-        return str(normalizers.NFC().normalize_str(text))
-
-    def _encode_plain(self, text: str) -> list[Id]:
-        if self._needs_bpe(text):
-            return self.bpe.encode(text.encode("utf-8", "surrogateescape"))
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        return cast("list[Id]", encoding.ids)
-
-    def _needs_bpe(self, text: str) -> bool:
-        """Whether `text` is not for the library.
-
-        It would take a space mark for a space, whose bytes are different; and it panics where an
-        expression backtracks for too long, which only those that are not known can do.
-        """
-        if self.spec.by_characters:
-            return SPACE_MARK in text
-        return isinstance(self.splitter, RegexSplitter) and not self.splitter.is_known
+    @cached_property
+    def _normalizer(self) -> Any:
+        steps = self.spec.normalizer
+        if not steps:
+            return None
+        sequence = {"type": "Sequence", "normalizers": list(steps)}
+        return library_of(normalizer=sequence).normalizer
 
     @cached_property
     def _special_pattern(self) -> regex.Pattern[str]:
+        """The special tokens, with the white space that some of them take with them."""
+
+        def pattern(spelling: str) -> str:
+            before, after = self.spec.swallowing.get(spelling, (False, False))
+            return r"\s*" * before + str(regex.escape(spelling)) + r"\s*" * after
+
         spellings = sorted(self.spec.specials.values(), key=len, reverse=True)
-        return regex.compile("(" + "|".join(map(regex.escape, spellings)) + ")")
+        return regex.compile("(" + "|".join(map(pattern, spellings)) + ")")
+
+    @cached_property
+    def _whole(self) -> Backend:
+        """The library's tokenizer of the file, as it is."""
+        return _read_backend(self.spec.document)
 
     @cached_property
     def _backend(self) -> Backend:
-        return _build_backend(self.spec, self.splitter)
+        if self.level is Level.ALIGNED:
+            return _build_backend(self.spec, self.splitter)
+        backend = _read_backend(self.spec.document)
+        backend.encode_special_tokens = True
+        if self.level is Level.BY_TEXT:
+            _take_bytes(backend, self.spec, self.splitter)
+        return backend
+
+
+def _merged_last(spec: TokenizerSpec) -> list[int]:
+    """All ids, so that of several tokens of the same bytes the one that merges know comes last.
+
+    Yi's vocabulary has such tokens. Otherwise the lowest id comes last.
+    """
+    merged = {i for triple in spec.triples for i in triple}
+    return sorted(range(len(spec.tokens)), key=lambda i: (i in merged, -i))
 
 
 def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
     """A tokenizer of the `tokenizers` library for `spec`, without special tokens and dummy prefix.
 
-    The model gets every piece by itself, so that the library's cache of words works for
-    SentencePiece too. Cost: 0.2 s for 32,000 tokens, 0.8 s for 128,000.
+    Cost: 0.2 s for 32,000 tokens, 0.8 s for 128,000.
     """
-    from tokenizers import Regex, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, models
     from tokenizers import Tokenizer as Library
 
     spellings = (
@@ -219,24 +297,50 @@ def _build_backend(spec: TokenizerSpec, splitter: Splitter) -> Backend:
         if spec.by_characters
         else write_byte_level(spec.tokens)
     )
+    for index in spec.text_tokens:
+        spellings[index] = spec.tokens[index].decode()
+    unknown = None if spec.unknown is None else spec.specials.get(spec.unknown)
+    if unknown is not None:
+        spellings[cast("int", spec.unknown)] = unknown
     backend = Library(
         models.BPE(
-            vocab={spelling: i for i, spelling in enumerate(spellings) if spelling},
+            vocab={spellings[i]: i for i in _merged_last(spec) if spellings[i]},
             merges=[(spellings[left], spellings[right]) for left, right, _ in spec.triples],
-            byte_fallback=spec.by_characters,
+            byte_fallback=bool(spec.fallback),
             ignore_merges=spec.ignore_merges,
-            fuse_unk=True,
+            unk_token=unknown,
+            fuse_unk=spec.fuses_unknown,
         )
     )
-    if spec.by_characters:
-        backend.normalizer = normalizers.Replace(" ", SPACE_MARK)
-        if isinstance(splitter, WordSplitter):
-            words = Regex(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
-            backend.pre_tokenizer = pre_tokenizers.Split(words, "isolated")
-    else:
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        split = pre_tokenizers.Split(Regex(spec.pattern), "isolated") if spec.pattern else None
-        backend.pre_tokenizer = (
-            pre_tokenizers.Sequence([split, byte_level]) if split is not None else byte_level
-        )
+    _take_bytes(backend, spec, splitter)
+    backend.add_tokens(
+        [AddedToken(spellings[i], normalized=False) for i in sorted(spec.text_tokens)]
+    )
+    return backend
+
+
+def _take_bytes(backend: Backend, spec: TokenizerSpec, splitter: Splitter) -> None:
+    """Have a tokenizer of the library leave out what is done to whole texts before.
+
+    Its model gets every piece by itself, so that the library's cache of words works for
+    SentencePiece too.
+    """
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None
+    cutter = None
+    if spec.pre_tokenizer:
+        cutter = LibrarySplitter(spec.pre_tokenizer).pre_tokenizer
+    elif splitter.cuts_at_spaces:
+        words = Regex(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
+        cutter = pre_tokenizers.Split(words, "isolated")
+    backend.normalizer, backend.pre_tokenizer = marks, cutter
+
+
+def _read_backend(document: bytes) -> Backend:
+    from tokenizers import Tokenizer as Library
+
+    backend = Library.from_buffer(document)
+    backend.no_truncation()
+    backend.no_padding()
     return backend

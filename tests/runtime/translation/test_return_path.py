@@ -128,7 +128,7 @@ def play(
     session = Listening(own_model)
     limits = Limits(max_tokens=len(script) + 9, stop_ids=stop)
     context, events = decoder.run(Prompt(target=prompt), limits, draft=session)
-    opening = [own.vocabulary.roles.bos] if own.spec.adds_bos else []
+    opening = list(own.spec.opening)
     for event in events:
         if isinstance(event, Round):
             if event.limit and translation in CANONICAL:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from polish import texts
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 

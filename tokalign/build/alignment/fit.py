@@ -9,9 +9,9 @@ then have to be healed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, takewhile
+from itertools import accumulate, chain, takewhile
 from random import Random
 from typing import Any
 
@@ -19,13 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.build.corpus import batches
 from tokalign.tables.absorption import Absorption
 from tokalign.tables.alignment import NO_TOKEN, Intersection, MergeSites
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _TEXT_LENGTH = 8_000
 """About how many characters of text are looked at."""
+
+_BATCH = 1 << 17  # characters; encoding takes 200 bytes for each
 
 _LONG_WORD = re.compile(r"(\S{500})\S+|(\s{500})\s+")
 
@@ -68,7 +72,7 @@ def measure_coverage(
     drafted = np.zeros(len(draft.vocabulary), dtype=np.int64)
     targeted = np.zeros(len(target.vocabulary), dtype=np.int64)
     words = text_bytes = inside = boundaries = 0
-    for batch in _batches(lines):
+    for batch in batches(lines, _BATCH):
         draft_ids, target_ids = draft.encode_batch(batch), target.encode_batch(batch)
         drafted += _count(draft_ids, len(drafted))
         targeted += _count(target_ids, len(targeted))
@@ -99,12 +103,6 @@ def measure_coverage(
 
 def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float:
     return round(float(part) / float(whole), 4) if whole else 0.0
-
-
-def _batches(lines: Iterable[str], size: int = 512) -> Iterator[list[str]]:
-    iterator = iter(lines)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _count(encoded: Iterable[Sequence[int]], size: int) -> NDArray[np.int64]:
@@ -170,10 +168,10 @@ def measure_boundaries(
     merge_sites: the target's table; it saves time and does not change the result.
     """
     found = [b for line in _some(list(lines)) for b in _boundaries(draft, target, line)]
-    absorption, draw = Absorption(target.bpe, merge_sites), Random(0)
-    tokens = draft.bpe.order.spelled
+    absorbs, draw = _absorbs(target, merge_sites), Random(0)
+    tokens = draft.encoder.order.spelled
     ruled_out = [
-        sum(absorption.absorbs(at.left, at.last, t) for t in draw.choices(tokens, k=_TOKENS))
+        sum(absorbs(at.left, at.last, t) for t in draw.choices(tokens, k=_TOKENS))
         for at in draw.sample(found, min(len(found), _BOUNDARIES))
     ]
     healed = [boundary.changed for boundary in found if boundary.changed]
@@ -187,6 +185,24 @@ def measure_boundaries(
         healed_boundaries=_mean([boundary.changed > 0 for boundary in found]),
         tokens_taken_back=_mean(healed),
     )
+
+
+def _absorbs(
+    target: Tokenizer[TargetId], merge_sites: MergeSites | None
+) -> Callable[[bytes, TargetId, bytes], bool]:
+    """Whether a text that ends with a token never goes on with these bytes.
+
+    Where the merges are not known, encoding the text with and without these bytes decides.
+    """
+    if target.level is Level.ALIGNED:
+        return Absorption(target.bpe, merge_sites).absorbs
+    encode = target.encoder.encode
+
+    def absorbs(left: bytes, _last: TargetId, data: bytes) -> bool:
+        committed = encode(left)
+        return encode(left + data)[: len(committed)] != committed
+
+    return absorbs
 
 
 def _some(lines: Sequence[str]) -> Sequence[str]:
@@ -204,7 +220,7 @@ def _boundaries(
 ) -> Iterator[_Boundary]:
     """The boundary after each of the target's tokens but the last."""
     spelled = target.vocabulary.tokens
-    text, ahead = IncrementalEncoder(target.bpe), IncrementalEncoder(draft.bpe)
+    text, ahead = IncrementalEncoder(target.encoder), IncrementalEncoder(draft.encoder)
     whole = draft.encode(line)
     ids = target.encode(line)
     data = draft.text_bytes(line)

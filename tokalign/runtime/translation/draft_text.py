@@ -36,7 +36,7 @@ class DraftText:
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
     """
 
-    _encoder: ClassVar[type[IncrementalEncoder[DraftId]]] = IncrementalEncoder
+    _growing: ClassVar[type[IncrementalEncoder[DraftId]]] = IncrementalEncoder
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class DraftText:
         self._ids[self._begin + settled :] = segment.ids[settled:]
 
     def _open_segment(self) -> None:
-        self._segment = self._encoder(self._draft.bpe)
+        self._segment = self._growing(self._draft.encoder)
         self._begin = len(self._ids)  # index of the segment's first id
 
 
@@ -125,7 +125,7 @@ class ChunkEncoder(IncrementalEncoder[DraftId]):
     def push(self, data: bytes) -> None:
         """Append bytes, encoded by themselves."""
         self._text += data
-        self._ids += self._bpe.encode(data)
+        self._ids += self._encoder.encode(data)
 
 
 class ChunkedText(DraftText):
@@ -135,7 +135,7 @@ class ChunkedText(DraftText):
     is not what the draft model was trained on. Source: the MLX-LM fork of the Polish study.
     """
 
-    _encoder = ChunkEncoder
+    _growing = ChunkEncoder
 
 
 def map_specials(source: Tokenizer[Id], other: Tokenizer[OtherId]) -> dict[Id, OtherId]:

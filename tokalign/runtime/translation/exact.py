@@ -83,7 +83,7 @@ class ExactTranslation:
         self._sampler = sampler
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
-        self._extended = pair.target.bpe.order.extended
+        self._extended = pair.target.encoder.order.extended
         self._last: Continuation | GrownDraft | None = None  # of the round before
 
     def begin(
@@ -214,6 +214,8 @@ class ExactTranslation:
         unstable = segment.ids[max(segment.settled, len(segment.ids) - most) :]
         while unstable:
             tail = tokens[unstable.pop()] + tail
+            if not segment.ends_with(tail):  # the draft's vocabulary cannot spell all of the text
+                break
             pending.append(tail)
         return pending
 

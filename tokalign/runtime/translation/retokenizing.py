@@ -76,4 +76,4 @@ class ContextWindow:
         """As an isolated string: decoding drops one leading space, encoding puts one in front."""
         if self._pair.target.spec.dummy_prefix and data:
             data = b" " + data.removeprefix(b" ")
-        return self._pair.target.bpe.encode(data)
+        return self._pair.target.encoder.encode(data)

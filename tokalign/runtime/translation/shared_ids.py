@@ -193,7 +193,7 @@ def _spell_unknown(
     """For special tokens that the draft lacks: their spelling in draft ids, read as text."""
     specials = pair.target.vocabulary.specials
     return {
-        TargetId(token): cast("Sequence[DraftId]", pair.draft.bpe.encode(spelling.encode()))
+        TargetId(token): cast("Sequence[DraftId]", pair.draft.encoder.encode(spelling.encode()))
         for token, spelling in specials.items()
         if token not in known
     }

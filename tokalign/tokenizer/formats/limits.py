@@ -6,7 +6,7 @@ The limits are several times what the largest published vocabularies need (262,1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import VocabularyError
@@ -89,42 +89,27 @@ def check_lengths(tokens: Sequence[bytes]) -> None:
 
 
 def check_tokens(spec: TokenizerSpec) -> None:
-    """Refuse a vocabulary that cannot be what its file meant.
+    """Refuse a vocabulary whose encoder cannot be what its file meant.
 
-    Raises: VocabularyError for a token that is too long, two tokens of the same bytes, bytes that
-    no token spells, because text with such a byte would be lost, and merges of special tokens or
-    of unclear rank. Cost: 0.2 s for 128,000 tokens.
+    Raises: VocabularyError for a token that is too long, and merges of special tokens or of unclear
+    rank. Cost: 0.2 s for 128,000 tokens.
     """
     check_lengths(spec.tokens)
-    _check_merges(spec)
-    literal: dict[bytes, int] = {}
-    for index, token in enumerate(spec.tokens):
-        if token and index not in spec.fallback and literal.setdefault(token, index) != index:
-            raise VocabularyError(
-                f"spells {shortened(ascii(token))} with two tokens, the ids {literal[token]} and "
-                f"{index}; {_TRY_ANOTHER}"
-            )
-    spelling = spec.fallback if spec.by_characters else literal.values()
-    _check_bytes((spec.tokens[i] for i in spelling), spec.by_characters)
-
-
-def _check_merges(spec: TokenizerSpec) -> None:
     if len({triple[:2] for triple in spec.triples}) < len(spec.triples):
         raise VocabularyError(f"lists a merge twice, so that its rank is unclear; {_TRY_ANOTHER}")
     special = next((i for triple in spec.triples for i in triple if not spec.tokens[i]), None)
     if special is not None:
         raise VocabularyError(
-            f"merges ordinary text with the added token {shortened(spec.specials[special])}, which "
-            "tokalign does not model; choose a model without such added tokens"
+            f"merges ordinary text with the added token {shortened(spec.specials[special])}; "
+            f"{_TRY_ANOTHER}"
         )
 
 
-def _check_bytes(tokens: Iterable[bytes], by_characters: bool) -> None:
-    missing = sorted(set(range(256)) - {token[0] for token in tokens if len(token) == 1})
-    if missing:
-        what = "byte fallback (<0x00> to <0xFF>)" if by_characters else "a token for each byte"
-        raise VocabularyError(
-            f"has no token for {len(missing)} of the 256 bytes (the first is 0x{missing[0]:02X}); "
-            f"tokalign needs {what}, because text with any other byte would be lost; "
-            "choose a model whose tokenizer has them"
-        )
+def checked_pattern(pattern: Any) -> str:
+    """The expression of a pre-tokenizer. Raises: VocabularyError for what is none."""
+    if isinstance(pattern, str) and 0 < len(pattern) <= MAX_PATTERN:
+        return pattern
+    raise VocabularyError(
+        f"pre-tokenizes with {shortened(pattern)}, where a regular expression of at most "
+        f"{MAX_PATTERN:,} characters was expected; {_TRY_ANOTHER}"
+    )

@@ -1,177 +1,114 @@
-"""What a tokenizer.json does before and after BPE: normalizers, pre-tokenizers, post-processors.
+"""What a tokenizer.json does before and after its model: normalizers, pre-tokenizers, templates.
 
-Every step changes ids, so each is modelled or refused by name; nothing is skipped. Modelled are:
-
-    normalizer       NFC; with byte fallback also `Prepend` of a `▁`, and `Replace` of spaces by `▁`
-    pre-tokenizer    ByteLevel, alone or after one isolating Split by a regular expression;
-                     with byte fallback none, Metaspace, or a Split at spaces that `Replace` took
-    post-processor   ByteLevel, which moves offsets only, and a template of a BOS and the text
-
-The library's code that this follows is in `tokenizers/src/{normalizers,pre_tokenizers,processors}`.
+The library's own objects do what the steps say (`library_splitter.py`, `Tokenizer.prepared`). What
+is read here is what only a growing text asks for: which spaces are put in front of texts, how a
+space is spelled, and which steps cut nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import flag, shortened
+from tokalign.tokenizer.formats.limits import shortened
+from tokalign.tokenizer.spec import Step
 from tokalign.tokenizer.spelling import SPACE_MARK
-
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What `ByteLevel(use_regex=True)` means (tokenizers, `pre_tokenizers/byte_level.rs`)."""
-
-_TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What happens to a text before BPE; the fields are those of `TokenizerSpec`.
+    """What happens to a text before the model; the fields are those of `TokenizerSpec`."""
 
-    cuts_at_spaces: a piece ends before every space, so no token may hold one after its first byte.
+    normalizer: tuple[Step, ...]
+    pre_tokenizer: tuple[Step, ...]
+    dummy_prefix: bool
+    prefix_once: bool
+    prefix_unless_space: bool
+
+
+def read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> Pipeline | None:
+    """The steps before the model, or None if they spell neither bytes nor the spaces of a text.
+
+    tokens: as bytes; a step that cuts where no token lies across cuts nothing.
+    Raises: VocabularyError for a step with a switch that is none.
     """
-
-    pattern: str | None = None
-    dummy_prefix: bool = False
-    nfc: bool = False
-    prefix_once: bool = False
-    prefix_unless_space: bool = False
-    cuts_at_spaces: bool = False
-
-
-def read_pipeline(document: Mapping[str, Any], *, by_characters: bool) -> Pipeline:
-    """Read the steps before BPE.
-
-    by_characters: with byte fallback; otherwise BPE starts from bytes.
-    Raises: VocabularyError that names the first step that is not modelled.
-    """
-    normalizers = _steps(document.get("normalizer"), "normalizers")
-    steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
-    nfc = any(step["type"] == "NFC" for step in normalizers)
-    others = [step for step in normalizers if step["type"] != "NFC"]
-    if by_characters:
-        return _over_characters(others, steps, nfc=nfc)
-    if others:
-        _refuse("normalizes", others[0], "supported are none and NFC")
-    return _over_bytes(steps, nfc=nfc)
-
-
-def _over_bytes(steps: list[dict[str, Any]], *, nfc: bool) -> Pipeline:
-    supported = "supported are ByteLevel, and one Split by regex with ByteLevel after it"
-    if not any(step["type"] == "ByteLevel" for step in steps):
-        if steps:
-            _refuse("pre-tokenizes", steps[0], supported)
-        raise VocabularyError(
-            "has BPE without byte fallback and without a ByteLevel pre-tokenizer, so that some "
-            "bytes cannot be spelled; choose a model whose tokenizer spells every byte"
-        )
-    *splits, last = steps
-    prefix = flag(last, "add_prefix_space", default=True)
-    use_regex = flag(last, "use_regex", default=True)
-    match splits:
-        case [] if last["type"] == "ByteLevel":
-            return Pipeline(
-                pattern=GPT2_PATTERN if use_regex else None,
-                dummy_prefix=prefix,
-                prefix_unless_space=prefix,
-                nfc=nfc,
-            )
-        case [{"type": "Split"} as split] if last["type"] == "ByteLevel":
-            if prefix or use_regex:
-                _refuse("pre-tokenizes", last, "after a Split it must neither add a space nor cut")
-            return Pipeline(pattern=_isolating(split), nfc=nfc)
-    wrong = next((s for s in steps if s["type"] not in ("Split", "ByteLevel")), steps[1])
-    _refuse("pre-tokenizes", wrong, supported)
-
-
-def _isolating(split: Mapping[str, Any]) -> str:
-    """The regular expression of a Split whose matches are the pieces, with all between them."""
-    pattern = split["pattern"].get("Regex")
-    if not isinstance(pattern, str):
-        _refuse("pre-tokenizes", split, "a Split by regex was expected")
-    if split.get("behavior") != "Isolated" or flag(split, "invert", default=False):
-        _refuse("pre-tokenizes", split, "a Split must be Isolated and not inverted")
-    return pattern
-
-
-def _over_characters(
-    normalizers: list[dict[str, Any]], steps: list[dict[str, Any]], *, nfc: bool
-) -> Pipeline:
-    prepends = {"type": "Prepend", "prepend": SPACE_MARK} in normalizers
-    takes_spaces = _TAKES_SPACES in normalizers
-    known = [{"type": "Prepend", "prepend": SPACE_MARK}, _TAKES_SPACES]
-    for at, step in enumerate(normalizers):
-        if step not in known or step in normalizers[:at]:
-            _refuse("normalizes", step, f"supported are NFC, Prepend {SPACE_MARK} and Replace ' '")
-    match steps:
-        case [{"type": "Metaspace"} as mark] if not prepends:
-            return _metaspace(mark, nfc=nfc)
-        case [{"type": "Split", "pattern": {"String": " "}}] if takes_spaces:
-            steps = []  # Gemma: the normalizer has left no space to split at
-    if steps:
-        _refuse("pre-tokenizes", steps[0], "with byte fallback, supported are none and Metaspace")
-    if not takes_spaces:
-        raise VocabularyError(
-            f"has byte fallback but leaves spaces as they are; supported is writing them as "
-            f"{SPACE_MARK}, by a Replace normalizer or Metaspace"
-        )
-    return Pipeline(dummy_prefix=prepends, nfc=nfc)
-
-
-def _metaspace(step: Mapping[str, Any], *, nfc: bool) -> Pipeline:
-    if step.get("replacement") != SPACE_MARK:
-        _refuse("pre-tokenizes", step, f"the replacement must be {SPACE_MARK}")
-    never = step.get("add_prefix_space") is False
-    scheme = step.get("prepend_scheme", "never" if never else "always")
-    if scheme not in ("always", "first", "never"):
-        _refuse("pre-tokenizes", step, "the prepend_scheme must be always, first or never")
-    prefix = scheme != "never"
+    normalizer = read_steps(document.get("normalizer"), "normalizers")
+    steps = read_steps(document.get("pre_tokenizer"), "pretokenizers")
+    marks = [step for step in steps if step["type"] == "Metaspace"]
+    levels = [step for step in steps if step["type"] == "ByteLevel"]
+    if not levels and not marks and _TAKES_SPACES not in normalizer:
+        return None
+    scheme = _prefix_scheme(*marks[:1]) if marks else "never"
+    first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
+    if len(marks) > 1 or any(mark["replacement"] != SPACE_MARK for mark in marks):
+        return None
     return Pipeline(
-        dummy_prefix=prefix,
+        normalizer=tuple(step for step in normalizer if not _spells_spaces(step)),
+        pre_tokenizer=tuple(_that_cut(steps, tokens)),
+        dummy_prefix=_PREPENDS in normalizer or scheme != "never" or bool(first),
         prefix_once=scheme == "first",
-        prefix_unless_space=prefix,
-        nfc=nfc,
-        cuts_at_spaces=flag(step, "split", default=True),
+        prefix_unless_space=scheme != "never" or bool(first),
     )
 
 
-def template_adds(document: Mapping[str, Any]) -> list[int]:
-    """The ids that the post-processor puts before a text; empty if it adds nothing.
+def _that_cut(steps: list[Step], tokens: Sequence[bytes]) -> list[Step]:
+    """The steps without those that cut only where no token lies across."""
+    runs_of_spaces = any(b" " in token[1:] for token in tokens)
 
-    Raises: VocabularyError for a post-processor that puts anything after the text.
-    """
-    added: list[int] = []
-    for step in _steps(document.get("post_processor"), "processors"):
+    def cuts(step: Step) -> bool:
         match step:
-            case {"type": "ByteLevel"}:
-                pass  # it moves offsets only
-            case {
-                "type": "TemplateProcessing",
-                "single": [*before, {"Sequence": {"id": "A"}}],
-                "special_tokens": dict(listed),
-            } if not added and all("SpecialToken" in item for item in before):
-                for item in before:
-                    added += listed[item["SpecialToken"]["id"]]["ids"]
-            case _:
-                _refuse("post-processes", step, "supported is a template of a BOS and the text")
-    return added
+            case {"type": "Metaspace"}:
+                return runs_of_spaces and bool(step.get("split", True))
+            case {"type": "Split", "pattern": {"String": " "}}:
+                return False  # Gemma: the normalizer has left no space to split at
+            case {"type": "WhitespaceSplit"}:
+                return runs_of_spaces  # before Metaspace, which spells the space again
+        return True
+
+    return [step for step in steps if cuts(step)]
 
 
-def _steps(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+_PREPENDS = {"type": "Prepend", "prepend": SPACE_MARK}
+_TAKES_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
+
+
+def _spells_spaces(step: Step) -> bool:
+    """Whether a step only marks spaces, or the beginning of a text, which bytes do as spaces."""
+    return step in (_PREPENDS, _TAKES_SPACES)
+
+
+def _prefix_scheme(mark: Step) -> str:
+    never = mark.get("add_prefix_space") is False
+    scheme = mark.get("prepend_scheme", "never" if never else "always")
+    if scheme not in ("always", "first", "never"):
+        raise VocabularyError(
+            f"has {shortened(scheme)} for prepend_scheme, where always, first or never was "
+            "expected; download the file again"
+        )
+    return str(scheme)
+
+
+def template_opening(document: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ids that the post-processor puts before a text; those after it end no prompt."""
+    opening: list[int] = []
+    for step in read_steps(document.get("post_processor"), "processors"):
+        match step:
+            case {"type": "TemplateProcessing", "single": list(items), "special_tokens": listed}:
+                for item in items:
+                    if "Sequence" in item:
+                        break
+                    opening += listed[item["SpecialToken"]["id"]]["ids"]
+            case {"type": "BertProcessing" | "RobertaProcessing", "cls": [_, int(first)]}:
+                opening.append(first)
+    return tuple(opening)
+
+
+def read_steps(node: Mapping[str, Any] | None, key: str) -> list[Step]:
     """The steps of a normalizer, pre-tokenizer or post-processor, nested sequences flattened."""
     if node is None:
         return []
     if node["type"] == "Sequence":
-        return [step for child in node[key] for step in _steps(child, key)]
+        return [step for child in node[key] for step in read_steps(child, key)]
     return [node]
-
-
-def _refuse(verb: str, step: Mapping[str, Any], supported: str) -> NoReturn:
-    options = ", ".join(f"{k}={shortened(v, 40)}" for k, v in step.items() if k != "type")
-    how = f"{shortened(step['type'])}({shortened(options, 120)})"
-    raise VocabularyError(
-        f"{verb} with {how}, which tokalign does not model; {supported}; "
-        "choose another model, or one of the same family with a supported tokenizer"
-    )

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import MAX_IDS, flag, shortened
-from tokalign.tokenizer.formats.tokenizer_json import looks_like_markup
+from tokalign.tokenizer.formats.limits import MAX_IDS, shortened
+from tokalign.tokenizer.formats.tokenizer_json import looks_like_markup, opening_ids
 from tokalign.tokenizer.spec import (
     Supplement,
     TokenizerSpec,
@@ -63,19 +63,22 @@ def read_sentencepiece(
         order.sort()
     else:
         _check_scores([pieces[i].score for i in order if len(spellings[i]) > 1])
+    roles = find_roles(
+        specials,
+        bos=configured_spelling(config, "bos_token"),
+        eos=supplement.eos or configured_spelling(config, "eos_token"),
+    )
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(order, tokens, literal),
         fallback=fallback,
         specials=specials,
-        roles=find_roles(
-            specials,
-            bos=configured_spelling(config, "bos_token"),
-            eos=supplement.eos or configured_spelling(config, "eos_token"),
-        ),
+        roles=roles,
         by_characters=True,
-        dummy_prefix=model.normalizer_spec.add_dummy_prefix,
-        adds_bos=flag(config, "add_bos_token", default=False),
+        dummy_prefix=bool(model.normalizer_spec.add_dummy_prefix),
+        unknown=None if fallback else next((i for i, k in enumerate(kinds) if k == _UNKNOWN), None),
+        fuses_unknown=True,
+        opening=opening_ids((), config, roles.bos),
     )
 
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import checked_id, shortened
-from tokalign.tokenizer.formats.patterns import check_pattern
-from tokalign.tokenizer.spec import TokenizerSpec, every_triple, find_roles
+from tokalign.tokenizer.formats.limits import checked_id, checked_pattern, shortened
+from tokalign.tokenizer.spec import TokenizerSpec, byte_level, every_triple, find_roles
 
 _KNOWN = ("<unk>", "<s>", "</s>")
 
@@ -36,7 +35,6 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
     for a file that is broken.
     """
     config = document["config"]
-    check_pattern(config["pattern"])
     special_count = checked_id(config["default_num_special_tokens"], "the first token")
     last = checked_id(config["default_vocab_size"] - 1, "the last token")
     specials = {i: f"<SPECIAL_{i}>" for i in range(special_count)}
@@ -46,16 +44,17 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
     words = _words(document["vocab"])[: last + 1 - special_count]
     tokens = (*(b"" for _ in range(special_count)), *words)
     literal = {token: index for index, token in enumerate(tokens) if token}
+    roles = find_roles(specials)
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(range(special_count, len(tokens)), tokens, literal),
         fallback=frozenset(),
         specials=specials,
-        roles=find_roles(specials),
+        roles=roles,
         by_characters=False,
-        pattern=config["pattern"],
+        pre_tokenizer=byte_level(checked_pattern(config["pattern"])),
         ignore_merges=True,
-        adds_bos=True,
+        opening=() if (bos := roles.bos) is None else (bos,),
     )
 
 

@@ -9,8 +9,8 @@ import base64
 import binascii
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.formats.limits import checked_ids
-from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple, find_roles
+from tokalign.tokenizer.formats.limits import checked_ids, checked_pattern
+from tokalign.tokenizer.spec import Supplement, TokenizerSpec, byte_level, every_triple, find_roles
 
 
 def holds_ranks(data: bytes) -> bool:
@@ -45,9 +45,9 @@ def read_ranks(data: bytes, supplement: Supplement | None) -> TokenizerSpec:
         specials=dict(supplement.specials),
         roles=find_roles(supplement.specials, eos=supplement.eos),
         by_characters=False,
-        pattern=supplement.pattern,
+        normalizer=({"type": "NFC"},) if supplement.nfc else (),
+        pre_tokenizer=byte_level(checked_pattern(supplement.pattern)),
         ignore_merges=supplement.ignore_merges,
-        nfc=supplement.nfc,
     )
 
 

@@ -1,79 +1,91 @@
 """Reading tokenizer.json, the file of Hugging Face's `tokenizers` library.
 
-What comes before and after BPE is in `pipeline.py`; here are the model, its merges and the added
-tokens. Whatever changes ids is modelled, or refused by name.
+What comes before and after the model is in `pipeline.py`; here are the model, its merges and the
+added tokens. A file that is sound but does more than is known here raises VocabularyError, and is
+then used by its ids only (`files.py`).
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.formats.limits import checked_id, checked_ids, flag, shortened
-from tokalign.tokenizer.formats.pipeline import Pipeline, read_pipeline, template_adds
-from tokalign.tokenizer.spec import TokenizerSpec, configured_spelling, find_roles
-from tokalign.tokenizer.spelling import read_byte_level, read_pieces
+from tokalign.tokenizer.formats.pipeline import read_pipeline, template_opening
+from tokalign.tokenizer.spec import Level, TokenizerSpec, configured_spelling, find_roles
+from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
 _AGAIN = "download the file again"
 
 
-def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:
-    """document: the file; config: the tokenizer_config.json beside it, or nothing.
+def read_tokenizer_json(document: Any, config: Mapping[str, Any], data: bytes) -> TokenizerSpec:
+    """document: the content of `data`; config: the tokenizer_config.json beside it, or nothing.
 
-    Raises: VocabularyError for what tokalign does not model; KeyError, TypeError or ValueError
-    for a file that is broken.
+    Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a file
+    that is broken.
     """
-    model = _model(document)
-    by_characters = flag(model, "byte_fallback", default=False)
-    pipeline = read_pipeline(document, by_characters=by_characters)
+    model = read_model(document)
+    is_bpe = model.get("type", "BPE") == "BPE"
     vocab = _vocab(model)
-    added = _added_tokens(document, vocab, pipeline)
-    size = 1 + max(max(vocab.values()), max(added, default=0))
-    spellings: list[str] = [""] * size
+    added = read_added(document, vocab)
+    spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
-        spellings[index] = "" if index in added else spelling
+        spellings[index] = spelling
+    in_text = {i for i, token in added.items() if _is_text(token, i, vocab)}
+    specials = {i: token["content"] for i, token in added.items() if i not in in_text}
+    for index in added:
+        spellings[index] = ""
+    by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
     tokens, fallback = (
-        read_pieces(spellings) if by_characters else (_read_byte_level(spellings), frozenset[int]())
+        read_pieces(spellings, fallback=flag(model, "byte_fallback", default=False))
+        if by_characters
+        else (_read_bytes(spellings, specials), frozenset[int]())
     )
-    if pipeline.cuts_at_spaces and any(b" " in token[1:] for token in tokens):
+    pipeline = read_pipeline(document, tokens)
+    if pipeline is None:
         raise VocabularyError(
-            "pre-tokenizes with Metaspace(split=True) but has tokens with a space inside, a "
-            "combination that tokalign does not model; choose another model"
+            "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
+            f"of a text; {_AGAIN}"
         )
+    tokens = list(tokens)
+    text_tokens = _write_text_tokens(tokens, {i: added[i] for i in in_text})
+    adds = template_opening(document)
     roles = find_roles(
-        added,
+        specials,
         bos=configured_spelling(config, "bos_token"),
         eos=configured_spelling(config, "eos_token"),
     )
+    unknown = model.get("unk_token") if is_bpe else None
     return TokenizerSpec(
-        tokens=tokens,
-        triples=_listed_triples(model.get("merges"), vocab),
+        tokens=tuple(tokens),
+        triples=_listed_triples(model.get("merges"), vocab) if is_bpe else (),
         fallback=fallback,
-        specials=added,
+        specials=specials,
+        swallowing=_swallowing(added, specials),
         roles=roles,
         by_characters=by_characters,
-        pattern=pipeline.pattern,
+        normalizer=pipeline.normalizer,
+        pre_tokenizer=pipeline.pre_tokenizer,
+        text_tokens=frozenset(text_tokens),
+        unknown=None if unknown is None else vocab.get(unknown),
+        fuses_unknown=flag(model, "fuse_unk", default=False),
         dummy_prefix=pipeline.dummy_prefix,
         ignore_merges=flag(model, "ignore_merges", default=False),
-        adds_bos=_adds_bos(document, config, roles.bos),
-        nfc=pipeline.nfc,
+        opening=opening_ids(adds, config, roles.bos),
         prefix_once=pipeline.prefix_once,
         prefix_unless_space=pipeline.prefix_unless_space,
+        level=Level.ALIGNED if is_bpe else Level.BY_TEXT,
+        why="" if is_bpe else f"the model is {model['type']}, not BPE",
+        document=b"" if is_bpe else data,
     )
 
 
-def _model(document: Any) -> Mapping[str, Any]:
-    """The BPE model, if it and what surrounds it has nothing that tokalign does not model."""
+def read_model(document: Any) -> Mapping[str, Any]:
+    """The model, if there is one that gives each text one encoding."""
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict):
         raise VocabularyError(f"has no tokenizer model where one was expected; {_AGAIN}")
-    if model.get("type", "BPE") != "BPE":
-        raise VocabularyError(
-            f"holds a {shortened(model['type'])} model; tokalign aligns BPE tokenizers "
-            "(SentencePiece BPE, byte-level BPE, tiktoken)"
-        )
     if model.get("dropout"):
         raise VocabularyError(
             f"drops merges at random (dropout {shortened(model['dropout'])}), so that a text has "
@@ -82,45 +94,38 @@ def _model(document: Any) -> Mapping[str, Any]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             raise VocabularyError(
-                f"marks the pieces of words ({key} {shortened(model[key])}), which tokalign does "
-                "not model; choose a model with a byte-level or SentencePiece tokenizer"
-            )
-    for key in ("truncation", "padding"):
-        if document.get(key) is not None:
-            raise VocabularyError(
-                f"has {key} switched on, which would cut or fill up every text; set {key} to null "
-                "in the file"
+                f"marks the pieces of words ({key} {shortened(model[key])}), so that its tokens "
+                f"are not the bytes of a text; {_AGAIN}"
             )
     return model
 
 
 def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
+    """The spellings of the model's tokens with their ids; a Unigram model lists them in order."""
     vocab = model.get("vocab")
+    if isinstance(vocab, list) and model.get("type") == "Unigram":
+        vocab = {spelling: index for index, (spelling, _) in enumerate(vocab)}
     if not isinstance(vocab, dict) or not vocab:
         raise VocabularyError(f"has no vocabulary of tokens and ids; {_AGAIN}")
     checked_ids(vocab)
     return vocab
 
 
-def _added_tokens(
-    document: Mapping[str, Any], vocab: Mapping[str, int], pipeline: Pipeline
-) -> dict[int, str]:
-    """The added tokens, id -> spelling; refused where the library finds them otherwise than we."""
-    listed = document.get("added_tokens") or ()
-    added: dict[int, str] = {}
-    spelled: set[str] = set()
-    for entry in listed:
+def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, dict[str, Any]]:
+    """The added tokens by id. Raises: VocabularyError where the file contradicts itself."""
+    added: dict[int, dict[str, Any]] = {}
+    for entry in document.get("added_tokens") or ():
         spelling = entry["content"]
         if not isinstance(spelling, str) or not spelling:
             raise VocabularyError(f"has an added token without a spelling; {_AGAIN}")
         index = checked_id(entry["id"], f"the added token {shortened(spelling, 30)}")
-        if index in added or spelling in spelled:
+        for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
+            flag(entry, option, default=False)
+        if added.setdefault(index, entry)["content"] != spelling:
             raise VocabularyError(f"adds the token {shortened(spelling)} or its id twice; {_AGAIN}")
-        _check_finding(entry, spelling, pipeline)
-        added[index] = spelling
-        spelled.add(spelling)
+    ids = {entry["content"]: index for index, entry in added.items()}
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
-    for index, spelling in added.items():
+    for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
             raise VocabularyError(
                 f"gives the added token {shortened(spelling)} the id {index}, but its vocabulary "
@@ -129,26 +134,15 @@ def _added_tokens(
     return added
 
 
-def _check_finding(entry: Mapping[str, Any], spelling: str, pipeline: Pipeline) -> None:
-    """Refuse (VocabularyError) an added token that is not found exactly where it is spelled."""
-    for option in ("lstrip", "rstrip", "single_word"):
-        if flag(entry, option, default=False):
-            raise VocabularyError(
-                f"finds the added token {shortened(spelling)} with {option}, which tokalign does "
-                f"not model; set {option} to false in the file"
-            )
-    if flag(entry, "normalized", default=False) and (
-        pipeline.dummy_prefix or not unicodedata.is_normalized("NFC", spelling) or " " in spelling
-    ):
-        raise VocabularyError(
-            f"normalizes the added token {shortened(spelling)} to another spelling, which tokalign "
-            "does not model; set normalized to false in the file"
-        )
-    if not flag(entry, "special", default=False) and not looks_like_markup(spelling):
-        raise VocabularyError(
-            f"adds {shortened(spelling)} as a token that is found in ordinary text before BPE, "
-            "which tokalign does not model; choose a model without such added tokens"
-        )
+def _is_text(token: Mapping[str, Any], index: int, vocab: Mapping[str, int]) -> bool:
+    """Whether an added token is found in ordinary text.
+
+    Markup beyond the model's vocabulary (`<tool_call>`) is taken for a special token, whatever the
+    file says, so that a user's words cannot forge it.
+    """
+    if token.get("special", False):
+        return False
+    return token["content"] in vocab or not looks_like_markup(token["content"])
 
 
 def looks_like_markup(spelling: str) -> bool:
@@ -156,15 +150,45 @@ def looks_like_markup(spelling: str) -> bool:
     return len(spelling) > 2 and spelling[0] + spelling[-1] in ("<>", "[]")
 
 
-def _read_byte_level(spellings: Sequence[str]) -> tuple[bytes, ...]:
-    try:
-        return read_byte_level(spellings)
-    except KeyError as error:
-        raise VocabularyError(
-            f"spells tokens with {shortened(error.args[0])}, which is not in the alphabet of "
-            "byte-level BPE, and has no byte fallback, so that some bytes cannot be spelled; "
-            "choose a model whose tokenizer spells every byte"
-        ) from error
+def _write_text_tokens(tokens: list[bytes], added: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Write the bytes of added tokens that are text; returns the ids of those that are cut out.
+
+    A token of space marks is found where a text has the mark itself, which nobody writes; spaces
+    are merged into it as into any token.
+    """
+    cut_out = []
+    for index, token in added.items():
+        if any(token.get(option, False) for option in ("lstrip", "rstrip", "single_word")):
+            raise VocabularyError(
+                f"finds the added token {shortened(token['content'])} in ordinary text by what is "
+                f"around it; {_AGAIN}"
+            )
+        spelling = token["content"]
+        tokens[index] = spelling.replace(SPACE_MARK, " ").encode()
+        if SPACE_MARK not in spelling:
+            cut_out.append(index)
+    return cut_out
+
+
+def _swallowing(
+    added: Mapping[int, Mapping[str, Any]], specials: Mapping[int, str]
+) -> dict[str, tuple[bool, bool]]:
+    """Special tokens that take white space with them: spelling -> (before, after)."""
+    takes = {
+        spelling: (added[i].get("lstrip", False), added[i].get("rstrip", False))
+        for i, spelling in specials.items()
+        if i in added
+    }
+    return {spelling: sides for spelling, sides in takes.items() if any(sides)}
+
+
+def _read_bytes(spellings: Sequence[str], specials: dict[int, str]) -> list[bytes]:
+    """Tokens in the byte alphabet. One outside it, which no text can give, joins the specials."""
+    tokens = list(read_byte_level(spellings))
+    for index, token in enumerate(tokens):
+        if token is None:
+            specials.setdefault(index, spellings[index])
+    return [token or b"" for token in tokens]
 
 
 def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> list[tuple[int, int, int]]:
@@ -183,12 +207,9 @@ def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> list[tuple[int, in
     return triples
 
 
-def _adds_bos(document: Mapping[str, Any], config: Mapping[str, Any], bos: int | None) -> bool:
-    """Whether the tokenizer begins every encoding with BOS. The configuration has the last word."""
-    adds = template_adds(document)
-    if adds and adds != [bos]:
-        raise VocabularyError(
-            f"puts the ids {shortened(adds)} before every text, where at most a BOS (id {bos}) "
-            "was expected; remove its post_processor or choose another model"
-        )
-    return flag(config, "add_bos_token", default=bool(adds))
+def opening_ids(
+    adds: tuple[int, ...], config: Mapping[str, Any], bos: int | None
+) -> tuple[int, ...]:
+    """The ids before every text: the template's, unless the configuration says no BOS, or one."""
+    wanted = flag(config, "add_bos_token", default=bool(adds))
+    return (adds or (() if bos is None else (bos,))) if wanted else ()

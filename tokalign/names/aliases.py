@@ -44,7 +44,11 @@ def aliases() -> Mapping[str, Alias]:
     """All aliases by name."""
     document = tomllib.loads(Path(__file__).with_name("registry.toml").read_text("utf-8"))
     specials = document.pop("specials")
-    return {name: _read_alias(name, entry, specials) for name, entry in document.items()}
+    return {
+        name: _read_alias(name, entry, specials)
+        for known, entry in document.items()
+        for name in (known, *entry.get("also", ()))
+    }
 
 
 def find_alias(name: str) -> Alias:

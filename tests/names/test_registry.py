@@ -14,8 +14,8 @@ from fake_hub import serve_hub, write_snapshot
 from tokenizer_files import byte_level_document
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.tokenizer.aliases import aliases
-from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
+from tokalign.names.aliases import aliases
+from tokalign.names.registry import resolve_model, resolve_tokenizer
 
 TINY = byte_level_document()
 
@@ -181,7 +181,7 @@ class Resolver:
         """The description of what was found, or the error."""
         program = (
             "from tokalign.errors import TokalignError\n"
-            "from tokalign.tokenizer import registry\n"
+            "from tokalign.names import registry\n"
             f"try: print(registry.{kind}({name!r}).description)\n"
             "except TokalignError as error: print(error)"
         )

@@ -14,8 +14,8 @@ from typing import Generic
 
 from tokalign.arguments import as_path
 from tokalign.errors import MissingAssetError
-from tokalign.tokenizer import hub
-from tokalign.tokenizer.aliases import Alias, find_alias
+from tokalign.names import hub
+from tokalign.names.aliases import Alias, find_alias
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 

@@ -1,0 +1,272 @@
+"""Every family of tokenizers: encoded as its library does, at every split, and lossless.
+
+Small tokenizers with each published pipeline are trained here. Real files are read where
+`$TOKALIGN_REAL_MODELS` names a folder that has them in `tokenizers/`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from places import DEMO
+from random_models import random_model
+from small_families import BY_TEXT, FAMILIES, IDS_ONLY, TEXTS, write_family
+from tokenizers import Tokenizer as Library
+
+from tokalign.api.objects import as_tokenizer
+from tokalign.assemble import assemble
+from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.drafting_options import DraftingOptions
+from tokalign.errors import IncompatibleError
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.text import TextStream
+from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.tables.boundary import Boundary
+from tokalign.tokenizer.foreign import tokenizer_of_folder
+from tokalign.tokenizer.spec import Level
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+REAL = Path(os.environ.get("TOKALIGN_REAL_MODELS", "/nowhere"), "tokenizers")
+PARTS = (
+    *("Zażółć", " gęślą", "jaźń", " the", " quick", "it's", "I'M", "x_1", "def f(a):", "\treturn"),
+    *(" ", "  ", "     ", "\n", "\n\n", "\n\n\n\n\n", "\t\t\t", "\r\n", " \n ", "\u00a0", "\u2003"),
+    *("0", "12", "1234567", "3.14", "２", "²", "中文", "北京2024", "カナ", "مرحبا", "١٢", "한국"),
+    *("🐟", "👍🏽", "e\u0301", "ﬁ", "ß", "...", "!?", "--", "/", "</b>", "<b>", "a\x04b", "\x1d"),
+    *("= ==", "{}", "A B", "AaAa", "ABc", "'s", "’s", "ſ", "\u200b", "\ufeff", "q" * 40),
+)
+
+
+def texts(count: int, seed: int = 1) -> list[str]:
+    """Texts of every kind, put together at random."""
+    draw = Random(seed)
+    made = ["".join(draw.choices(PARTS, k=draw.randint(1, 9))) for _ in range(count - len(TEXTS))]
+    return [*TEXTS, *made]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A family's folder and tokenizer."""
+
+    @cache
+    def by_name(name: str) -> tuple[Path, Tokenizer[Any]]:
+        folder = write_family(tmp_path_factory.mktemp("family"), name)
+        return folder, Tokenizer.from_file(folder)
+
+    return by_name
+
+
+def agree(tokenizer: Tokenizer[Any], file: Path, count: int) -> None:
+    """On so many texts: the library's ids, and those of the encoder that decoding uses."""
+    library = Library.from_file(str(file))
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
+    some = texts(count)
+    expected = [library.encode(text, add_special_tokens=False).ids for text in some]
+    assert tokenizer.encode_batch(some) == expected
+    if tokenizer.level is not Level.IDS_ONLY:
+        encode = tokenizer.encoder.encode
+        assert [encode(tokenizer.text_bytes(text)) for text in some] == expected
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_level_is_the_highest_that_is_right(read: Any, name: str) -> None:
+    _, tokenizer = read(name)
+    expected = Level.ALIGNED
+    if name in BY_TEXT | IDS_ONLY:
+        expected = Level.BY_TEXT if name in BY_TEXT else Level.IDS_ONLY
+    assert tokenizer.level is expected
+    assert bool(tokenizer.spec.why) == (expected is not Level.ALIGNED)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_2000_texts_are_encoded_as_the_library_encodes_them(read: Any, name: str) -> None:
+    folder, tokenizer = read(name)
+    agree(tokenizer, folder / "tokenizer.json", 2000)
+
+
+WITH_BYTES = [name for name in FAMILIES if name not in IDS_ONLY]
+
+
+@pytest.mark.parametrize("name", WITH_BYTES)
+def test_a_text_that_grows_is_encoded_as_the_whole_at_every_split(read: Any, name: str) -> None:
+    _, tokenizer = read(name)
+    encoder = tokenizer.encoder
+    for text in texts(60, seed=2):
+        data = tokenizer.text_bytes(text)[:160]
+        growing = IncrementalEncoder(encoder)
+        for end in range(1, len(data) + 1):
+            growing.push(data[end - 1 : end])
+            assert growing.ids == encoder.encode(data[:end])
+        for cut in range(0, len(data), 7):
+            two = IncrementalEncoder(encoder)
+            two.push(data[:cut])
+            settled = two.ids[: two.settled]
+            two.push(data[cut:])
+            assert two.ids == growing.ids
+            assert two.ids[: len(settled)] == settled
+
+
+@pytest.mark.parametrize("name", WITH_BYTES)
+def test_broken_text_is_encoded_the_same_in_parts(read: Any, name: str) -> None:
+    _, tokenizer = read(name)
+    draw = Random(3)
+    for _ in range(200):
+        data = b"".join(draw.choice((b"\xc5", b"\xbc", b"\xff", b" a", b"\n")) for _ in range(6))
+        growing = IncrementalEncoder(tokenizer.encoder)
+        for byte in data:
+            growing.push(bytes([byte]))
+        assert growing.ids == tokenizer.encoder.encode(data)
+
+
+@pytest.mark.parametrize("name", WITH_BYTES)
+def test_the_boundary_never_contradicts_the_library(read: Any, name: str) -> None:
+    """What follows committed ids in the encoding of the whole text is what the boundary says."""
+    _, tokenizer = read(name)
+    encoder, tokens = tokenizer.encoder, tokenizer.vocabulary.tokens
+    for text in texts(40, seed=4):
+        ids = [token for token in tokenizer.encode(text) if tokens[token]]
+        for cut in range(1, len(ids)):
+            before, after = (b"".join([tokens[i] for i in part]) for part in (ids[:cut], ids[cut:]))
+            if encoder.encode(before) != ids[:cut] or encoder.encode(before + after) != ids:
+                continue  # not canonical up to here, or a character is lost
+            boundary = Boundary(tokenizer)
+            boundary.follow(ids[:cut])
+            assert boundary.encode(after) == tuple(ids[cut:])
+            assert not boundary.absorbs(after)
+
+
+def model_of(tokenizer: Tokenizer[Any], seed: int) -> LanguageModel[Any]:
+    size = len(tokenizer.vocabulary)
+    return LanguageModel(model=random_model(seed, vocabulary=size), tokenizer=tokenizer)
+
+
+def emit(target: LanguageModel[Any], draft: LanguageModel[Any] | None, **options: Any) -> list[int]:
+    sampling = Sampling(temperature=0.8, seed=3)
+    decoder = assemble(target, draft, DraftingOptions(**options), sampler=sampling)
+    generation = Generation(decoder, decoder.prompt("Zażółć 12\n\n a"), max_tokens=24)
+    for _ in generation:
+        pass
+    return list(generation.context.emitted)
+
+
+METHODS: list[dict[str, Any]] = [
+    {},
+    {"method": "copy"},
+    {"method": "draft", "num_draft_tokens": 2},
+    {"method": "draft", "num_draft_tokens": 2, "alternatives": 0},
+    {"method": "draft", "num_draft_tokens": 2, "translation": "intersection"},
+    {"method": "draft", "num_draft_tokens": 2, "translation": "context:5"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_method_is_lossless_with_the_family_on_either_side(read: Any, name: str) -> None:
+    _, tokenizer = read(name)
+    other: Tokenizer[Any] = Tokenizer.from_file(DEMO / "draft")
+    family, demo = model_of(tokenizer, 1), model_of(other, 2)
+    for target, draft in ((family, demo), (demo, family)):
+        plain = emit(target, None, method="plain")
+        assert len(plain) == 24
+        for options in METHODS:
+            if name in IDS_ONLY and options.get("method") == "draft":
+                with pytest.raises(IncompatibleError, match="dictionaries, context copy"):
+                    emit(target, draft, **options)
+            else:
+                assert emit(target, draft, **options) == plain
+
+
+@pytest.mark.parametrize("name", sorted(IDS_ONLY))
+def test_text_of_ids_alone_is_what_the_library_writes(read: Any, name: str) -> None:
+    folder, tokenizer = read(name)
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        stream = TextStream(tokenizer)
+        assert "".join(map(stream.push, ids)) + stream.finish() == library.decode(ids)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs $TOKALIGN_REAL_MODELS")
+@pytest.mark.parametrize("folder", sorted(REAL.iterdir()) if REAL.is_dir() else [])
+def test_real_files_are_aligned(folder: Path) -> None:
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(folder)
+    assert tokenizer.level is Level.ALIGNED
+    agree(tokenizer, folder / "tokenizer.json", 2000)
+    for text in texts(20, seed=5):
+        data = tokenizer.text_bytes(text)[:120]
+        growing = IncrementalEncoder(tokenizer.encoder)
+        for byte in data:
+            growing.push(bytes([byte]))
+        assert growing.ids == tokenizer.encoder.encode(data)
+
+
+def test_text_that_a_target_cannot_spell_ends_a_proposal_before_it(read: Any) -> None:
+    """SmolLM2 has no token for the byte 04, nor for the byte F1 and the characters it begins."""
+    _, tokenizer = read("SmolLM2, bytes missing")
+    assert {0x04, 0xF1} <= tokenizer.encoder.missing
+    boundary = Boundary(tokenizer)
+    boundary.follow(tokenizer.encode("kot"))
+    whole = tokenizer.encoder.encode(b"kot ma")
+    assert boundary.encode(b" ma\x04 psa") == tuple(whole[len(tokenizer.encode("kot")) :])
+    assert boundary.encode(b"\x04 psa") == ()
+    assert not boundary.absorbs(b"\x04")
+    assert tokenizer.encode("kot\x04\x04y") == tokenizer.encode("kot\x04y")
+
+
+def test_a_draft_that_cannot_spell_a_byte_reads_the_text_without_it(read: Any) -> None:
+    _, draft = read("SmolLM2, bytes missing")
+    target: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    view = DraftText(target, draft)
+    ids = target.encode("Ala\x04 ma kota\x1d")
+    for end in range(1, len(ids) + 1):
+        view.follow(ids[:end])
+    assert view.ids == draft.encode("Ala\x04 ma kota\x1d")
+    assert draft.vocabulary.bytes_of(view.ids) == b"Ala ma kota"
+
+
+class Words:
+    """A tokenizer that is a program: an id for each word, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._words: list[str] = []
+
+    def __len__(self) -> int:
+        return 96
+
+    def encode(self, text: str) -> list[int]:
+        words = text.split()
+        self._words += [word for word in dict.fromkeys(words) if word not in self._words]
+        return [self._words.index(word) for word in words]
+
+    def decode(self, ids: list[int]) -> str:
+        known = dict(enumerate(self._words))
+        return " ".join(known.get(i, f"w{i}") for i in ids)
+
+
+def test_whatever_encodes_and_decodes_is_used_by_its_ids() -> None:
+    tokenizer = as_tokenizer(Words())
+    assert tokenizer.level is Level.IDS_ONLY
+    assert "Words" in tokenizer.describe()
+    assert as_tokenizer(Words()).fingerprint == tokenizer.fingerprint
+    target = model_of(tokenizer, 1)
+    plain = emit(target, None, method="plain")
+    assert emit(target, None) == emit(target, None, method="copy") == plain
+    stream = TextStream(tokenizer)
+    text = "".join(map(stream.push, plain)) + stream.finish()
+    assert text == tokenizer.decode(plain)
+
+
+def test_a_folder_whose_tokenizer_is_no_file_is_loaded_by_transformers(tmp_path: Path) -> None:
+    """ByT5's tokenizer is a program: three special ids, then the bytes."""
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    tokenizer = tokenizer_of_folder(tmp_path)
+    assert tokenizer.level is Level.IDS_ONLY
+    assert tokenizer.decode(tokenizer.encode("żółw")) == "żółw"

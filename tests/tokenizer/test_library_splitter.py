@@ -1,0 +1,104 @@
+"""Pieces are those of the library, and the cuts that are taken to be final stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from polish import byte_strings
+from published_pipelines import BYTE_LEVEL, PIPELINES
+from tokenizers import pre_tokenizers
+
+from tokalign.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.errors import VocabularyError
+from tokalign.tokenizer.library_splitter import LibrarySplitter
+from tokalign.tokenizer.spec import byte_level
+
+SEVERAL = st.text(st.sampled_from("aA'rRvelsx12 !/\n\u2003中カ\u0301ż.-²"), max_size=12)
+
+WORDS = st.text(st.sampled_from("ax1 \nr"), min_size=60, max_size=90)
+
+STEPS = {name: steps for name, steps in PIPELINES.items() if steps[-1:] != ()}
+
+
+def split(pattern: Any, behavior: str = "Isolated", *, invert: bool = False) -> dict[str, Any]:
+    kind = {"String": pattern[1:]} if pattern[0] == "=" else {"Regex": pattern}
+    return {"type": "Split", "pattern": kind, "behavior": behavior, "invert": invert}
+
+
+ODD = {
+    "gaps": byte_level(r"[a-z]+'?|\d{1,2}"),
+    "one group": byte_level(f"(?:{GPT2_PATTERN})"),
+    "digits from the right": byte_level(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))|\P{N}+"),
+    "looks back": byte_level(r"(?<=a)x+|\s+|\S"),
+    "at word boundaries": byte_level(r"\b\w+\b|\W"),
+    "at ends": byte_level(r"a+$|[a-z]+\Z|x\z|(?:1|12)+(?!\d)|."),
+    "only after a line end": byte_level(r"^[a-z ]+|\S+|\s"),
+    "looks back far": byte_level(r"(?<=a[a-z ]{5})r|(?<!x..)1+|[a-z]|\s+(?<=\n )|."),
+    "a set of sets": byte_level(r"[\p{L}&&[^\p{Han}]]+|[^\r\n\p{L}]?\p{Han}+|\s+|."),
+    **{
+        f"a character {behavior}": (split("=a", behavior), BYTE_LEVEL)
+        for behavior in ("Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext")
+    },
+    "digits after bytes": (
+        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True, "trim_offsets": True},
+        {"type": "Digits", "individual_digits": False},
+        split("[0-9][0-9][0-9]"),
+    ),
+}
+
+
+LOOKING = ("looks back", "at word boundaries", "at ends", "looks back far")
+
+
+@pytest.mark.parametrize("steps", [*STEPS.values(), *ODD.values()], ids=[*STEPS, *ODD])
+@given(text=st.one_of(SEVERAL, st.text(max_size=8), WORDS))
+@example(text="a1²3 456ż7")
+@example(text="1234567 89")
+@example(text="中カaa-aa--")
+def test_pieces_are_the_library_s_and_settled_ones_stay(
+    steps: tuple[dict[str, Any], ...], text: str
+) -> None:
+    splitter = LibrarySplitter(steps)
+    data = text.encode()
+    whole = splitter.split(data)
+    assert b"".join(whole) == data
+    theirs = splitter.pre_tokenizer.pre_tokenize_str(text)
+    if any(step["type"] == "ByteLevel" for step in steps):
+        assert [len(piece) for piece in whole] == [len(piece) for piece, _ in theirs]
+    for cut in range(1, len(data)):
+        pieces = splitter.split(data[:cut])
+        settled = splitter.count_settled(data[:cut], pieces)
+        assert pieces[:settled] == whole[:settled]
+        assert splitter.split(b"".join(whole[settled:])) == whole[settled:]
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@given(data=byte_strings)
+def test_broken_text_is_cut_without_loss(steps: tuple[dict[str, Any], ...], data: bytes) -> None:
+    assert b"".join(LibrarySplitter(steps).split(data)) == data
+
+
+@pytest.mark.parametrize("name", [*STEPS, *LOOKING])
+def test_of_a_long_text_nearly_all_is_settled(name: str) -> None:
+    steps = (STEPS | ODD)[name]
+    data = "Zażółć gęślą jaźń, 12 razy. ".encode() * 40
+    splitter = LibrarySplitter(steps)
+    pieces = splitter.split(data)
+    assert splitter.count_settled(data, pieces) > len(pieces) - (8 if name in STEPS else 80)
+
+
+def test_pieces_that_lose_text_are_an_error() -> None:
+    for step in (split(r"\s+", "Removed"), {"type": "Whitespace"}):
+        with pytest.raises(VocabularyError, match="lost"):
+            LibrarySplitter((step, BYTE_LEVEL)).split(b"a b")
+    removed = (split(GPT2_PATTERN, "Removed", invert=True), BYTE_LEVEL)
+    assert LibrarySplitter(removed).split(b"a b") == [b"a", b" b"]
+
+
+def test_a_text_that_makes_the_library_panic_is_an_error() -> None:
+    pre_tokenizers.ByteLevel()  # the library is loaded before the clock starts
+    with pytest.raises(VocabularyError, match="gives up"):
+        LibrarySplitter(byte_level(r"(?:\s+\s+)+x|.")).split(b" " * 60 + b"y")

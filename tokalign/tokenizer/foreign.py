@@ -1,0 +1,90 @@
+"""A tokenizer of any kind, used by its ids only: whatever has an `encode` and a `decode`.
+
+It is for models whose tokenizer is a program (transformers' own classes, remote code) and not a
+file that the `tokenizers` library reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from tokalign.errors import TokalignError
+from tokalign.tokenizer.spec import Level, TokenizerSpec, find_roles
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Id
+
+
+class ForeignTokenizer(Tokenizer[Id]):
+    """A tokenizer of transformers, mlx-lm or anybody, used by its ids.
+
+    theirs: has `encode(text)` and `decode(ids)`; `len`, `get_added_vocab`, `bos_token` and
+        `eos_token` are used where it has them.
+    """
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+        added = {i: str(s) for s, i in getattr(theirs, "get_added_vocab", dict)().items()}
+        size = max([len(theirs) if hasattr(theirs, "__len__") else 0, *(i + 1 for i in added)])
+        super().__init__(
+            TokenizerSpec(
+                tokens=(b"",) * size,
+                specials=added,
+                roles=find_roles(
+                    added,
+                    bos=getattr(theirs, "bos_token", None),
+                    eos=getattr(theirs, "eos_token", None),
+                ),
+                by_characters=False,
+                level=Level.IDS_ONLY,
+                why=f"it is a {type(theirs).__name__}, and no file that the library reads",
+            )
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        """See `Tokenizer`."""
+        return {"spec": self.spec, "_theirs": self._theirs}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of its class, its vocabulary and its encoding of a few texts."""
+        vocabulary = sorted(getattr(self._theirs, "get_vocab", dict)().items())
+        some = self.encode_batch(["Zażółć gęślą jaźń", " 12\n\n\tfoo's  bar"])
+        return sha256(repr((type(self._theirs).__name__, vocabulary, some)).encode()).hexdigest()
+
+    def encode(self, text: str, *, specials: bool = False) -> list[Id]:
+        """See `Tokenizer.encode`; whether spellings of special tokens count is the tokenizer's."""
+        try:
+            return cast("list[Id]", list(self._theirs.encode(text, add_special_tokens=False)))
+        except TypeError:  # it is no tokenizer of transformers
+            return cast("list[Id]", list(self._theirs.encode(text)))
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[Id]]:
+        """See `Tokenizer.encode_parts`."""
+        return [self.encode(part) for part in parts]
+
+    def decode(self, ids: Iterable[Id]) -> str:
+        """See `Tokenizer.decode`."""
+        return str(self._theirs.decode(list(ids)))
+
+
+def tokenizer_of_folder(folder: Path, *, trust_remote_code: bool = False) -> Tokenizer[Any]:
+    """The tokenizer in a model's folder: from its file or, if that cannot be used, its own class.
+
+    Raises: as `Tokenizer.from_file`, if transformers cannot load it either.
+    """
+    try:
+        return Tokenizer.from_file(folder)
+    except TokalignError as error:
+        from transformers import AutoTokenizer
+
+        try:
+            theirs = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=trust_remote_code
+            )
+        except Exception as reason:
+            raise error from reason
+        return ForeignTokenizer(theirs)
