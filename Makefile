@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Debian's OpenBLAS, where it is installed, in the place of the reference BLAS of mlx's wheels.
+FAST   := LD_PRELOAD=$(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 
-.PHONY: demo bench test test-fast test-long check format lint types clean
+.PHONY: demo bench test test-fast test-long test-real check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,15 +36,21 @@ bench: $(STAMP)
 		--save benchmarks/results/bench-demo.md --save benchmarks/results/bench-demo.html
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not long"
+	$(FAST) $(BIN)/python -m pytest -n 2 -m "not long"
 
 # What takes minutes for each test file: every architecture of mlx-lm over hundreds of tokens.
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m long
+	$(FAST) $(BIN)/python -m pytest -n 2 -m long
+
+# Two real models, 2.5 GB of weights: $TOKALIGN_REAL_MODELS is a folder with SmolLM2-135M-Instruct in
+# smollm2-135m/ and Qwen2.5-Coder-0.5B-Instruct in qwen2.5-coder-0.5b/, as their authors publish them.
+test-real: $(STAMP)
+	@test -n "$$TOKALIGN_REAL_MODELS" || { echo "set TOKALIGN_REAL_MODELS, see the Makefile"; exit 2; }
+	$(FAST) $(BIN)/python -m pytest -n 0 tests/real
 
 # The laws of alignment, tables, drafting and the loop on small samples: under a minute on two cores.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not long"
+	$(FAST) $(BIN)/python -m pytest -n 2 -m "not slow and not long"
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -24,10 +24,10 @@ from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.pipeline import build_pair
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tables.absorption import Absorption
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import open_bundle, write_bundle
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -2,7 +2,7 @@
 
     python benchmarks/context_copy.py --text FILE [--text FILE ...] [--limit N]
     python benchmarks/context_copy.py --text FILE passes [--rows 15]
-    python benchmarks/context_copy.py --text FILE machines [--curve m1-max ...]
+    python benchmarks/context_copy.py --text FILE machines [--curve m4-pro ...]
     python benchmarks/context_copy.py --text FILE calibration
     python benchmarks/context_copy.py priors FILE ...
 
@@ -42,6 +42,7 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier, replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.context import Context
 from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
@@ -55,7 +56,6 @@ from tokalign.runtime.loop import decode
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -32,7 +32,7 @@ from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.cli.output import print_json
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -4,9 +4,10 @@
 
 DATA holds corpus/crh/crh_cyr.txt.zst and crh_lat.txt.zst. Every tenth line is held out and decoded
 with dictionaries of the other nine tenths. `--split blocks` holds out runs of 100 lines instead, so
-that the neighbours of a held-out line are rarely in the dictionary. A text is 20 held-out lines: in
-a text of one line the first word has no space before it, and is encoded unlike in running text by
-all vocabularies but SentencePiece's.
+that the neighbours of a held-out line are rarely in the dictionary, and `--split "last tenth"` the
+end of the file, so that hardly any document is in both parts. Texts have 20 held-out lines: in one
+of one line the first word has no space before it, and is encoded unlike in running text by all
+vocabularies but SentencePiece's.
 
 Table 4 prints the best configuration of a sweep. The paper finds n-grams of order 1-3 and p_min 0.2
 best everywhere, so here only the number of n-grams is varied, and the best is printed.
@@ -26,10 +27,10 @@ from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import read_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,10 +45,12 @@ PAPER = {
 """Speed-up, coverage, mean accepted length and acceptance, by vocabulary and script."""
 
 BACKOFF = Variant("backoff", 8, 5_000_000, 0.05)
-SPLITS: dict[str, Callable[[int], bool]] = {
-    "every tenth line": lambda number: number % 10 == 0,
-    "blocks": lambda number: number // 100 % 10 == 0,
+SPLITS: dict[str, Callable[[int, int], bool]] = {
+    "every tenth line": lambda number, _: number % 10 == 0,
+    "blocks": lambda number, _: number // 100 % 10 == 0,
+    "last tenth": lambda number, lines: number >= lines - lines // 10,
 }
+"""Whether a line is held out, by its number and the number of lines."""
 
 
 @click.command()
@@ -85,11 +88,17 @@ def held_out(
 
 def hold_out(lines: Iterable[str], split: str, *, count: int) -> tuple[list[str], list[str]]:
     """The lines to build from, and about `count` of the held-out ones, evenly spaced."""
+    rest, held = split_lines(list(lines), split)
+    return rest, held[:: max(1, len(held) // count)]
+
+
+def split_lines(lines: Sequence[str], split: str) -> tuple[list[str], list[str]]:
+    """The lines to build from, and those that are held out."""
     rest: list[str] = []
     held: list[str] = []
     for number, line in enumerate(lines):
-        (held if SPLITS[split](number) else rest).append(line)
-    return rest, held[:: max(1, len(held) // count)]
+        (held if SPLITS[split](number, len(lines)) else rest).append(line)
+    return rest, held
 
 
 def measure(

@@ -32,12 +32,12 @@ from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.bundle import open_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
 from tokalign.tables.opening import open_dictionary, read_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

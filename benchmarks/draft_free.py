@@ -2,7 +2,7 @@
 
     python benchmarks/draft_free.py rows --target MODEL --prompts FILE [--rows 4,7,15,31] [--empty]
     python benchmarks/draft_free.py rows --target MODEL --text FILE [...]
-    python benchmarks/draft_free.py machines --target MODEL --prompts FILE [--curve m1-max ...]
+    python benchmarks/draft_free.py machines --target MODEL --prompts FILE [--curve m4-pro ...]
     python benchmarks/draft_free.py ablations --target MODEL --prompts FILE [--limit 10]
 
 `rows` gives tokens per pass for every method at fixed numbers of drafted ids; `machines` what fixed
@@ -14,17 +14,17 @@ ignored, so that all texts have the same length. Stores are kept from request to
 with --empty. Rows that one condition has computed are remembered for the others
 (`remembered_target.py`), and in --cache for further runs.
 
-UniSpec's draft size is calibrated as its appendix F says: a few draft sizes decode the calibration
-prompts (the last ones of the file), a cubic is fitted to their tokens per pass and B-splines to the
-time of a pass, and the best ratio is taken. Nothing is timed: passes cost what the first of the
-curves given by --curve says, and each column shows the speed-up against plain decoding under one
-curve. Beyond a curve's end its last step goes on.
+UniSpec's draft size is calibrated for every curve as its appendix F says: some draft sizes from one
+id on decode the calibration prompts (the last ones of the file), a cubic is fitted to their tokens
+per pass and B-splines to the time of a pass, and the best ratio is taken. The paper's table 17
+calibrates Token Recycling in this way too; here all published trees are. Nothing is timed: passes
+cost what a curve says. Beyond a curve's end its last step goes on.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -62,14 +62,21 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
 from tokalign.tokenizer.vocabulary import TargetId
 
-CALIBRATION_SIZES = (8, 24, 48, 80, 110)
-CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 5, 40
+CALIBRATION_SIZES = (*range(1, 9), 10, 12, 16, 24, 32, 48, 64, 80, 96, 110)
+"""Draft sizes that are measured: so many that no spline lacks points, and dense where rows are few.
+
+With a handful of sizes the fitted time of a pass has dips between them, and the rule falls in.
+"""
+CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 5, 100
+SMALL = (1, 2, 3, 4, 6, 8)
 
 NO_EXPANSION = ABLATED["expansion"]
 UNSCORED = ABLATED["scores"]
 THRESHOLDS = (0.0, 0.01, 0.025, 0.05, 0.1, 0.2)
 
-MACHINES = ("m1-max", "m2-pro", "m3-max", "m4-pro", "m5-max")
+MACHINES = ("m2-pro", "m3-max", "m4-pro", "m4-pro-8-bit", "m5-max")
+WIDE = ("m3-max", "m4-pro-8-bit", "m5-max")
+"""Those of which 16 rows or more were published: what wide trees are judged by."""
 
 TRAINING = 10
 """The first prompts, which weights may have been fitted to."""
@@ -180,27 +187,41 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
     }
 
 
-def ablations(size: int) -> dict[str, Condition]:
-    """UniSpec's, by name, and what it is compared with. size: its g*."""
+Sized = Callable[[int], Condition]
+"""The condition of a number of drafted ids."""
 
-    def adjacency() -> Adjacency:
-        return Adjacency(UNISPEC_WIDTH)
 
-    def unispec(expansion: Expansion, draft_size: int = size) -> Condition:
-        make = partial(UniSpecDrafter, size=draft_size, expansion=expansion)
-        return Condition(adjacency, lambda store: make(store))  # type: ignore[arg-type]
+def tree(method: str) -> Sized:
+    """A published tree, by its method."""
+    return lambda size: drafting_as(Drafting(method=method, num_draft_tokens=size))
 
+
+def unispec(expansion: Expansion, size: int) -> Condition:
+    """UniSpec with a tree that is grown in another way."""
+    make = partial(UniSpecDrafter, size=size, expansion=expansion)
+    return Condition(lambda: Adjacency(UNISPEC_WIDTH), lambda store: make(store))  # type: ignore[arg-type]
+
+
+CALIBRATED = {
+    "UniSpec": tree("unispec"),
+    "Token Recycling": tree("recycling"),
+    "SAM-Decoding": tree("sam"),
+}
+
+
+def fixed_trees(size: int) -> dict[str, Condition]:
+    """Published ways to draft as much on every machine, and UniSpec's ablations. size: its g."""
     published = Expansion()
     return {
         "prompt lookup": drafting_as(Drafting(method="prompt-lookup")),
-        f"UniSpec, g = {size}": unispec(published),
-        "without score estimation": unispec(UNSCORED),
-        "without tree expansion": unispec(NO_EXPANSION),
-        "without next-next candidates": unispec(replace(published, next_next=False)),
-        **{f"r = {r:g}": unispec(replace(published, threshold=r)) for r in THRESHOLDS},
         "Token Recycling": drafting_as(Drafting(method="recycling")),
         "SAM-Decoding": drafting_as(Drafting(method="sam")),
-        f"without calibration, g = {UNCALIBRATED_SIZE}": unispec(published, UNCALIBRATED_SIZE),
+        f"UniSpec, g = {UNCALIBRATED_SIZE}": unispec(published, UNCALIBRATED_SIZE),
+        f"UniSpec, g = {size}": unispec(published, size),
+        "without score estimation": unispec(UNSCORED, size),
+        "without tree expansion": unispec(NO_EXPANSION, size),
+        "without next-next candidates": unispec(replace(published, next_next=False), size),
+        **{f"r = {r:g}": unispec(replace(published, threshold=r), size) for r in THRESHOLDS},
     }
 
 
@@ -306,46 +327,56 @@ def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[F
 
 @benchmark.command("ablations")
 @own_outputs
-@click.option("--size", type=int, help="UniSpec's draft size. Default: calibrated.")
-@click.option("--curve", "curves", multiple=True, default=("m2", "m1-max", "m3-max", "m5-max"))
-def ablations_command(
-    outputs: OwnOutputs,
-    *,
-    size: int | None,
-    curves: tuple[str, ...],
-) -> None:
-    """Print UniSpec's ablations and speed-ups projected under cost curves."""
+@click.option("--size", default=58, show_default=True, help="UniSpec's draft size in ablations.")
+@click.option("--curve", "curves", multiple=True, default=WIDE)
+def ablations_command(outputs: OwnOutputs, *, size: int, curves: tuple[str, ...]) -> None:
+    """Print tokens per pass and speed-ups of published trees under cost curves.
+
+    First those of draft sizes that are calibrated for each curve, beside the best of these and of
+    small sizes in hindsight; then those of fixed sizes.
+    """
     costs = {name: Costs(rows=read_curve(name).rows_at(128)) for name in curves}
-    if size is None:
-        size = calibrated(outputs, costs[curves[0]])
-    click.echo(f"| | tokens per pass | drafted | host ms p50 | {' | '.join(curves)} |")
-    click.echo("|---" * (4 + len(curves)) + "|")
-    for name, condition in ablations(size).items():
-        if not outputs.wants(name):
-            continue
-        found = measured(outputs, condition)
-        speedups = " | ".join(f"{found.speedup(c):.3f}" for c in costs.values())
-        click.echo(
-            f"| {name} | {found.tokens_per_pass():.3f} | {found.drafted:.1f} "
-            f"| {found.statistics.host_ms_per_round['p50']:.2f} | {speedups} |"
-        )
-        outputs.save()
+    click.echo(f"| | {' | '.join(costs)} |")
+    click.echo("|---" * (1 + len(costs)) + "|")
+    for name, sized in CALIBRATED.items():
+        if outputs.wants(f"{name}, calibrated"):
+            tokens = calibration(outputs, sized)
+            sizes = {curve: calibrated(tokens, of_curve) for curve, of_curve in costs.items()}
+            by_size = {g: measured(outputs, sized(g)) for g in {*sizes.values(), *SMALL}}
+            best = {curve: best_size(by_size, of_curve) for curve, of_curve in costs.items()}
+            for how, chosen in {"calibrated": sizes, "in hindsight": best}.items():
+                cells = (f"{g}: {cell(by_size[g], costs[curve])}" for curve, g in chosen.items())
+                click.echo(f"| {name}, {how} | {' | '.join(cells)} |")
+            outputs.save()
+    for name, condition in fixed_trees(size).items():
+        if outputs.wants(name):
+            found = measured(outputs, condition)
+            cells = (cell(found, of_curve) for of_curve in costs.values())
+            click.echo(f"| {name}, {found.drafted:.1f} ids | {' | '.join(cells)} |")
+            outputs.save()
 
 
-def calibrated(outputs: OwnOutputs, costs: Costs) -> int:
-    """UniSpec's g* for passes of these costs."""
+def best_size(by_size: Mapping[int, Found], costs: Costs) -> int:
+    """The draft size with the highest speed-up on the very texts that were decoded."""
+    return max(by_size, key=lambda size: by_size[size].speedup(costs))
+
+
+def cell(found: Found, costs: Costs) -> str:
+    """Tokens per pass, and the speed-up if passes have these costs."""
+    return f"{found.tokens_per_pass():.3f}, {found.speedup(costs):.3f}"
+
+
+def calibration(outputs: OwnOutputs, sized: Sized) -> list[float]:
+    """Tokens per pass at each of `CALIBRATION_SIZES`, on the calibration prompts."""
     last = outputs.every[-CALIBRATION_PROMPTS:]
     outputs = replace(outputs, texts=last, tokens=CALIBRATION_TOKENS)
-    tokens = []
-    for size in CALIBRATION_SIZES:
-        condition = drafting_as(Drafting(method="unispec", num_draft_tokens=size))
-        tokens.append(measured(outputs, condition).tokens_per_pass())
+    return [measured(outputs, sized(size)).tokens_per_pass() for size in CALIBRATION_SIZES]
+
+
+def calibrated(tokens: list[float], costs: Costs) -> int:
+    """UniSpec's g* for passes of these costs. tokens: as `calibration` returns."""
     times = [costs.verify(1 + size) for size in CALIBRATION_SIZES]
-    best = unispec_length(CALIBRATION_SIZES, tokens, times)
-    measured_tokens = zip(CALIBRATION_SIZES, tokens, strict=True)
-    shown = ", ".join(f"{size}: {value:.3f}" for size, value in measured_tokens)
-    click.echo(f"calibration: tokens per pass by draft size {shown}; g* = {best}", err=True)
-    return best
+    return unispec_length(CALIBRATION_SIZES, tokens, times)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ prompt. Drafting never changes that text, so it plays the target afterwards; the
 all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
 `accepted --only TEXT` measures the rows with this in their names.
 `trees` also needs what the target finds likely after rejected rows (`remembered_target.py`).
-Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads.
+Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads. The
+curves of M1 Max and M2 Ultra, on which the paper has its grid, are upper bounds: what `grid` prints
+under them are lower bounds.
 """
 
 from __future__ import annotations

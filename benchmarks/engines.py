@@ -40,8 +40,8 @@ from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.build.sources import find_sources
 from tokalign.cli.output import print_json
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -31,9 +31,9 @@ from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import emulate
 from tokalign.evaluate.sweep import Variant
 from tokalign.evaluate.variants import VariantBuilder
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.drafting import Drafting
 from tokalign.tables.opening import read_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -26,6 +26,7 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.cost_aware import Experience
@@ -39,7 +40,6 @@ from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair
 from tokalign.tables.opening import open_alignment, open_dictionary
-from tokalign.tokenizer.registry import resolve_model, resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -1,7 +1,7 @@
 """A draft model in one tree with the free sources: what it adds, by rows and under cost curves.
 
     python benchmarks/joined.py --target MODEL --draft-model MODEL --prompts FILE [--limit 10]
-        [--rows 4,7,15] [--curve m1-max ...] [--cache FILE] [--answers FILE]
+        [--rows 4,7,15] [--curve m4-pro ...] [--cache FILE] [--answers FILE]
 
 The target decodes its own output, as in `draft_free.py`. The draft model is asked once at every
 position for 1 to 3 passes, and its answers are played to every condition, so that all see the same

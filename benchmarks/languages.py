@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from crimean_tatar import SPLITS
+from crimean_tatar import split_lines
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
@@ -35,7 +36,6 @@ from tokalign.tables.dictionaries import Dictionaries
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary, read_dictionary
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -77,8 +77,7 @@ class AllAsked:
 def split(file: Path, most_lines: int | None = None) -> tuple[list[str], list[str]]:
     """The lines of a corpus to build from, and the held-out ones, twelve to a text."""
     lines = list(Corpus([file]).lines())[:most_lines]
-    held = [line for number, line in enumerate(lines) if SPLITS["blocks"](number)]
-    rest = [line for number, line in enumerate(lines) if not SPLITS["blocks"](number)]
+    rest, held = split_lines(lines, "blocks")
     return rest, [" ".join(held[i : i + 12]) for i in range(0, len(held), 12)]
 
 

@@ -18,6 +18,7 @@ import click
 
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid, Source
 from tokalign.runtime.draft.lookup import DictionarySource, dictionary_sources
@@ -27,7 +28,6 @@ from tokalign.runtime.draft.trust import Trust
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.rounds import Round
 from tokalign.tables.opening import open_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -13,9 +13,9 @@ from statistics import median
 from time import perf_counter
 
 from tokalign.build.alignment.alignment_bundle import align
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.opening import open_alignment, open_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -29,10 +29,10 @@ from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import emulate
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

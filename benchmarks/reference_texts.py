@@ -16,13 +16,13 @@ import click
 from tokalign.assemble import load_models, pair_tables
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

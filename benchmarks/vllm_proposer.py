@@ -23,6 +23,7 @@ import numpy as np
 
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.drafting import Drafting, make_drafter
@@ -30,7 +31,6 @@ from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.opening import open_dictionary
-from tokalign.tokenizer.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.vllm.batch_drafter import BatchDrafter

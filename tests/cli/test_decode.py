@@ -197,6 +197,8 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> N
     result = run("--target", models["target"], "-p", "-", "-m", "5", "--color", stdin=PROMPT)
     assert result.exit_code == 0
     assert "tokens/s" in result.stderr
+    assert "(plain decoding: 1)" in result.stderr
+    assert "of the output" in result.stderr
     assert "method auto -> hybrid of context copy; no dictionary is in use" in result.stderr
     assert "tokens/s" not in result.stdout
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from tokalign.cost.curve import (
     ASSUMED_DRAFT,
-    MACHINES,
+    PUBLISHED,
     ContextCosts,
     CostCurve,
     Machine,
     Timing,
+    published_curve,
     read_curve,
     shipped_names,
 )
@@ -101,8 +102,18 @@ def test_a_timing_is_a_median_and_its_quartiles() -> None:
     assert Timing.of([1.0]) == Timing(1.0, 1.0, 1.0)
 
 
+BOUNDS = ("m1-max", "m2", "m2-ultra")
+"""Curves of whole steps, of which verification is only the larger part."""
+
+
+def verifying() -> dict[str, CostCurve]:
+    """The shipped curves of passes that verify, by name."""
+    names = (name for by_bits in PUBLISHED.values() for name in by_bits.values())
+    return {name: read_curve(name) for name in names}
+
+
 def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
-    assert {"flat", "24-percent-per-row", *MACHINES.values()} == set(shipped_names())
+    assert {"flat", "24-percent-per-row", *BOUNDS, *verifying()} == set(shipped_names())
     for name in shipped_names():
         curve = read_curve(name)
         assert len(curve.source) > 40
@@ -111,7 +122,7 @@ def test_every_shipped_curve_is_read_and_says_where_it_comes_from() -> None:
 
 def test_shipped_curves_say_what_was_published() -> None:
     ultra = read_curve("m2-ultra").rows_at(0)
-    assert ultra[15] / ultra[14] > 1.8  # the step from 15 to 16 rows
+    assert ultra[15] / ultra[14] > 2  # the step from 15 to 16 rows
     per_row = read_curve("24-percent-per-row").rows_at(0)
     assert per_row[:3] == pytest.approx((1.0, 1.24, 1.48))
     study = read_curve("m2-pro")
@@ -123,9 +134,17 @@ def test_shipped_curves_say_what_was_published() -> None:
         )
 
 
+def test_a_bound_says_so_and_stands_for_no_machine() -> None:
+    for name in BOUNDS:
+        curve = read_curve(name)
+        assert curve.name.endswith("an upper bound")
+        assert "upper bound" in curve.source
+        assert published_curve(curve.name.partition(",")[0], 16) is None
+
+
 def test_curves_in_4_bits_say_what_was_reported() -> None:
     """The ratios of the threads that their sources name, and what lies between them."""
-    rows = {name: read_curve(name).rows_at(400) for name in MACHINES.values()}
+    rows = {name: curve.rows_at(400) for name, curve in verifying().items()}
     assert [rows["m4-pro"][m - 1] for m in (2, 3, 4, 6, 8)] == [1.11, 1.31, 1.45, 1.98, 2.45]
     assert rows["m4-pro"][4] == pytest.approx((1.45 + 1.98) / 2)
     assert [rows["m3-max"][m - 1] for m in (2, 4, 6, 8)] == [1.0, 1.28, 2.04, 2.5]
@@ -137,12 +156,37 @@ def test_curves_in_4_bits_say_what_was_reported() -> None:
     assert len(rows["m3-ultra"]) == 8
 
 
+def test_a_device_has_the_curve_of_the_nearest_number_format() -> None:
+    assert [published_curve("Apple M4 Pro", bits) for bits in (2, 4, 8, 16)] == [
+        "m4-pro",
+        "m4-pro",
+        "m4-pro-8-bit",
+        "m4-pro-8-bit",
+    ]
+    assert published_curve("Apple M5 Max", 8) == "m5-max"
+    assert published_curve("Apple M1", 4) is None
+
+
+def test_rows_in_8_bits_cost_less_than_in_4() -> None:
+    four, eight = (read_curve(name).rows_at(0) for name in ("m4-pro", "m4-pro-8-bit"))
+    assert eight[3] == 1.11
+    assert set(eight[15:]) == {2.5}
+    assert all(less < more for less, more in zip(eight[1:], four[1:], strict=False))
+
+
 def test_a_curve_without_draft_passes_can_assume_one() -> None:
     curve = read_curve("m4-pro")
     assert "more than 11% are accepted" in curve.expectation()
     assert "more than 21% are accepted" in curve.expectation(assumed_draft=ASSUMED_DRAFT)
     known = read_curve("m2-pro")  # one that knows the time of a draft pass
     assert known.expectation(assumed_draft=0.5) == known.expectation()
+
+
+def test_no_interpolated_row_is_stated() -> None:
+    """Of an M3 Ultra 8 rows were reported, and nothing below."""
+    said = read_curve("m3-ultra").expectation(assumed_draft=ASSUMED_DRAFT)
+    assert "verifying 8 rows takes 1.57 plain passes" in said
+    assert f"drafting 7 tokens pays if more than {0.57 / 7 + 0.1:.0%} are accepted" in said
 
 
 @pytest.mark.parametrize(

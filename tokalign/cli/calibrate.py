@@ -110,7 +110,10 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
+    from tokalign.runtime.mlx.blas import slow_blas
 
+    if (remedy := slow_blas()) is not None:
+        note(remedy, quiet=quiet)
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,

@@ -105,9 +105,9 @@ def command(**given: Any) -> None:
     try:
         _show_text(generation, options)
     except KeyboardInterrupt:
-        _show_statistics(generation, options, interrupted=True)
+        _show_statistics(generation, options, decoder.plain_seconds, interrupted=True)
         raise
-    _show_statistics(generation, options, interrupted=False)
+    _show_statistics(generation, options, decoder.plain_seconds, interrupted=False)
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         options.note(why)
     if options.trace is not None:
@@ -164,10 +164,13 @@ def _show_text(generation: Generation, options: Options) -> None:
         write("\n")
 
 
-def _show_statistics(generation: Generation, options: Options, *, interrupted: bool) -> None:
+def _show_statistics(
+    generation: Generation, options: Options, plain_seconds: float | None, *, interrupted: bool
+) -> None:
     ended = {"finish_reason": "interrupted"} if interrupted else {}
     if options.as_json:
         print_json(generation.saved_run().to_json() | ended)
     elif not options.is_quiet:
         summary = generation.summary() | ended
-        tell("\n" + as_text(summary, host_times=bool(options.verbose)))
+        table = as_text(summary, plain_seconds=plain_seconds, host_times=bool(options.verbose))
+        tell("\n" + table)

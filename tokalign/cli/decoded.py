@@ -29,11 +29,19 @@ def styled(text: str, outcome: Outcome) -> str:
     return f"{style}{text}{_RESET}" if style else text
 
 
-def as_text(summary: Mapping[str, Any], *, host_times: bool = False) -> str:
+def as_text(
+    summary: Mapping[str, Any], *, plain_seconds: float | None = None, host_times: bool = False
+) -> str:
     """The statistics as a table; `summary` as of `Generation.summary`.
 
+    plain_seconds: per token of plain decoding; None if that is not known.
     host_times: also what the host did between the passes, for those who work on the code.
     """
+    emitted, drafted = summary["generation_tokens"], summary["num_accepted_draft_tokens"]
+    rate = summary["tokens_per_second"]
+    speed = (
+        [] if plain_seconds is None else [("speed", f"{rate * plain_seconds:.2f} x plain decoding")]
+    )
     times = [
         ("host per round", _milliseconds(summary["host_ms_per_round"])),
         ("translation", _milliseconds(summary["translation_ms_per_round"])),
@@ -46,8 +54,9 @@ def as_text(summary: Mapping[str, Any], *, host_times: bool = False) -> str:
         [
             ("prompt", _rate(summary["prompt_tokens"], summary["prompt_tokens_per_second"])),
             ("generation", _rate(summary["generation_tokens"], summary["tokens_per_second"])),
-            ("tokens per round", f"{summary['tokens_per_round']:.3f}"),
-            ("accepted", f"{summary['draft_acceptance_rate']:.1%} of the tokens proposed"),
+            ("tokens per pass", f"{summary['tokens_per_round']:.3f} (plain decoding: 1)"),
+            ("drafted", f"{drafted / emitted if emitted else 0.0:.0%} of the output"),
+            *speed,
             ("by source", ", ".join(sources)),
             *(times if host_times else []),
             ("peak memory", f"{summary['peak_memory_gb']:.2f} GB"),

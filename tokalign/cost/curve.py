@@ -23,17 +23,18 @@ from tokalign.json_text import parse_json
 FORMAT, VERSION = "tokalign-cost-curve", 1
 SHIPPED = Path(__file__).with_name("curves")
 
-MACHINES = {
-    "Apple M1 Max": "m1-max",
-    "Apple M2": "m2",
-    "Apple M2 Pro": "m2-pro",
-    "Apple M2 Ultra": "m2-ultra",
-    "Apple M3 Max": "m3-max",
-    "Apple M3 Ultra": "m3-ultra",
-    "Apple M4 Pro": "m4-pro",
-    "Apple M5 Max": "m5-max",
+PUBLISHED: Mapping[str, Mapping[int, str]] = {
+    "Apple M2 Pro": {8: "m2-pro"},
+    "Apple M3 Max": {4: "m3-max"},
+    "Apple M3 Ultra": {4: "m3-ultra"},
+    "Apple M4 Pro": {4: "m4-pro", 8: "m4-pro-8-bit"},
+    "Apple M5 Max": {4: "m5-max"},
 }
-"""The shipped curves of real machines, by the name that mlx gives the device."""
+"""The shipped curves of passes that verify: by mlx's name of the device, by bits of the weights.
+
+Those of M1 Max, M2 and M2 Ultra are not here. They were taken from steps of a recurrent drafter, so
+they are upper bounds, and of float16 weights; they serve projections that ask for them by name.
+"""
 
 ASSUMED_DRAFT = 0.1
 """Time of a draft pass in plain passes, where it is unknown.
@@ -75,6 +76,7 @@ class ContextCosts:
 class Machine:
     """What a measured curve holds for; a change of any field makes the curve stale.
 
+    mlx: its version, and the reference BLAS where it computes with that.
     target, draft: fingerprints of the shapes and number formats of the weights (quantization
     included), because these determine what a pass costs. draft: of the draft model or of the
     recurrent drafter; empty without either.
@@ -180,19 +182,24 @@ class CostCurve:
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
         """Say in a sentence what the curve means for someone who wants to decode faster.
 
+        It speaks of the fewest rows that were measured, never of interpolated ones.
         assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
         """
         rows, device = self.rows_at(0), self.machine.device if self.machine else self.name
-        second = f"on {device}, verifying a second row takes {rows[1] / rows[0]:.2f} plain passes"
+        fewest = min(count for count in self.contexts[0].rows if count > 1)
+        cost = rows[fewest - 1] / rows[0]
+        known = f"on {device}, verifying {fewest} rows takes {cost:.2f} plain passes"
         length = self.notes.get("length")
         if length is None:
-            drafting = self.draft_pass_at(0) or assumed_draft * rows[0]
-            pays = (rows[1] + drafting) / rows[0] - 1
-            return f"{second}: drafting one token pays if more than {pays:.0%} are accepted"
+            drafted = fewest - 1
+            drafting = (self.draft_pass_at(0) or assumed_draft * rows[0]) / rows[0]
+            pays = (cost - 1) / drafted + drafting
+            tokens = "one token" if drafted == 1 else f"{drafted} tokens"
+            return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
         if not length:
-            return f"{second}: drafting is not expected to pay, and decode leaves it out"
+            return f"{known}: drafting is not expected to pay, and decode leaves it out"
         speedup = self.notes["speedup"]
-        return f"{second}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
+        return f"{known}: {length} draft tokens a round are expected to give {speedup:.2f} x plain"
 
     def to_json(self) -> dict[str, Any]:
         """Return one JSON object; a time is [median, low, high], to a hundred nanoseconds."""
@@ -243,6 +250,16 @@ class CostCurve:
 def shipped_names() -> list[str]:
     """List the names of the curves that come with tokalign."""
     return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+def published_curve(device: str, bits: int) -> str | None:
+    """The name of the shipped curve of a device; of several, that of the nearest bits.
+
+    None for a device of which none was published.
+    """
+    of_device = PUBLISHED.get(device, {})
+    nearest = min(of_device, key=lambda known: abs(known - bits), default=None)
+    return None if nearest is None else of_device[nearest]
 
 
 def read_curve(name: str) -> CostCurve:

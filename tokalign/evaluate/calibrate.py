@@ -10,9 +10,9 @@ begin before the last has ended. Passes that do not depend on each other overlap
 their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes for 8 rows where a
 chain takes 1.57).
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
-programs affect all alike; the first one is a warm-up in which kernels are compiled. Where other
-programs disturb the times, measuring goes on beyond its budget, and the curve says how far the
-times still differ.
+programs affect all alike; the first one is a warm-up in which kernels are compiled. Between them a
+control pass is timed (`cooling.py`). Where other programs disturb the times, measuring goes on
+beyond its budget, and the curve says how far the times still differ, and how the control drifted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from time import perf_counter
 from typing import Any
 
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
+from tokalign.evaluate.cooling import CONTROL_ROWS, Control
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
 from tokalign.evaluate.replay import record
 from tokalign.runtime.context import Context
@@ -79,6 +80,10 @@ _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which measuring goes on."""
 _EXTENSION = 3.0
 """How many times its budget and repetitions a disturbed measurement may take."""
+_COOLING_SHARE = 0.25
+"""Pauses that let the machine cool take at most this share of the budget."""
+_CHECKED_EVERY = 8
+"""How many timed passes over rows lie between two of the control."""
 
 
 def measure_curve(
@@ -101,8 +106,9 @@ def measure_curve(
     one_repetition = sum(slowest) / 2 * MOST_ROWS
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
-    times = _repeat(benches, rows, budget, advance)
-    return _curve(target, draft, benches, times)
+    control = Control(lambda: benches[0].verify(CONTROL_ROWS), allowance=_COOLING_SHARE * budget)
+    times = _repeat(benches, rows, budget, advance, control=control)
+    return _curve(target, draft, benches, times, control)
 
 
 def measure_briefly(
@@ -121,7 +127,11 @@ def measure_briefly(
 
 
 def _curve(
-    target: Any, draft: Any, benches: Sequence[_Bench], times: dict[_Key, list[float]]
+    target: Any,
+    draft: Any,
+    benches: Sequence[_Bench],
+    times: dict[_Key, list[float]],
+    control: Control | None = None,
 ) -> CostCurve:
     searches = _searches(benches[0], times)
     costs = tuple(_costs(bench, times, searches) for bench in benches)
@@ -132,7 +142,8 @@ def _curve(
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of "
         f"{len(times[benches[0], 'rows', 1])} repetitions, the warm-up left out; the times of one "
         f"row differ by {spread:.0%}"
-        + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
+        + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
+        + ("" if control is None else f"; {control}"),
         contexts=costs,
         host=max(0.0, sync - median(times[benches[0], "ahead", 1])),
         machine=machine_of(target, draft),
@@ -253,10 +264,12 @@ def _repeat(
     clock: Callable[[], float] = perf_counter,
     *,
     extension: float = _EXTENSION,
+    control: Control | None = None,
 ) -> dict[_Key, list[float]]:
     """Time everything, repetition by repetition, as long as the budget lasts.
 
     extension: how many times the budget a disturbed measurement may take.
+    control: checked throughout, the warm-up left out.
     """
     times: dict[_Key, list[float]] = defaultdict(list)
     start = clock()
@@ -269,7 +282,8 @@ def _repeat(
             share = max((began - start) / budget, repetition / (_MOST_REPETITIONS + 1))
             if share >= (extension if disturbed else 1):
                 break
-        for key, seconds in _once(benches, rows, Random(repetition)):
+        checked = control if repetition else None
+        for key, seconds in _once(benches, rows, Random(repetition), checked):
             times[key].append(seconds)
         advance((clock() - began) / budget)
     return times
@@ -281,11 +295,13 @@ def _spread(timing: Timing) -> float:
 
 
 def _once(
-    benches: Sequence[_Bench], rows: Sequence[int], order: Random
+    benches: Sequence[_Bench], rows: Sequence[int], order: Random, control: Control | None
 ) -> Iterator[tuple[_Key, float]]:
     places = [(bench, number) for bench in benches for number in rows]
     order.shuffle(places)
-    for bench, number in places:
+    for at, (bench, number) in enumerate(places):
+        if control is not None and at % _CHECKED_EVERY == 0:
+            control.check()
         yield (bench, "rows", number), bench.verify(number)
     for bench in benches:
         drafted = bench.draft_pass()

@@ -123,9 +123,10 @@ def test_the_less_plain_decoding_was_timed_the_sooner_it_is_again(timed: int, ro
     costs = costs_of(1.0)
     for _ in range(timed):
         costs.observe_plain(1.0)
+        costs.count_round(without_draft=True)
     timing, waited = PlainTiming(costs), 0
     while not timing.rounds_due:
-        timing.count_round(timed=False)
+        costs.count_round(without_draft=False)
         timing.refresh()
         waited += 1
     assert waited == rounds

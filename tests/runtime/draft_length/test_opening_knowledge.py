@@ -10,7 +10,14 @@ import pytest
 from random_drafters import random_drafter
 from random_models import random_model
 
-from tokalign.cost.curve import MACHINES, ContextCosts, CostCurve, Timing, read_curve
+from tokalign.cost.curve import (
+    PUBLISHED,
+    ContextCosts,
+    CostCurve,
+    Timing,
+    published_curve,
+    read_curve,
+)
 from tokalign.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
@@ -55,24 +62,24 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
     assert known.model.acceptance.probabilities(1) == [0.75]
 
 
-def test_passes_that_grow_a_tree_are_believed_before_those_of_a_chain() -> None:
+def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
     target, draft = random_model(0), random_model(1, heads=2)
     curve = measured_curve()
     [costs] = curve.contexts
     grown = replace(curve, contexts=(replace(costs, tree_pass=timing(0.005)),))
     known = knowledge_from(grown, target, draft)
-    assert known.costs.draft_times(2) == pytest.approx([0.005, 0.010])
+    assert known.costs.draft_times(3) == pytest.approx([0.003, 0.008, 0.013])
 
 
 def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
-    """Its draft passes are to the target's as the bytes of the weights."""
+    """Its draft passes are to the target's as the bytes of the weights, with as many rows."""
     target, draft = random_model(0), random_model(1, vocabulary=32)
     known = knowledge_from(replace(measured_curve(), machine=None), target, draft)
     assert not known.costs.rows.is_calibrated
     assert known.costs.rows.reach == 3
     ratio = weight_bytes(draft) / weight_bytes(target)
     assert 0 < ratio < 1
-    assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, 2 * ratio * 0.020])
+    assert known.costs.draft_times(2) == pytest.approx([ratio * 0.020, ratio * (0.020 + 0.036)])
     known.costs.observe_plain(1.0)
     assert known.costs.plain == pytest.approx(1.0)
 
@@ -137,14 +144,16 @@ def test_a_stored_curve_comes_before_an_assumed_one() -> None:
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("device", MACHINES)
+@pytest.mark.parametrize("device", PUBLISHED)
 def test_a_known_machine_begins_with_its_shipped_curve(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokalign.runtime.mlx.machine.device_name", lambda: device)
     said: list[str] = []
     known = opening_knowledge(random_model(0), note=said.append)
-    curve = read_curve(MACHINES[device])
+    name = published_curve(device, 32)
+    assert name is not None
+    curve = read_curve(name)
     assert known.costs.rows.table(8) == pytest.approx(curve.rows_at(128)[:8])
     assert device in said[0]
 

@@ -18,6 +18,7 @@ from tokalign.runtime.draft_length.overrides import (
     DraftBudget,
     LongDrafts,
     ModelTrials,
+    PlainTiming,
 )
 
 
@@ -110,6 +111,19 @@ def test_no_more_than_the_credit_is_kept_of_what_was_gained() -> None:
         budget.account(2.0, 1, expected=2.0, plain=1.0)
         rounds += 1
     assert rounds == pytest.approx(CREDIT + SLACK, rel=0.03)
+
+
+def test_plain_decoding_is_timed_again_however_short_the_requests_are() -> None:
+    costs, rounds = LearnedCosts(PassTimes([1.0], weight=4)), 0
+    costs.observe_plain(1.0)
+    timing = PlainTiming(costs)
+    while not timing.rounds_due:
+        if rounds % 10 == 0:
+            timing = PlainTiming(costs)
+        costs.count_round(without_draft=False)
+        timing.refresh()
+        rounds += 1
+        assert rounds <= 32
 
 
 def test_trials_of_a_model_that_does_not_pay_back_off() -> None:

@@ -52,6 +52,19 @@ def test_a_wrong_curve_is_corrected_while_decoding(model: bool) -> None:
     assert found.auto >= 0.97 * found.fixed[found.best]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_round_does_not_end_drafting(seed: int) -> None:
+    """Another program has slowed the first one down; nothing else shows what rows cost."""
+    trace, truth = a_world(seed, 0.5, model=False), costs_of("flat")
+    rows = PassTimes(read_curve("24-percent-per-row").rows_at(0), weight=0)
+    slowed = Knowledge(costs=LearnedCosts(rows))
+    slowed.costs.observe_round(1, 1.0)
+    slowed.costs.observe_round(2, 10.0)
+    assert slowed.costs.rows(2) > 2
+    found = project(trace, truth, knowledge=lambda: slowed, lengths=[])
+    assert found.auto > 0.75 * project(trace, truth, lengths=[]).auto
+
+
 def test_it_uses_only_the_offers_that_pay() -> None:
     """Half of the offers are right 95 % of the time and say so, half 10 %: no fixed length wins."""
     good, bad = a_world(3, 0.95, model=False, said=0.95), a_world(4, 0.1, model=False, said=0.1)

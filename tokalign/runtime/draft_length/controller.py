@@ -205,15 +205,16 @@ class DraftLengthController:
         if drafting.passes and not self._model_has_read:
             self._model_has_read = True
             return
-        expected, is_plain = costs.plain, False
+        expected, is_timed = costs.plain, True
         # Where running ahead begins or ends, a pass lies partly in another round: learn nothing.
         if proposal.tree or not (drafting.pass_under_way or drafting.runs_ahead):
             expected = costs.rows(verdict.rows) + drafting.seconds
             costs.observe_round(verdict.rows, max(seconds - drafting.seconds, 1e-9))
         elif drafting.pass_under_way and drafting.runs_ahead:
             costs.observe_plain(seconds)
-            is_plain = True
-        self._plain_timing.count_round(timed=is_plain)
+        else:
+            is_timed = False
+        costs.count_round(without_draft=is_timed and not proposal.tree)
         if drafting.pass_under_way and (drafting.runs_ahead or drafting.is_last):
             seconds = costs.plain * len(verdict.ids)  # drafting had no part in it
         self._knowledge.budget.account(

@@ -132,5 +132,5 @@ class Knowledge:
         row = self.costs.rows(2) / self.costs.plain
         return (
             f"auto: {plain} of {rounds} rounds were plain decoding, drafting was "
-            f"not expected to pay (verifying a second row takes {row:.2f} plain passes)"
+            f"not expected to pay (verifying 2 rows takes {row:.2f} plain passes)"
         )

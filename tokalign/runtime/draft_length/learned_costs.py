@@ -6,16 +6,13 @@ Nothing here reads a clock, so equal observations give equal estimates.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.cost.expected_gain import Costs
-
-UNLIMITED = 1 << 30
-"""A reach that limits nothing."""
 
 _MEMORY = 32
 """Observations that a mean time looks back on."""
@@ -33,6 +30,9 @@ is believed after a few observations.
 _PLAIN_WEIGHT = 4
 """Observations that the expected time of plain decoding is worth on a calibrated machine."""
 
+_FADING = 0.99
+"""What is left, one round later, of what a single observation said against a count."""
+
 _RANKED_IDS = 32
 """The most ids that a hybrid weighs by these costs."""
 
@@ -43,6 +43,9 @@ class PassTimes:
     What is learned is the ratio of observed times to a prior. A count that was never seen has the
     ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
     few counts have been seen.
+    A count that seems dear is left alone, and nothing would show that it is not: a few slow passes
+    may have been another program's fault. So while it is not seen, it fades to the ratio of a pass
+    over 1, the more slowly the more often it was observed, and is tried again in the end.
     Several threads may use one object: a value that is kept for speed is replaced as a whole.
     prior: times of 1, 2, ... in any unit.
     weight: how many observations the prior is worth; 0 where even its unit is unknown.
@@ -53,6 +56,8 @@ class PassTimes:
         self._ratios: dict[int, float] = {}
         self._weights: defaultdict[int, float] = defaultdict(lambda: weight)
         self._weight = weight
+        self._seen: dict[int, int] = {}
+        self._rounds = 0
         self._prior_table = np.zeros(0)
         self._table: tuple[float, ...] = ()
 
@@ -63,11 +68,12 @@ class PassTimes:
 
     @property
     def reach(self) -> int:
-        """The highest count to try; with an assumed prior, two more than the highest observed.
+        """The highest count to try: two more than the highest that was observed or measured.
 
-        The staircase of another machine may be far too low: one long draft has cost fifty passes.
+        What lies beyond is assumed, and may be far too low: one long draft has cost fifty passes.
         """
-        return UNLIMITED if self._weight else max(self._ratios, default=1) + 2
+        measured = len(self._prior.rows) if self._weight else 1
+        return max(measured, max(self._ratios, default=1)) + 2
 
     def observe(self, count: int, seconds: float) -> None:
         """A pass over `count` took `seconds`."""
@@ -75,14 +81,19 @@ class PassTimes:
         weight = self._weights[count]
         if self.is_calibrated:
             expected = self._ratio(count)
-            if weight >= 1:
-                ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
+            ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
             expected = ratio
         # Something else may have made a pass slow, but never fast: fast ones are believed sooner.
         weight = min(weight + 1, _MEMORY if ratio >= expected else _QUICK_MEMORY)
         self._weights[count] = weight
+        self._seen[count] = self._rounds
         self._ratios[count] = expected + (ratio - expected) / weight
+        self._table = ()
+
+    def count_round(self) -> None:
+        """A round is over, whether or not a pass of it was observed."""
+        self._rounds += 1
         self._table = ()
 
     def __call__(self, count: int) -> float:
@@ -97,20 +108,32 @@ class PassTimes:
             if len(prior) < most:
                 prior = np.array([self._prior.verify(n) for n in range(1, most + 1)])
                 self._prior_table = prior
-            ratios = self._ratios_of(np.arange(1, len(prior) + 1))
+            ratios = _interpolated(self._believed(), np.arange(1, len(prior) + 1))
             self._table = table = tuple((prior * ratios).tolist())
         return table[:most]
 
     def _ratio(self, count: int) -> float:
         """The ratio of a count: observed, or interpolated between the nearest ones observed."""
         seen = self._ratios.get(count)
-        return self._ratios_of([count]).item() if seen is None else seen
+        return _interpolated(self._ratios, [count]).item() if seen is None else seen
 
-    def _ratios_of(self, counts: Sequence[int] | NDArray[np.int_]) -> NDArray[np.float64]:
-        if not self._ratios:
-            return np.ones(len(counts))
-        known = sorted(self._ratios)
-        return np.interp(counts, known, [self._ratios[count] for count in known])
+    def _believed(self) -> Mapping[int, float]:
+        """The ratios of the counts that were observed, faded where that is long ago."""
+        ratios, usual = self._ratios.copy(), self._ratio(1)
+        for count, ratio in [*ratios.items()]:
+            if ratio > usual and (age := self._rounds - self._seen[count]):
+                left = _FADING ** (age / self._weights[count])
+                ratios[count] = usual + (ratio - usual) * left
+        return ratios
+
+
+def _interpolated(
+    ratios: Mapping[int, float], counts: Sequence[int] | NDArray[np.int_]
+) -> NDArray[np.float64]:
+    if not ratios:
+        return np.ones(len(counts))
+    known = sorted(ratios)
+    return np.interp(counts, known, [ratios[count] for count in known])
 
 
 class LearnedCosts:
@@ -119,7 +142,9 @@ class LearnedCosts:
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
     drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
     they count in passes of the target. host: seconds of a round that running ahead should hide.
-    plain_rounds: how many rounds of plain decoding have been timed.
+    plain_rounds: how many rounds of plain decoding have been timed. without_draft: the same, with
+    rounds that had no proposal though they waited for one. since_then: rounds after the last of
+    these, of whatever request.
     rereading: mean number of rows that a proposal makes a later round read again. It is 0 unless
     the target has recurrent states, which go back to where they were when an id is rejected.
     """
@@ -128,7 +153,7 @@ class LearnedCosts:
         self, rows: PassTimes, drafts: PassTimes | None = None, *, host: float = 0.0
     ) -> None:
         self.rows, self.drafts = rows, drafts
-        self.plain_rounds = 0
+        self.plain_rounds = self.without_draft = self.since_then = 0
         self.rereading = 0.0
         self._host = host
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
@@ -139,8 +164,12 @@ class LearnedCosts:
 
     @property
     def plain(self) -> float:
-        """Time per token of plain decoding, host and device overlapping."""
-        return self._plain
+        """Time per token of plain decoding, host and device overlapping.
+
+        It takes no longer than a round of one row in which they take turns. Such rounds are timed
+        far more often, so where the machine has become faster they tell first.
+        """
+        return min(self._plain, self.rows(1))
 
     @property
     def plain_is_known(self) -> bool:
@@ -150,7 +179,7 @@ class LearnedCosts:
     @property
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
-        return max(0.0, self.rows(1) / self.plain - 1)
+        return self.rows(1) / self.plain - 1
 
     def verification(self, most: int) -> Costs:
         """Costs of verifying up to `most` ids in a round that does not run ahead.
@@ -175,6 +204,12 @@ class LearnedCosts:
         self.rows.observe(rows, seconds)
         if not self._plain_times.is_calibrated:
             self._plain = self._expected_plain()
+
+    def count_round(self, *, without_draft: bool) -> None:
+        """A round is over. without_draft: whether a round without a proposal was timed."""
+        self.rows.count_round()
+        self.without_draft += without_draft
+        self.since_then = 0 if without_draft else self.since_then + 1
 
     def observe_rereading(self, rows: int) -> None:
         """The round after one with a proposal read so many rows again."""

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
-from tokalign.cost.curve import MACHINES, CostCurve, read_curve
+from tokalign.cost.curve import CostCurve, published_curve, read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.cost.store import find_curve
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
@@ -18,7 +18,8 @@ from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import number_format, weight_bytes
+from tokalign.runtime.translation.growth import WIDTH
 
 _MEASURED_WEIGHT = 4
 """Observations that a measured time is worth; the machine may have changed since."""
@@ -44,7 +45,8 @@ def opening_knowledge(
     curve = find_curve(machine)
     if curve is not None:
         return knowledge_from(curve, target, draft)
-    assumed = read_curve(MACHINES.get(machine.device, _OTHERS))
+    _, bits = number_format(target)
+    assumed = read_curve(published_curve(machine.device, bits) or _OTHERS)
     note(
         f"verification cost not measured on {machine.device}: decoding starts from the curve "
         f"{assumed.name!r} and learns; tokalign calibrate measures it"
@@ -86,14 +88,14 @@ def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledg
     """The knowledge that a curve gives. Only the seconds of a measured one are believed.
 
     draft: as for `opening_knowledge`. Where the time of its passes is not known, it is assumed to
-    be to the target's as the bytes of weights that they read.
+    be to the target's, over as many rows, as the bytes of weights that they read.
     """
     measured = curve.machine is not None
     drafts = None
     if draft is not None:
-        times = _draft_times(curve) if measured else ()
+        times = _measured_drafts(curve) if measured else ()
         drafts = PassTimes(
-            times or _times_by_bytes(target, draft), weight=_MEASURED_WEIGHT if times else 0
+            times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
         )
     rows = PassTimes(curve.rows_at(_CONTEXT), weight=_MEASURED_WEIGHT if measured else 0)
     acceptance = curve.notes.get("acceptance") if draft is not None else None
@@ -103,20 +105,24 @@ def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledg
     )
 
 
-def _draft_times(curve: CostCurve) -> Sequence[float]:
+def _measured_drafts(curve: CostCurve) -> Sequence[float]:
     """Measured times of drafts of 1, 2, ... passes; further ones add the last difference.
 
     Where passes that grow a tree were measured, the draft model grows trees.
     """
-    searches = curve.searches_of(DEFAULT_SHAPE.width)
-    each = curve.tree_pass_at(_CONTEXT) or curve.draft_pass_at(_CONTEXT)
-    return searches or ([] if each is None else _multiples(each))
+    if searches := curve.searches_of(DEFAULT_SHAPE.width):
+        return searches
+    first, further = curve.draft_pass_at(_CONTEXT), curve.tree_pass_at(_CONTEXT)
+    return [] if first is None else _drafts(first, first if further is None else further)
 
 
-def _times_by_bytes(target: Any, draft: Any) -> Sequence[float]:
-    read = draft.step_bytes if isinstance(draft, RecurrentDrafter) else weight_bytes(draft)
-    return _multiples(read / weight_bytes(target))
+def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
+    if isinstance(draft, RecurrentDrafter):
+        return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
+    share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.rows_at(_CONTEXT))
+    return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))
 
 
-def _multiples(each: float) -> Sequence[float]:
-    return [passes * each for passes in range(1, MAX_DRAFT + 1)]
+def _drafts(first: float, further: float) -> Sequence[float]:
+    """Times of drafts of 1, 2, ... passes. The first one reads the text, the others grow a tree."""
+    return [first + passes * further for passes in range(MAX_DRAFT)]

@@ -26,10 +26,10 @@ _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
 _TIMED_ROUNDS = 3
-"""Consecutive plain rounds that timing takes; only those that begin and end ahead are timed."""
+"""Consecutive plain rounds of the first timing: only those that begin and end ahead are timed."""
 
 _REFRESH = 256
-"""The most rounds without a timed plain one."""
+"""The most rounds without a timed one that had no proposal."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
 
@@ -87,25 +87,21 @@ class PlainTiming:
     def __init__(self, costs: LearnedCosts) -> None:
         self._costs = costs
         self.rounds_due = 0 if costs.plain_rounds else _TIMED_ROUNDS
-        self._since_timed = 0
 
     def refresh(self) -> None:
-        """Demand plain rounds if the last timed one is too long ago.
+        """Demand a round without a proposal if the last timed one is too long ago.
 
-        The fewer plain rounds have been timed, the sooner more are due, so that a mistake does not
-        last.
+        One is enough, because plain decoding is never taken to be slower than it is. Where it is
+        taken to be faster than it is, plain rounds are what will follow. The fewer of them have
+        been timed, the sooner another is due, so that a mistake does not last.
         """
-        after = min(_REFRESH, _REFRESH // 8 * max(1, self._costs.plain_rounds))
-        if self._since_timed >= after:
-            self.rounds_due = _TIMED_ROUNDS
+        after = min(_REFRESH, _REFRESH // 8 * max(1, self._costs.without_draft))
+        if self._costs.since_then >= after:
+            self.rounds_due = max(1, self.rounds_due)
 
     def count_plain(self) -> None:
         """A plain round begins."""
         self.rounds_due = max(0, self.rounds_due - 1)
-
-    def count_round(self, *, timed: bool) -> None:
-        """A round is over. timed: whether it timed plain decoding."""
-        self._since_timed = 0 if timed else self._since_timed + 1
 
 
 class ModelTrials:
