@@ -7,6 +7,7 @@ import inspect
 import re
 from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,8 @@ from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles
+
+PROMPT = [5, 17, 3]
 
 METHODS = [
     {"method": "plain"},
@@ -407,3 +410,93 @@ def test_a_translation_that_has_no_tokenizers_is_refused() -> None:
     steps = tokalign.speculative_generate_step([1, 2], model, model, translation="naive")
     with pytest.raises(UsageError, match="translation naive needs the tokenizers"):
         next(steps)
+
+
+SAMPLERS = {
+    "temperature": {"temp": 0.9},
+    "filters and XTC": {"temp": 0.9, "top_p": 0.9, "xtc_probability": 0.5},
+    "greedy": {"temp": 0.0},
+}
+
+
+def random_state_after(steps: Any, count: int) -> tuple[list[int], list[int]]:
+    """The first ids of a generation of one seed, and the state of `mx.random` after it."""
+    mx.random.seed(7)
+    ids = [step.token if hasattr(step, "token") else step[0] for step in islice(steps, count)]
+    steps.close()
+    return ids, mx.random.state[0].tolist()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("taken", [1, 5, 16])
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_a_call_leaves_the_random_state_where_mlx_lm_leaves_it(
+    pair: dict[str, Any], options: dict[str, Any], taken: int, name: str
+) -> None:
+    """So a second generation of one seed is mlx-lm's too. Also if the caller stops early."""
+    pair = {**pair, "tokenizer": without_stop_ids(pair["tokenizer"])}
+    how = {"max_tokens": 16, "sampler": make_sampler(**SAMPLERS[name])}
+    ids = [5, 17, 3, 5, 17]
+    expected = random_state_after(generate_step(mx.array(ids), pair["model"], **how), taken)
+    found = tokalign.stream_generate(prompt=ids, **how, **pair, **options)
+    assert random_state_after(found, taken) == expected
+    steps = tokalign.speculative_generate_step(ids, pair["model"], pair["model"], **how)
+    assert random_state_after(steps, taken) == expected
+
+
+@pytest.mark.parametrize("options", METHODS, ids=str)
+def test_so_does_one_that_a_stop_id_ends(pair: dict[str, Any], options: dict[str, Any]) -> None:
+    """Also inside of a draft that was right."""
+    ids, sampler = [5, 17, 3, 5, 17], make_sampler(temp=0.2)
+    steps = generate_step(mx.array(ids), pair["model"], sampler=sampler)
+    before, _ = random_state_after(steps, 9)
+    last = before.index(before[-1])
+    expected = random_state_after(
+        generate_step(mx.array(ids), pair["model"], sampler=sampler), last + 1
+    )
+    tokenizer = pair["tokenizer"]
+    ended = Tokenizer(replace(tokenizer.spec, roles=Roles(eos=frozenset({before[-1]}))))
+    found = tokalign.stream_generate(
+        prompt=ids, sampler=sampler, **{**pair, "tokenizer": ended}, **options
+    )
+    assert random_state_after(found, 256) == expected
+
+
+def test_who_draws_between_two_ids_is_left_alone(pair: dict[str, Any]) -> None:
+    mx.random.seed(7)
+    steps = tokalign.stream_generate(prompt=[5, 17], sampler=make_sampler(0.9), **pair)
+    next(steps)
+    mx.random.seed(8)
+    steps.close()  # type: ignore[attr-defined]
+    assert mx.random.state[0].tolist() == [0, 8]
+
+
+def forcing(ids: list[int]) -> Any:
+    """A logits processor after which the output begins with these ids."""
+
+    def force(tokens: Any, logits: Any) -> Any:
+        place = len(tokens) - len(PROMPT)
+        return mx.where(mx.arange(logits.shape[-1]) == ids[place], 0.0, -mx.inf)[None]
+
+    return force
+
+
+@pytest.mark.parametrize("options", [{"method": "plain"}, {"method": "copy"}, {}], ids=str)
+@pytest.mark.parametrize("kind", ["mlx-lm's", "transformers'", "mlx-lm's, with another end"])
+def test_the_tokenizer_alone_decides_where_an_output_ends(
+    kind: str, options: dict[str, Any]
+) -> None:
+    """Not the roles that its tokens have, nor the configuration of the model in its folder."""
+    model, tokenizer = mlx_lm.load(str(DEMO / "target"))
+    tokenizer.eos_token_ids = {9} if kind.endswith("another end") else {4}
+    given = tokenizer._tokenizer if kind == "transformers'" else tokenizer
+    processors = [forcing([7, 2, 9, 2, 300, 4, 8, 9, 9, 9])]
+    expected, found = (
+        [
+            (r.token, r.text, r.finish_reason)
+            for r in stream(model, given, PROMPT, max_tokens=8, logits_processors=processors, **how)
+        ]
+        for stream, how in ((mlx_lm.stream_generate, {}), (tokalign.stream_generate, options))
+    )
+    assert found == expected
+    assert found[-1][0] == (9 if kind.endswith("another end") else 4)

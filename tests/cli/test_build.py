@@ -303,7 +303,6 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
         (["--local-rank-offset", "4"], "--local-rank-offset does nothing"),
         (["--ngrams", "5"], "--ngrams does nothing without --dictionary-kind dictspec"),
         (["--dictionary-kind", "dictspec", "--dictionary-bytes", "5"], "--dictionary-bytes does"),
-        (["--dictionary-kind", "dictspec", "--memory", "1G"], "--memory does nothing"),
         (["--dictionary-kind", "dictspec", "--workspace", "w"], "--workspace does nothing"),
         (["--dictionary-kind", "dictspec", "--weight", "text=2"], "--weight does nothing"),
         (["--draft", "x"], "--draft does nothing with --dictionary-only"),

@@ -18,9 +18,9 @@ from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
 from tokalign.errors import BundleError
+from tokalign.names.aliases import find_alias
 from tokalign.tables.drafter_files import FORMAT, VERSION, WEIGHTS
 from tokalign.tables.opening import open_dictionary
-from tokalign.tokenizer.aliases import find_alias
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])
@@ -163,7 +163,7 @@ def test_tables_of_several_models_do_not_replace_each_other(world: World, dictio
 def resolved_folder(world: World, **settings: str) -> str:
     """The folder of the model someone/model, which is downloaded if it is not in the cache."""
     program = (
-        "from tokalign.tokenizer.registry import resolve_model\n"
+        "from tokalign.names.registry import resolve_model\n"
         "print(resolve_model('someone/model').folder)"
     )
     environment = {"HF_HOME": str(world.folder / "hf"), "HF_ENDPOINT": world.address}

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 import zstandard
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.text_files import LONGEST_LINE, TextFile
+from tokalign.build.text_files import LONGEST_LINE, LONGEST_PARAGRAPH, TextFile
 from tokalign.cli import main
 from tokalign.cli.texts import read_texts
 from tokalign.errors import CorpusError
@@ -82,8 +83,13 @@ HOSTILE = {
     "two lines that are too long, and one that just is not": Hostile(
         name="a.txt",
         data=lambda: b"\n".join([b"a" * (3 * LONG), b"b" * LONG, b"c" * LONGEST_LINE]),
-        read=("c" * LONGEST_LINE,),
+        read=("c" * LONGEST_PARAGRAPH,) * (LONGEST_LINE // LONGEST_PARAGRAPH),
         skipped=((1, TOO_LONG), (2, TOO_LONG)),
+    ),
+    "a paragraph that is cut at its spaces": Hostile(
+        name="a.txt",
+        data=lambda: GOOD.encode() + b" " + b"a" * 70_000 + b" b\n",
+        read=(GOOD, "a" * LONGEST_PARAGRAPH, "a" * (70_000 - LONGEST_PARAGRAPH) + " b"),
     ),
     "a line that is too long, in gzip": Hostile(
         name="a.txt.gz",
@@ -464,3 +470,72 @@ def test_a_build_from_such_an_archive_keeps_to_its_memory(tmp_path: Path, target
     built = json.loads(apart("-m", "tokalign", *build))
     assert built["lines_skipped"] == 1
     assert built["peak_memory_mb"] < 300
+
+
+BUILD = """
+import resource, sys
+from tokalign.cli import main
+
+peak = 1 << 20 if sys.platform == "darwin" else 1 << 10
+sys.argv[0] = "tokalign"
+try:
+    main()
+finally:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    used = [resource.getrusage(of).ru_maxrss for of in kinds]
+    print(max(used) // peak)
+"""
+BUILDERS = {
+    "backoff": ["--dictionary-only", "--memory", "250M"],  # for counting; contexts are chosen after
+    "dictspec": ["--dictionary-only", "--memory", "350M", "--dictionary-kind", "dictspec"],
+    "alignment": ["--alignment-only"],
+}
+LINES, LENGTH = 2, 3_900_000  # a line that is a little longer would be left out
+
+
+def letters(number: int) -> bytes:
+    """Without a space; no two lines are the same."""
+    return bytes(97 + digit % 26 for digit in Random(number).randbytes(LENGTH))
+
+
+def words(number: int) -> bytes:
+    run = letters(number)
+    return b" ".join(run[i : i + 9] for i in range(0, LENGTH, 10))
+
+
+MONSTERS: dict[str, Callable[[int], bytes]] = {
+    "one long word": letters,
+    "one character, repeated": lambda _: b"a" * LENGTH,
+    "NUL bytes": lambda _: bytes(LENGTH),
+    "words of which none comes twice": words,
+    "a line of 100 MB": lambda number: bytes(100_000_000 if number else 0) + GOOD.encode(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "darwin", reason="the shell bounds no memory there")
+@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("monster", MONSTERS)
+def test_every_builder_keeps_to_its_memory(
+    tmp_path: Path, target: Path, builder: str, monster: str
+) -> None:
+    """It ends with a table, or with one line that says what to do."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\n".join(map(MONSTERS[monster], range(LINES))))
+    build = ["build", "--target", target, "--corpus", path, "--output", tmp_path, "--quiet"]
+    build += BUILDERS[builder]
+    if builder == "alignment":
+        draft = write_tokenizer(tmp_path / "small-draft", vocabulary_size=340)
+        build += ["--draft", draft]
+    else:
+        build += ["--language", "pl"]
+    script = 'ulimit -v 3000000; "$@"; exit $?'  # not exec: see `apart`
+    command = ["/bin/sh", "-c", script, "sh", sys.executable, "-c", BUILD, *map(str, build)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert int(ended.stdout.split()[-1]) < 350
+    if ended.returncode:
+        assert ended.returncode == 2
+        assert "--memory allows" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+    else:
+        assert [table.suffix for table in tmp_path.rglob("*.tok")] == [".tok"]

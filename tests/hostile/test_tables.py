@@ -25,6 +25,7 @@ from forged_tables import (
     backoff_bundle,
     dictspec_bundle,
     forge_file,
+    logits_bundle,
     pack_pairs,
     split_file,
 )
@@ -36,11 +37,22 @@ from tokalign.cli import inspect, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, open_bundle
 from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.opening import open_alignment, open_dictionary, verify_table
+from tokalign.tables.opening import (
+    open_alignment,
+    open_dictionary,
+    open_logit_rows,
+    verify_table,
+)
+from tokalign.tables.travelling import push_tables
 
 TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT = of_merges(b"abc", [(b"b", b"c")])
-KINDS = {"backoff": "dictionary", "dictspec": "dictionary", "alignment": "alignment"}
+KINDS = {
+    "backoff": "dictionary",
+    "dictspec": "dictionary",
+    "alignment": "alignment",
+    "logits": "logits",
+}
 
 
 @cache
@@ -50,6 +62,8 @@ def sound(kind: str) -> Bundle:
         return alignment_bundle(DRAFT, TARGET, {1: [b"a", b"bc"], 3: [b"c"]})
     if kind == "backoff":
         return backoff_bundle(TARGET, {i: ((i + 1) % 5, 0.5) for i in range(5)})
+    if kind == "logits":
+        return logits_bundle(TARGET, {(0,): [1, 2], (4, 1): [3], (2, 0, 4): [4, 0, 1]})
     entries = {(0,): ((1, 2), 0.5), (0, 1): ((3,), 1.0), (2,): ((4, 0, 1), 0.25)}
     return dictspec_bundle(TARGET, entries)
 
@@ -68,10 +82,26 @@ def name_of(kind: str) -> str:
 
 
 def use(kind: str, *, file: str | Path | None = None, **how: Any) -> object:
-    """Open the table of a kind as a run does."""
+    """Open the table of a kind as a run does, which finds logits and is never told of them."""
+    if KINDS[kind] == "logits":
+        assert file is None
+        return open_logit_rows(TARGET, **how)
     if KINDS[kind] == "alignment":
         return open_alignment(TARGET, DRAFT, otherwise=align, file=file, **how)
     return open_dictionary(TARGET, files=[] if file is None else [file], **how)
+
+
+def push(path: Path) -> None:
+    """Send a table to a repository, which is a folder."""
+    place = path.parent.parent / "repository"
+    place.mkdir(exist_ok=True)
+    push_tables([path], str(place))
+
+
+def assert_not_pushed(path: Path) -> None:
+    with pytest.raises(BundleError) as caught:
+        push(path)
+    assert_one_line(str(caught.value), path)
 
 
 def assert_one_line(text: str, path: Path) -> None:
@@ -87,7 +117,10 @@ def assert_refused(
 
     verified: whether `verify`, which knows no tokenizers, can tell.
     """
-    for refuses in (verify_table, lambda file: use(kind, file=file))[not verified :]:
+    refusing: list[Callable[[Path], object]] = [verify_table] * verified
+    if kind != "logits":
+        refusing.append(lambda file: use(kind, file=file))
+    for refuses in refusing:
         with pytest.raises(error) as caught:
             refuses(path)
         assert_one_line(str(caught.value), path)
@@ -147,8 +180,8 @@ def header_of(kind: str) -> dict[str, Any]:
     return split_file(encode_bundle(sound(kind)))[0]
 
 
-def changed(key: str, value: Any) -> bytes:
-    return msgpack.packb({**header_of("backoff"), key: value})
+def changed(key: str, value: Any, kind: str = "backoff") -> bytes:
+    return msgpack.packb({**header_of(kind), key: value})
 
 
 def without(key: str) -> bytes:
@@ -216,6 +249,12 @@ HEADERS: dict[str, Callable[[], bytes]] = {
     "a-surrogate": lambda: with_raw("parameters", b"\x81\xa1a\xa3\xed\xa0\x80"),
     "three-megabytes": lambda: changed("parameters", {"a": list(range(256)) * 8_000}),
 }
+LOGITS_HEADERS: dict[str, Callable[[], bytes]] = {
+    f"logits-fingerprints-{number}": lambda value=value: changed(  # type: ignore[misc]
+        "fingerprints", value, "logits"
+    )
+    for number, value in enumerate([{}, {"draft": HEX}, {"target": HEX, "draft": HEX}])
+}
 PREAMBLES: dict[str, dict[str, int]] = {
     **{f"version-{version}": {"version": version} for version in (0, 1, 3, 65_535)},
     "reserved-bytes": {"reserved": 1},
@@ -242,8 +281,18 @@ def test_a_forged_header_is_refused(folder: Path, attack: str) -> None:
         data = forge_file(header, body, **how)
     path.write_bytes(data)
     assert_refused(path, "backoff")
+    assert_not_pushed(path)
     with pytest.raises(BundleError):
         open_bundle(path)  # for `inspect`
+
+
+@pytest.mark.parametrize("attack", LOGITS_HEADERS)
+def test_a_forged_header_of_logits_is_refused(folder: Path, attack: str) -> None:
+    path = folder / name_of("logits")
+    _, body = split_file(encode_bundle(sound("logits")))
+    path.write_bytes(forge_file(LOGITS_HEADERS[attack](), body))
+    assert_refused(path, "logits")
+    assert_not_pushed(path)
 
 
 @pytest.mark.parametrize("value", [[1, 2], [[], {}, [None]], {"a": [True]}, "\x1b[2J"])
@@ -277,6 +326,7 @@ ROWS, ROW_LENGTHS = "merge_sites.rows", "merge_sites.row_lengths"
 SITE_LENGTHS, SITES = "merge_sites.site_lengths", "merge_sites.bytes"
 IDS, NUMBERS = "backoff.predictions.ids.u16", "backoff.numbers"
 ORDER = "healing.order"
+KEYS, LIKELY = "logits.keys", "logits.ids"
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "missing": lambda _: None,
@@ -402,6 +452,17 @@ CHANGES: dict[str, list[Change]] = {
         swapped(SITE_LENGTHS, SITES),
         swapped(ROW_LENGTHS, SITE_LENGTHS),
     ],
+    "logits": [
+        *(put(LIKELY, at, "<u4", bad) for at in (0, -1) for bad in (5, 0xFFFFFFFF)),
+        *(put(KEYS, 0, "<u8", bad) for bad in (0, 4, 1 << 63)),  # of no ids
+        put(KEYS, 0, "<u8", 5 << 2 | 1),  # of an id that the vocabulary lacks
+        put(KEYS, 0, "<u8", (5 << 20 | 1) << 2 | 2),
+        put(KEYS, 0, "<u8", (1 << 20 | 1) << 2 | 1),  # of more ids than its length says
+        put(KEYS, 0, "<u8", 1 << 63 | 1 << 2 | 3),
+        swapped(KEYS, LIKELY),
+        swapped(LIKELY, "logits.codes"),
+        *(become(vocabulary_size=bad) for bad in (MISSING, None, 0, -5, 4, 1 << 40, "5", True)),
+    ],
 }
 
 
@@ -409,6 +470,7 @@ UNSEEN_BY_VERIFY = {
     f"{TO_TARGET}-doubled",
     "backoff-larger-vocabulary",
     "dictspec-larger-vocabulary",
+    "logits-larger-vocabulary",
 }
 """Only the tokenizers show that something is wrong: such a table is refused when it is used."""
 
@@ -422,6 +484,7 @@ def section_attacks() -> Iterator[tuple[str, str, Change]]:
     names = {
         "backoff": ("backoff.fingerprints", NUMBERS, IDS, "backoff.predictions.probabilities"),
         "dictspec": (LENGTHS, CONTEXTS, LOCATORS, POOL, "continuations.probabilities"),
+        "logits": (KEYS, LIKELY, "logits.codes"),
         "alignment": (TO_TARGET, TO_DRAFT, ORDER, ROWS, ROW_LENGTHS, SITE_LENGTHS, SITES),
     }
     for kind, sections in names.items():
@@ -452,7 +515,10 @@ def test_a_section_with_a_right_checksum_and_wrong_content_is_refused(
     path = folder / name_of(kind)
     path.write_bytes(forged)
     assert open_bundle(path).kind == KINDS[kind]
-    assert_refused(path, kind, verified=attack not in UNSEEN_BY_VERIFY)
+    verified = attack not in UNSEEN_BY_VERIFY
+    assert_refused(path, kind, verified=verified)
+    if verified:
+        assert_not_pushed(path)
     assert CliRunner().invoke(inspect.command, [str(path)]).exit_code == 0
 
 
@@ -464,7 +530,9 @@ def test_the_sound_tables_are_used(folder: Path, kind: str) -> None:
     notes: list[str] = []
     assert use(kind, note=notes.append) is not None
     assert notes == [f"{KINDS[kind]} -> {path}"]
-    use(kind, file=path)
+    push(path)
+    if kind != "logits":
+        use(kind, file=path)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -585,7 +653,7 @@ def test_a_file_that_may_not_be_read_is_passed_over(folder: Path) -> None:
 
 def test_there_are_as_many_attacks_as_documented() -> None:
     for row, count in (
-        ("headers", len(HEADERS) + len(PREAMBLES)),
+        ("headers", len(HEADERS) + len(LOGITS_HEADERS) + len(PREAMBLES)),
         ("sections", len(SECTIONS)),
         ("files", len(FILES)),
     ):

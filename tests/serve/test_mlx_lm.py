@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -115,6 +116,8 @@ def test_the_handler_still_does_what_ours_relies_on() -> None:
         assert part in source
 
 
+IM_END, END_OF_TEXT = 4, 2
+
 PROMPTS = (
     "Opisz krótko Wisłę.",
     "Ile dni ma luty?",
@@ -130,13 +133,22 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def mlx_lms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a real `mlx_lm.server` with the demo target in float32."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo target in float32. `</s>` ends a text, says the tokenizer; its files do not."""
     folder = tmp_path_factory.mktemp("models") / "target"
     shutil.copytree(DEMO / "target", folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    assert config["eos_token_id"] == [IM_END, END_OF_TEXT]
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": IM_END}), "utf-8")
     weights = mx.load(str(folder / "model.safetensors"))
     wide = {name: weight.astype(mx.float32) for name, weight in weights.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), wide, metadata={"format": "mlx"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mlx_lms(folder: Path) -> Iterator[int]:
+    """The port of a real `mlx_lm.server` with this model."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -169,17 +181,29 @@ def post(port: int, path: str, body: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_twenty_requests_are_answered_as_by_mlx_lms_server(mlx_lms: int) -> None:
+def test_twenty_requests_are_answered_as_by_mlx_lms_server(mlx_lms: int, folder: Path) -> None:
     chats = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})
         for text in PROMPTS
     ]
     texts = [("/v1/completions", {"prompt": text}) for text in PROMPTS]
     options = ({}, {"repetition_penalty": 1.3}, {"logit_bias": {"4": -100}}, {"max_tokens": 9})
-    with serving(demo_settings()) as server:
+    with serving(demo_settings(model=str(folder))) as server:
         for number, (path, body) in enumerate([*chats, *texts]):
             body = {"max_tokens": 48, **body, **options[number % len(options)]}
             theirs, ours = post(mlx_lms, path, body), request(server, "POST", path, body).json
             assert ours["choices"] == theirs["choices"], body
             for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
                 assert ours["usage"][count] == theirs["usage"][count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [IM_END, END_OF_TEXT])
+def test_both_servers_end_an_answer_at_the_same_ids(mlx_lms: int, folder: Path, end: int) -> None:
+    body = {"prompt": PROMPTS[0], "max_tokens": 5, "logit_bias": {str(end): 100}}
+    with serving(demo_settings(model=str(folder))) as server:
+        theirs = post(mlx_lms, "/v1/completions", body)
+        ours = request(server, "POST", "/v1/completions", body).json
+    assert ours["choices"] == theirs["choices"]
+    assert ours["usage"]["completion_tokens"] == theirs["usage"]["completion_tokens"]
+    assert ours["choices"][0]["finish_reason"] == ("stop" if end == IM_END else "length")

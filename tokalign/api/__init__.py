@@ -10,7 +10,8 @@ for response in tokalign.stream_generate(model, tokenizer, prompt, draft_model=d
 Every function takes the keywords of mlx-lm's function of that name, with the same meaning, and
 more. `text.py` has the functions that give text, `step.py` the one that gives ids. `responses.py`
 and `sessions.py` have what they yield and what they keep, `objects.py` turns mlx-lm's objects into
-tokalign's, `patch.py` puts tokalign into mlx-lm's own programs.
+tokalign's, `random_state.py` leaves `mx.random` as mlx-lm does, `patch.py` puts tokalign into
+mlx-lm's own programs.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from numbers import Integral
@@ -15,8 +16,10 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from tokalign.api.random_state import TracedSampler
 from tokalign.arguments import as_path, require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
+from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
 from tokalign.runtime.interfaces import Sampler
@@ -24,7 +27,7 @@ from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.proposal import Array
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 
@@ -60,37 +63,46 @@ def tokenizer_of(model: Any) -> AnyTokenizer:
 
 
 def language_model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
-    """A model and its tokenizer; it ends an output where the tokenizer or its configuration says.
+    """A model and its tokenizer. An output ends at the ids at which mlx-lm ends it.
 
+    A path or a tokalign `Tokenizer` says less than mlx-lm's: it ends an output as the command line
+    does, where the tokenizer's files or the model's configuration say.
     name: of the argument that is the tokenizer. Raises: as `as_tokenizer`.
     """
     ours, folder = as_tokenizer(tokenizer, name), folder_of(tokenizer)
     ends = _end_ids(tokenizer)
-    config = {} if folder is None else read_config(folder)
-    return LanguageModel(
-        model=model, tokenizer=ours, folder=folder, stop_ids=stop_ids(ours, config) | ends
-    )
+    if ends is None:
+        ends = stop_ids(ours, {} if folder is None else read_config(folder))
+    return LanguageModel(model=model, tokenizer=ours, folder=folder, stop_ids=ends)
 
 
-def _end_ids(tokenizer: AnyTokenizer) -> frozenset[int]:
-    """The ids of `eos_token_ids`: mlx-lm's tokenizers have a set, transformers' one id or None."""
-    given = getattr(tokenizer, "eos_token_ids", None)
-    ids = given if isinstance(given, Iterable) else [] if given is None else [given]
-    return frozenset(ids)
+def _end_ids(tokenizer: AnyTokenizer) -> frozenset[int] | None:
+    """The ids at which mlx-lm ends an output: all of its own tokenizer's, the one of transformers'.
+
+    None for what is neither.
+    """
+    if _is_transformers(tokenizer):
+        return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+    return frozenset(tokenizer.eos_token_ids) if hasattr(tokenizer, "eos_token_ids") else None
 
 
 def detokenizer_of(tokenizer: AnyTokenizer) -> Any:
     """What writes text as mlx-lm does, which wraps transformers' tokenizers; else None."""
-    if hasattr(tokenizer, "convert_ids_to_tokens") and not hasattr(tokenizer, "detokenizer"):
+    if _is_transformers(tokenizer):
         tokenizer = TokenizerWrapper(tokenizer)
     return getattr(tokenizer, "detokenizer", None)
+
+
+def _is_transformers(tokenizer: AnyTokenizer) -> bool:
+    return hasattr(tokenizer, "convert_ids_to_tokens") and not hasattr(tokenizer, "detokenizer")
 
 
 def as_tokenizer(tokenizer: AnyTokenizer, argument: str = "tokenizer") -> Tokenizer[Any]:
     """The tokalign tokenizer that an object is, wraps or names.
 
     One that was loaded from a file is read from that file. One that exists in memory only, or has
-    got more tokens since it was loaded, is saved to a temporary folder and read from there.
+    got more tokens since it was loaded, is saved to a temporary folder and read from there. What
+    only encodes and decodes is used by its ids.
     argument: its name, for the message.
     Raises: UsageError for what is no tokenizer; otherwise as `resolve_tokenizer`.
     """
@@ -112,19 +124,21 @@ def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
         try:
             found = _resolve(str(name))
         except TokalignError:
-            if not hasattr(tokenizer, "save_pretrained"):
+            if not hasattr(tokenizer, "encode"):
                 raise
         else:
             if not hasattr(tokenizer, "__len__") or len(tokenizer) <= len(found.vocabulary):
                 return found
-    if not hasattr(tokenizer, "save_pretrained"):
-        raise UsageError(
-            f"{argument}: cannot tell which tokenizer a {type(tokenizer).__name__} is; "
-            "pass a path to the model's folder, or a tokalign Tokenizer"
-        )
-    with TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        return Tokenizer.from_file(folder)
+    if hasattr(tokenizer, "save_pretrained"):
+        with TemporaryDirectory() as folder, suppress(TokalignError):
+            tokenizer.save_pretrained(folder)
+            return Tokenizer.from_file(folder)
+    if callable(getattr(tokenizer, "encode", None)) and hasattr(tokenizer, "decode"):
+        return ForeignTokenizer(tokenizer)
+    raise UsageError(
+        f"{argument}: cannot tell which tokenizer a {type(tokenizer).__name__} is; "
+        "pass a path to the model's folder, a tokalign Tokenizer, or what has encode and decode"
+    )
 
 
 def folder_of(tokenizer: AnyTokenizer) -> Path | None:
@@ -199,4 +213,4 @@ def make_sampler(
     require_callable("sampler", sampler)
     if sampling is not None:
         raise UsageError("sampler and sampling exclude each other; pass one of them")
-    return CallableSampler(sampler, tuple(processors))
+    return CallableSampler(TracedSampler(sampler), tuple(processors))

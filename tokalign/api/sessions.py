@@ -14,20 +14,28 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.proposal import Array
+from tokalign.tables.finding import Note
 from tokalign.tokenizer.vocabulary import TargetId
 
 
 class CallSessions:
     """The sessions of one call, which may go on with the caches that the caller keeps.
 
-    prompt_cache: the target's layers, then the draft's if there is a draft model.
+    prompt_cache: the target's layers, then the draft's if there is a draft model. note: told of a
+    cache whose ids are not known.
     """
 
-    def __init__(self, decoder: Decoder, prompt_cache: list[Any] | None) -> None:
+    def __init__(self, decoder: Decoder, prompt_cache: list[Any] | None, note: Note) -> None:
         self._prompt_cache, self._model = prompt_cache, decoder.target.model
         ours, theirs = split_cache(prompt_cache, decoder.target.model)
         self.target = decoder.open_target(ours)
         self.draft = decoder.open_draft(theirs)
+        for name, session in (("target", self.target), ("draft", self.draft)):
+            if session is not None and session.unknown_positions:
+                note(
+                    f"the {name}'s prompt cache holds text that was read without tokalign, so its "
+                    "ids are not known; processors and drafters see what follows it, as in mlx-lm"
+                )
 
     def embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
         """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""

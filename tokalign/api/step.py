@@ -18,6 +18,7 @@ from tokalign.api.objects import (
     read_ids,
     split_cache,
 )
+from tokalign.api.random_state import leave_random_state
 from tokalign.arguments import require_integer, require_text
 from tokalign.assemble import pair_tables
 from tokalign.errors import UsageError
@@ -118,7 +119,7 @@ def speculative_generate_step(
         drafts_last_id=True,
     )
     events = decode(context, drafter, TargetVerifier(target_session, chooser), limits=limits)
-    yielded = len(context.ids)
+    prompted = yielded = len(context.ids)
     try:
         for event in on_stream(stream, events):
             if isinstance(event, Round) and event.logprobs is not None:
@@ -126,6 +127,7 @@ def speculative_generate_step(
                     yielded += 1
                     yield token, event.logprobs[row], row < event.accepted
     finally:
+        leave_random_state(chooser, yielded - prompted)
         if prompt_cache is not None:
             target_session.settle(context.ids[: yielded - 1])
             if isinstance(passed, SharedIds):

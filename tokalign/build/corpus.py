@@ -168,6 +168,20 @@ class Reading:
         return self.file.stamp(self.weight)
 
 
+def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Whole lines; a batch ends after the line that reaches so many characters."""
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 def _check_weight(name: str, weight: float, names: Sequence[str]) -> None:
     if name not in names:
         raise CorpusError(

@@ -34,6 +34,10 @@ LONGEST_LINE = 4 << 20
 million. An object of JSON takes up to 25 times its bytes in memory while it is read, so this bounds
 it to 100 MB."""
 
+LONGEST_PARAGRAPH = 1 << 16
+"""Characters of a paragraph. An encoder takes up to 800 bytes for each character of a word, and a
+step of a count takes whole paragraphs, so this bounds both. A longer paragraph is cut."""
+
 _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -111,12 +115,16 @@ class TextFile:
         )
 
     def paragraphs(self) -> Iterator[str]:
-        """The lines of all texts, without line ends; empty ones are left out. See `texts`."""
+        """The lines of all texts, without line ends; empty ones are left out. See `texts`.
+
+        One that is longer than `LONGEST_PARAGRAPH` is cut into several, at spaces if it has any.
+        """
         for text in self.texts():
-            for paragraph in text.split("\n"):
-                if paragraph and not paragraph.isspace():
-                    self._lines += 1
-                    yield paragraph.removesuffix("\r")
+            for line in text.split("\n"):
+                for paragraph in _cut(line):
+                    if paragraph and not paragraph.isspace():
+                        self._lines += 1
+                        yield paragraph.removesuffix("\r")
 
     def texts(self) -> Iterator[str]:
         """One text per line, object or row; some may be empty.
@@ -240,6 +248,16 @@ _LINE = "line; a file in another encoding is converted with: iconv -f ENCODING -
 _WHY_TOO_LONG = (
     f"longer than {LONGEST_LINE >> 20} MiB; break it into lines, or into several objects"
 )
+
+
+def _cut(line: str) -> Iterator[str]:
+    start, end = 0, LONGEST_PARAGRAPH
+    while end < len(line):
+        space = line.rfind(" ", start, end + 1)
+        yield line[start : end if space < 0 else space]
+        start = end if space < 0 else space + 1
+        end = start + LONGEST_PARAGRAPH
+    yield line[start:]
 
 
 def _whole(line: bytearray) -> bytes:

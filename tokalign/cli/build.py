@@ -101,7 +101,8 @@ _SHOWN_PROBLEMS = 10
     "--memory",
     type=Size(),
     default="2G",
-    help="backoff: the most memory for counting, all processes together, as 500M or 2G.",
+    help="The most memory for counting, all processes together, as 500M or 2G; dictspec: for all "
+    "of the build, which ends with an error if it needs more.",
 )
 @click.option(
     "--workspace",
@@ -268,7 +269,7 @@ def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None
     if "--from-model" not in alone:
         refuse_idle(("positions",), without="--from-model")
     if kind == "dictspec":
-        of_backoff = ("dictionary_bytes", "memory", "workspace", "weights")
+        of_backoff = ("dictionary_bytes", "workspace", "weights")
         refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
     else:
         refuse_idle(("ngrams",), without="--dictionary-kind dictspec")

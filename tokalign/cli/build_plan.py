@@ -46,8 +46,8 @@ def plan_tables(
     """
     from tokalign.build.dictionary.dictionary_bundle import build_dictionary
     from tokalign.build.pipeline import build_pair
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import DraftId
 
     ours: Resolved[TargetId] = resolve_tokenizer(target)
@@ -78,8 +78,8 @@ def plan_reading(
 ) -> dict[Path, Builder]:
     """Load the model, and map the file to be written to what builds its bundle."""
     from tokalign.assemble import load_models
+    from tokalign.names.registry import resolve_tokenizer
     from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import resolve_tokenizer
     from tokalign.train.logit_table import build_logit_table
 
     [model] = load_models([target], note=tell)
@@ -110,8 +110,8 @@ def build_on_engine(
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.engines import plan_dictionary
     from tokalign.build.executors import Executor, run_job
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     if not isinstance(options, BackoffOptions):
         raise UsageError(f"--engine {engine.engine} is for --dictionary-kind backoff; use local")

@@ -252,7 +252,7 @@ class Chat:
         if self._options.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
-            self._tell(closing_line(summary, self._plain_seconds))
+            self._tell(closing_line(summary, self._decoder.plain_seconds))
 
     def _begin(self) -> Generation:
         decoder, model, messages = self._decoder, self._model, self._dialogue.messages
@@ -294,14 +294,6 @@ class Chat:
         self._write(generation.rest())
         self._write("\n")
         return interrupts.asked
-
-    @property
-    def _plain_seconds(self) -> float | None:
-        """Seconds per token of plain decoding, if they are known."""
-        knowledge = self._decoder.drafting.knowledge
-        if knowledge is None or not knowledge.costs.plain_is_known:
-            return None
-        return knowledge.costs.plain
 
     def _opening(self, file: Path | None) -> Conversation:
         """A conversation whose caches hold what the file of a cached prompt has."""

@@ -83,8 +83,8 @@ def command(
     from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import figures, record_texts, replay_texts
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.drafting import make_drafter
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
     refuse_idle_drafting()

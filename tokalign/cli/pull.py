@@ -21,8 +21,8 @@ def command(*, name: str, as_json: bool, quiet: bool) -> None:
     Every byte is verified first; of a damaged or half download nothing is kept. A model that was
     downloaded before tables were added to its repository gets them this way.
     """
+    from tokalign.names.hub import hide_progress
     from tokalign.tables.travelling import pull_tables
-    from tokalign.tokenizer.hub import hide_progress
 
     if quiet:
         hide_progress()

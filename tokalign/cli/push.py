@@ -32,9 +32,9 @@ def command(
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.
     """
+    from tokalign.names.hub import hide_progress
     from tokalign.tables.model_card import model_card
     from tokalign.tables.travelling import push_tables
-    from tokalign.tokenizer.hub import hide_progress
 
     if quiet:
         hide_progress()

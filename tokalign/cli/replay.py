@@ -96,10 +96,10 @@ def command(
     from tokalign.drafting_options import DraftingOptions
     from tokalign.evaluate.recorded_proposals import write_trace
     from tokalign.evaluate.replay import record_texts, replay_texts
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.decoder import Prompt, make_model_drafter
     from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.translation.base import Pair
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 
     refuse_idle_drafting()
     if trace is not None:

@@ -125,7 +125,7 @@ def command(
     wanted = variants(sizes_by_kind, orders, p_mins)
     from tokalign.build.corpus import Corpus
     from tokalign.evaluate.variants import VariantBuilder, emulate_table
-    from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
+    from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.vocabulary import TargetId
 
     resolved: Resolved[TargetId] = resolve_tokenizer(target)

@@ -178,7 +178,7 @@ def _print_estimate(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from tokalign.tokenizer.registry import resolve_model
+    from tokalign.names.registry import resolve_model
     from tokalign.train.estimate import TargetShape, Work, estimate
 
     place = resolve_model(target)

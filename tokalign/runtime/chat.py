@@ -196,11 +196,9 @@ def encode_prompt(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
 
 
 def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:
-    """`ids` after BOS, if the tokenizer adds one and they do not begin with it already."""
-    bos = tokenizer.vocabulary.roles.bos
-    if not tokenizer.spec.adds_bos or bos is None or ids[:1] == [bos]:
-        return ids
-    return [bos, *ids]
+    """`ids` after what the tokenizer puts before a text, unless they begin with it already."""
+    opening = cast("tuple[Id, ...]", tokenizer.spec.opening)
+    return ids if tuple(ids[: len(opening)]) == opening else [*opening, *ids]
 
 
 def _one_line(error: Exception) -> str:

@@ -55,6 +55,7 @@ from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
 from tokalign.runtime.translation.shared_ids import RawIds, SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
+from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
@@ -88,7 +89,7 @@ class LanguageModel(Generic[Id]):
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
-        tokenizer: Tokenizer[Id] = Tokenizer.from_file(folder)
+        tokenizer: Tokenizer[Id] = tokenizer_of_folder(folder, trust_remote_code=trust_remote_code)
         return cls(
             model=model,
             tokenizer=tokenizer,
@@ -160,6 +161,14 @@ class Decoder:
     def drafting_model(self) -> Any:
         """The draft model's weights or the recurrent drafter; None without either."""
         return self.drafter if self.draft is None else self.draft.model
+
+    @property
+    def plain_seconds(self) -> float | None:
+        """Seconds per token of plain decoding, if the draft length controller knows them."""
+        knowledge = self.drafting.knowledge
+        if knowledge is None or not knowledge.costs.plain_is_known:
+            return None
+        return knowledge.costs.plain
 
     @property
     def seed(self) -> int | None:

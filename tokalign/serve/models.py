@@ -13,12 +13,13 @@ from mlx_lm.server import ModelDescription, ModelProvider
 
 from tokalign.assemble import assemble, choose_dtype, keep_loaded
 from tokalign.errors import CacheError, MissingAssetError
+from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.serve.contexts import Key
 from tokalign.serve.refusal import Refusal
 from tokalign.serve.settings import Settings
-from tokalign.tokenizer.registry import resolve_model
+from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -133,7 +134,9 @@ class Models(ModelProvider):  # type: ignore[misc]
 
     def _assemble(self, folder: Path, draft: LanguageModel[DraftId] | None) -> Decoder:
         settings = self._settings
-        tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(folder)
+        tokenizer: Tokenizer[TargetId] = tokenizer_of_folder(
+            folder, trust_remote_code=settings.trust_remote_code
+        )
         for token in tokens_that_stop(tokenizer, settings.extra_eos_token):
             self.tokenizer.add_eos_token(str(token))
         return assemble(

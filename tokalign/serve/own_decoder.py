@@ -84,7 +84,7 @@ def decoder_of(
         if opens_segment(tokenizer, prompt):
             ids = tokenizer.encode(job.asked.prediction)
         else:
-            ids = tokenizer.bpe.encode(job.asked.prediction.encode())
+            ids = tokenizer.encode_parts([job.asked.prediction])[0]
         outputs.append(expected_text(prompt, ids))
     return replace(decoder, drafting=replace(drafting, outputs=tuple(outputs)), sampler=job.sampler)
 

@@ -84,7 +84,7 @@ class LogitRows:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> Self:
-        """Read a bundle; every id is checked.
+        """Read a bundle; every id is checked, those in keys too.
 
         vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
         Raises: BundleError.
@@ -98,8 +98,19 @@ class LogitRows:
                 f"the table has {len(keys)} keys, but {len(ids)} ids and {len(codes)} "
                 f"probabilities instead of {KEPT} for each; {_REMEDY}"
             )
+        _check_keys(keys, said)
         check_ids(ids, said, f"{KIND}.ids")
         return cls(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
+
+
+def _check_keys(keys: NDArray[np.uint64], vocabulary_size: int) -> None:
+    """Raises: BundleError for a key that `keys_of` does not make of ids of the vocabulary."""
+    lengths, tails = keys & np.uint64(3), keys >> np.uint64(2)
+    if not lengths.all() or (tails >> lengths * np.uint64(ID_BITS)).any():
+        raise BundleError(f"the section {KIND}.keys has a key of no ids, or of too many; {_REMEDY}")
+    for place in range(LONGEST_KEY):
+        ids = tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
+        check_ids(ids, vocabulary_size, f"{KIND}.keys")
 
 
 def joined(tables: Sequence[LogitRows]) -> LogitRows:

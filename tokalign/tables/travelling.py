@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 from tokalign.arguments import as_path, shown_path
 from tokalign.atomic_file import write_file
 from tokalign.errors import MissingAssetError, UsageError
+from tokalign.names import hub
+from tokalign.names.aliases import find_alias
 from tokalign.tables.finding import (
     DRAFTER_PATTERNS,
     KINDS,
@@ -31,8 +33,6 @@ from tokalign.tables.verified import (
     verify_drafter,
     verify_table_file,
 )
-from tokalign.tokenizer import hub
-from tokalign.tokenizer.aliases import find_alias
 
 FOLDER = "tokalign"
 """The folder of a repository that tables are pushed into."""

@@ -117,7 +117,7 @@ def _label(
     labeller = Labeller(
         target.model,
         labelling,
-        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.adds_bos else None,
+        bos=target.tokenizer.vocabulary.roles.bos if target.tokenizer.spec.opening else None,
         stop_ids=target.stop_ids,
     )
     most = sum(labelling.positions_of(len(window)) for window in windows)

@@ -36,7 +36,7 @@ import resource, sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.token_ngrams import count_token_ngrams
-from tokalign.tokenizer.registry import resolve_tokenizer
+from tokalign.names.registry import resolve_tokenizer
 
 if __name__ == "__main__":
     corpus, memory = Path(sys.argv[1]), int(sys.argv[2])

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from polish import SENTENCES, texts
 from small_tokenizers import random_merges
 
-from tokalign.bpe.pretokenizer import NoSplitter, RegexSplitter, WordSplitter
+from tokalign.bpe.pretokenizer import WordSplitter
 from tokalign.build.counting import word_encoder
 from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, HashIndex
 from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
+from tokalign.tokenizer.library_splitter import LibrarySplitter
+from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 SPACE = IdSpace(1 << 19)
@@ -69,9 +71,8 @@ def test_words_with_one_hash_are_told_apart(
 def test_which_tokenizers_can_encode_word_by_word(tokenizer: Tokenizer[Any]) -> None:
     assert words_stand_alone(tokenizer.splitter)
     assert words_stand_alone(WordSplitter())
-    assert not words_stand_alone(NoSplitter())
-    assert not words_stand_alone(RegexSplitter(r"\p{L}+(?: \p{L}+)*"))
-    assert not words_stand_alone(RegexSplitter(r"(?<=[a-ż]) \w+|\w+"))
+    for pattern in (r"\p{L}+(?: \p{L}+)*", r"(?<=[a-ż]) \w+|\w+"):
+        assert not words_stand_alone(LibrarySplitter(byte_level(pattern)))
 
 
 @given(seed=st.integers(0, 1 << 32), texts=st.lists(st.text("abc", min_size=1, max_size=12)))

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.build.counting import word_ngrams as ngrams_module
+from tokalign.build.counting.memory_budget import Room
 from tokalign.build.counting.word_ngrams import WordNgrams, count_word_ngrams
+from tokalign.errors import UsageError
 
 Ngram = tuple[str, ...]
 
@@ -63,3 +65,18 @@ def test_words_beyond_the_numbers_are_gaps_and_are_counted(
     counted = count_word_ngrams(["a b c a b", "c d"])
     assert counted.unnumbered == 3
     assert counts_of(counted) == {("a",): 2, ("b",): 2, ("a", "b"): 2}
+
+
+def test_a_word_that_is_too_long_is_left_out_and_no_ngram_crosses_it() -> None:
+    counted = count_word_ngrams(["a " + "x" * 256 + " b", "a " + "y" * 257 + " b"])
+    assert "x" * 256 in counted.words
+    assert "y" * 257 not in counted.words
+    assert counted.unnumbered == 1
+    assert ("a", "b") not in counts_of(counted)
+
+
+def test_counts_that_do_not_fit_are_refused() -> None:
+    lines = [f"{number} a {number + 1}" for number in range(100_000)]
+    with pytest.raises(UsageError, match="--memory allows"):
+        count_word_ngrams(lines, room=Room(220_000_000))
+    assert len(count_word_ngrams(lines, room=Room(500_000_000)).words) == 100_002

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokalign.build.counting.memory_budget import Room
 from tokalign.build.dictionary.dictspec import (
     EncodedNgram,
     Ids,
     best_continuations,
     find_continuations,
 )
+from tokalign.errors import UsageError
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 encoded_ngrams = st.lists(
@@ -151,3 +153,12 @@ def test_progress_counts_the_ngrams(bielik: Tokenizer[Any]) -> None:
     done: list[int] = []
     find_continuations([(("a",), 1), (("b", "c"), 1)], bielik, p_min=0.2, progress=done.append)
     assert sum(done) == 2
+
+
+def test_a_long_ngram_takes_memory_in_proportion_to_its_length() -> None:
+    """With whole ends of n-grams it took the square: 20,000 ids were 200 million."""
+    ngrams = [ngram([i % 977 for i in range(20_000)], order=1, occurrences=1)]
+    room = Room(150_000_000)
+    assert len(best_continuations(ngrams, p_min=0.2, room=room)) == 977 + 7
+    with pytest.raises(UsageError, match="--memory allows"):
+        best_continuations(ngrams, p_min=0.2, room=Room(85_000_000))

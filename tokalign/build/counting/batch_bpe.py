@@ -23,11 +23,11 @@ _UNKNOWN = -1
 
 
 class BatchBpe:
-    """The encoder of one tokenizer, over pieces of text."""
+    """The encoder of one tokenizer that spells every character, over pieces of text."""
 
     def __init__(self, tokenizer: Tokenizer[TargetId]) -> None:
         self._bpe = tokenizer.bpe
-        self._whole = tokenizer.vocabulary.id_of if tokenizer.spec.ignore_merges else {}
+        self._whole = tokenizer.bpe.whole
         pairs, ranks, results = tokenizer.bpe.merges.to_arrays()
         self._pairs = HashIndex()
         self._pairs.add(pairs.astype(np.uint64) * MULTIPLIER)
@@ -60,7 +60,7 @@ class BatchBpe:
     def _whole_tokens(
         self, pieces: Sequence[str]
     ) -> tuple[tuple[Ints, Ints, Ints], Ints, Sequence[str]]:
-        """Pieces that are tokens whatever the merges say (`ignore_merges`), and the other pieces.
+        """Pieces that are tokens whatever the merges say (`bpe.whole`), and the other pieces.
 
         The former as `_in_order` takes them, of the latter the indices and the pieces themselves.
         """

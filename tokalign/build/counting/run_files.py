@@ -44,6 +44,7 @@ _SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
 _CHECKSUM_BYTES = 4
 _STEP = 1 << 20
 _WINDOWS = 1 << 20  # of a run that are in memory at once
+_AT_ONCE = 1 << 19  # of a key range, if fewer of them are different; twice a usual range
 
 
 class DamagedFileError(OutputError):
@@ -154,10 +155,21 @@ def ranges(located: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _slices(runs: Sequence[Run], bounds: NDArray[np.int64], layout: Layout) -> list[CountedWindows]:
-    return [
-        run.read(layout, begin, end)
-        for run, (begin, end) in zip(runs, bounds.tolist(), strict=True)
-    ]
+    """One key range of all runs. If it is large, equal windows are put together as it is read.
+
+    A key may be as frequent as a text likes: one character, repeated, is a text of one key.
+    """
+    slices: list[CountedWindows] = []
+    size, most = 0, _AT_ONCE
+    for run, (first, last) in zip(runs, bounds.tolist(), strict=True):
+        for begin in range(first, max(last, first + 1), _AT_ONCE):
+            slices.append(run.read(layout, begin, min(begin + _AT_ONCE, last)))
+            size += len(slices[-1])
+            if size > most:
+                slices = [merge_range(slices, layout.space)]
+                size = len(slices[0])
+                most = max(_AT_ONCE, 2 * size)  # so that all merges take about linear time
+    return slices
 
 
 def write_part(
@@ -178,7 +190,7 @@ def write_part(
     write_arrays(
         path, [sizes, *(array for ngrams in counted for array in (ngrams.ids, ngrams.counts))]
     )
-    return sum(map(len, slices))
+    return int(np.diff(bounds).sum())
 
 
 def is_whole(path: Path) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.atomic_file import write_file
-from tokalign.build.corpus import Reading
+from tokalign.build.corpus import batches
 from tokalign.build.counting.least_count import is_kept, least_count, summarize
 from tokalign.build.counting.run_files import (
     Run,
@@ -48,7 +48,6 @@ from tokalign.build.counting.run_files import (
 from tokalign.build.counting.shares import (
     REMEDY,
     WEIGHT_UNIT,
-    Chunks,
     Counting,
     Share,
     read_records,
@@ -83,7 +82,7 @@ def encode(counting: Counting, share: Share, apply: Apply, advance: Advance) -> 
         readings = counting.corpus.readings(advance, start=share.number, step=share.of)
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
-            for lines in _shards(reading, counting.chunks):
+            for lines in batches(reading.paragraphs(), counting.chunks.shard_characters):
                 name = digest(_FORMAT, counting.tokenizer.fingerprint, layout.max_order, lines)
                 runs.append(Run(folder / f"{name}.run", weight))
                 if not is_whole(runs[-1].path):
@@ -139,20 +138,6 @@ def _merge_groups(
     for _ in apply(merge_runs, missing):
         pass
     return merged
-
-
-def _shards(reading: Reading, chunks: Chunks) -> Iterator[list[str]]:
-    """One file in shards of whole lines."""
-    shard: list[str] = []
-    size = 0
-    for line in reading.paragraphs():
-        shard.append(line)
-        size += len(line)
-        if size >= chunks.shard_characters:
-            yield shard
-            shard, size = [], 0
-    if shard:
-        yield shard
 
 
 def cut(counting: Counting, share: Share, apply: Apply) -> None:

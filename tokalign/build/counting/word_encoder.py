@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.pretokenizer import Splitter
+from tokalign.bpe.pretokenizer import Splitter, has_inner_space
 from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, MULTIPLIER, Hashes, HashIndex
 from tokalign.build.counting.sequence_pool import Ints, Pool, positions
 from tokalign.build.counting.windows import IdArray, IdSpace
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -55,6 +56,16 @@ def words_stand_alone(splitter: Splitter) -> bool:
     )
 
 
+def encodes_words(tokenizer: Tokenizer[TargetId]) -> bool:
+    """Whether a line's encoding is that of its words, each of which the merges encode."""
+    return (
+        tokenizer.level is Level.ALIGNED
+        and tokenizer.bpe.spells_all
+        and words_stand_alone(tokenizer.splitter)
+        and not any(map(has_inner_space, tokenizer.vocabulary.tokens))
+    )
+
+
 class WordEncoder:
     """Encodes shards, one after the other, and remembers the words it has met.
 
@@ -67,8 +78,7 @@ class WordEncoder:
     ) -> None:
         self._tokenizer, self._space = tokenizer, space
         self._max_words = max_words
-        self._by_word = words_stand_alone(tokenizer.splitter)
-        self._bpe = BatchBpe(tokenizer)
+        self._bpe = BatchBpe(tokenizer) if encodes_words(tokenizer) else None
         self._forget()
 
     def encode(self, lines: Sequence[str]) -> IdArray:
@@ -102,7 +112,7 @@ class WordEncoder:
         """Where words start and how long they are; line ends are words."""
         cut = units == _NEWLINE
         cut[1:] |= units[:-1] == _NEWLINE
-        if self._by_word:
+        if self._bpe is not None:
             cut[1:] |= (units[1:] == _SPACE) & ~_WHITE[units[:-1]]
         cut[:1] = True
         starts = np.flatnonzero(cut)
@@ -110,7 +120,7 @@ class WordEncoder:
 
     def _encode_words(self, words: list[str]) -> tuple[Ints, Ints]:
         """The ids of short words, one word after the other, and how many ids each has."""
-        if not self._by_word:
+        if self._bpe is None:
             return self._encode_long(words)
         pieces = [self._tokenizer.splitter.split(word.encode()) for word in words]
         ids, lengths = self._bpe.encode([piece.decode() for word in pieces for piece in word])

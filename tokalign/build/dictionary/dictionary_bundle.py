@@ -9,7 +9,7 @@ from typing import Any
 
 from tokalign.arguments import require_number
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.memory_budget import MEMORY
+from tokalign.build.counting.memory_budget import MEMORY, Room
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
@@ -41,10 +41,12 @@ class DictspecOptions:
 
     ngrams: how many of the most frequent word n-grams to use.
     p_min: the least probability of the first id of a rest that is stored.
+    memory: how many bytes the build may hold; it ends with a UsageError if that is too little.
     """
 
     ngrams: int = 200_000
     p_min: float = 0.2
+    memory: int = MEMORY
 
     def __post_init__(self) -> None:
         """Raises: UsageError."""
@@ -206,11 +208,14 @@ def _build_dictspec(
     language: str,
     stage: Stage,
 ) -> Bundle:
+    room = Room(options.memory, vocabulary_size=len(target.vocabulary))
     with stage(corpus.size, "Counting word n-grams") as advance:
-        counted = count_word_ngrams(corpus.lines(advance))
+        counted = count_word_ngrams(corpus.lines(advance), room=room)
     with stage(options.ngrams, "Encoding n-grams") as advance:
         kept = counted.most_frequent(options.ngrams)
-        continuations = find_continuations(kept, target, p_min=options.p_min, progress=advance)
+        continuations = find_continuations(
+            kept, target, p_min=options.p_min, progress=advance, room=room
+        )
     different = sum(map(len, counted.counts))
     return Bundle(
         kind="dictionary",

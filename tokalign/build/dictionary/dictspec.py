@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import NamedTuple
 
+from tokalign.build.counting.memory_budget import Room
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Ids
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -34,7 +35,11 @@ from tokalign.tokenizer.vocabulary import TargetId
 Entries = Mapping[Ids, tuple[Ids, float]]
 """Prefix -> the rest that is stored, and the probability of its first id."""
 
-_BATCH = 1 << 13
+_BATCH = 1 << 10
+
+# Estimates from above, compared with the resident memory of whole builds.
+_PER_NGRAM, _PER_ID = 160, 8
+_PER_ENTRY = 400
 
 
 class EncodedNgram(NamedTuple):
@@ -80,15 +85,18 @@ def find_continuations(
     p_min: float,
     choose: Choose = likeliest_next_id,
     progress: Callable[[int], None] = lambda _: None,
+    room: Room | None = None,
 ) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
     p_min: the least probability of the first id of a rest that is stored, in (0, 1].
     choose: another reading of the paper, for experiments (`docs/dictspec.md`).
     progress: called with the number of n-grams encoded since the last call.
-    Cost: about 35 s and 0.5 GB per million n-grams.
+    Cost: about 35 s and 0.5 GB per million n-grams. Raises: UsageError if that does not fit into
+        the room.
     """
-    entries = best_continuations(_encode(ngrams, target, progress), p_min=p_min, choose=choose)
+    encoded = _encode(ngrams, target, progress)
+    entries = best_continuations(encoded, p_min=p_min, choose=choose, room=room)
     return DictSpecTable.from_entries(entries, len(target.vocabulary))
 
 
@@ -108,27 +116,44 @@ def _encode(
 
 
 def best_continuations(
-    ngrams: Iterable[EncodedNgram], *, p_min: float, choose: Choose = likeliest_next_id
+    ngrams: Iterable[EncodedNgram],
+    *,
+    p_min: float,
+    choose: Choose = likeliest_next_id,
+    room: Room | None = None,
 ) -> Entries:
     """The rest of every prefix, where what `choose` says of it reaches `p_min`.
 
     Of a longer prefix the last 8 ids are the key, of a longer rest the first 8 are stored.
     Cost: one sort, then one pass over neighbours per length of a prefix.
+    Raises: as `find_continuations`.
     """
+    room = room or Room()
     entries: dict[Ids, tuple[Ids, float]] = {}
-    ordered = sorted(ngrams)
+    ordered = sorted(_fitting(ngrams, room))
     for length in range(1, MAX_CONTEXT + 1):
         ordered = [ngram for ngram in ordered if len(ngram.ids) > length]
         if length == MAX_CONTEXT:
-            ordered = sorted(tail for ngram in ordered for tail in _tails(ngram))
+            tails = chain.from_iterable(map(_tails, ordered))
+            ordered = sorted(_fitting(tails, room))
         for prefix, group in groupby(ordered, key=lambda ngram: ngram.ids[:length]):
             rest, probability = choose(group, length)
             if probability >= p_min:
+                room.take(_PER_ENTRY)
                 entries[prefix] = rest, probability
     return entries
 
 
+def _fitting(ngrams: Iterable[EncodedNgram], room: Room) -> Iterator[EncodedNgram]:
+    for ngram in ngrams:
+        room.take(_PER_NGRAM + _PER_ID * len(ngram.ids))
+        yield ngram
+
+
 def _tails(ngram: EncodedNgram) -> Iterator[EncodedNgram]:
-    """The ends of an n-gram that are longer than the longest key, the whole n-gram included."""
+    """What an n-gram has from each place on that the longest key fits before: a key and its rest.
+
+    Later ids do not matter, and with them a long n-gram would take the square of its length.
+    """
     for start in range(len(ngram.ids) - MAX_CONTEXT):
-        yield ngram._replace(ids=ngram.ids[start:])
+        yield ngram._replace(ids=ngram.ids[start : start + MAX_CONTEXT + MAX_CONTINUATION])

@@ -24,9 +24,9 @@ from tokalign.build.documents.collection import Changes, Collection, Settings
 from tokalign.build.documents.finding import Left, find_documents
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import BundleError, CorpusError, MissingAssetError, UsageError
+from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.tables.bundle import open_bundle, write_bundle
 from tokalign.tables.dictionary import LANGUAGE
-from tokalign.tokenizer.registry import Resolved, resolve_tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 

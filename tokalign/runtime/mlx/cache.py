@@ -19,7 +19,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
-from tokalign.runtime.mlx.held_ids import positions, remember, remembered, unknown_positions
+from tokalign.runtime.mlx.held_ids import least_positions, positions, remember, remembered
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.model_arguments import (
     context_length,
@@ -77,8 +77,10 @@ class ModelCache(Generic[Id]):
 
     model: an mlx-lm model; `model(ids i[1, n], cache=layers)` gives logits f[1, n, vocabulary].
     layers: a cache to continue; the list is changed in place. What it holds is known if `remember`
-    noted it. Otherwise its content so far stays in front of every context.
+    noted it and nobody has written into it since. Otherwise its content so far stays in front of
+    every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    unknown_positions: how many positions come first whose ids are not known.
     computed: ids that went through the model so far, whatever for.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
@@ -89,8 +91,9 @@ class ModelCache(Generic[Id]):
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
         self._layers = Layers(self.layers, rewinds=rewinds)
-        self._unknown = 0 if layers is None else unknown_positions(layers)
-        self._held: list[Id] = remembered(self.layers) or []
+        known = [] if layers is None else cast("list[Id] | None", remembered(layers))
+        self.unknown_positions = least_positions(self.layers) if known is None else 0
+        self._held: list[Id] = known or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
         self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
         self._passes = 0
@@ -106,7 +109,7 @@ class ModelCache(Generic[Id]):
     @property
     def rewindable(self) -> int:
         """How many positions may be cached if some are to be taken back, or read in one pass."""
-        return min(self._layers.rewindable, self._even_length) - self._unknown
+        return min(self._layers.rewindable, self._even_length) - self.unknown_positions
 
     @property
     def quantized_from(self) -> int:
@@ -114,7 +117,7 @@ class ModelCache(Generic[Id]):
         options = self._options
         if options.kv_bits is None:
             return -1
-        return max(1, options.quantized_kv_start) - self._unknown
+        return max(1, options.quantized_kv_start) - self.unknown_positions
 
     @property
     def held(self) -> list[Id]:
@@ -249,7 +252,7 @@ class ModelCache(Generic[Id]):
             self._prefill(ids, 0, len(ids))
         self.quantize()
         self._layers.hand_over()
-        if not self._unknown:
+        if not self.unknown_positions:
             remember(self.layers, ids)
 
     def _settle_branches(self, ids: list[Id]) -> None:
@@ -261,7 +264,7 @@ class ModelCache(Generic[Id]):
         new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
         path = tree.path_of(new)
         path = path or list(range(tree.chain_length))
-        keep_rows(self.layers, self._unknown + begin, path)
+        keep_rows(self.layers, self.unknown_positions + begin, path)
         self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
         self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
 
@@ -281,7 +284,7 @@ class ModelCache(Generic[Id]):
 
     def _begin_anew(self) -> None:
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
-        if self._unknown:
+        if self.unknown_positions:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
         self._layers.renew(self._new_layers())
 
@@ -289,7 +292,7 @@ class ModelCache(Generic[Id]):
         """Go on with another cache of the same model, which holds exactly `ids`."""
         self._unread.clear()
         self._branches = None
-        self._unknown = 0
+        self.unknown_positions = 0
         self._layers.renew(layers)
         self._held = list(ids)
 

@@ -1,16 +1,18 @@
 """Which ids a cache holds, noted on the cache itself.
 
 The note goes wherever the cache goes: mlx-lm copies its caches, and trims and extends the copies.
-So a note is only believed as far as the cache agrees with it.
+So a note holds a proof, too: what the first layer's cache held when the note was written. The note
+is believed as far as the cache still holds the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
+from copy import copy
 from typing import Any, NamedTuple
 
-from mlx_lm.models.cache import ArraysCache
+import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.proposal import Array
@@ -19,34 +21,38 @@ _NOTE = "tokalign_ids"
 
 
 class _Note(NamedTuple):
-    """The ids that a cache held, and the recurrent states after them where nothing else tells."""
+    """The ids that a cache held, and the arrays that prove it, see `_proof`."""
 
     ids: tuple[int, ...]
-    states: list[Array]
+    proof: list[Array]
 
 
 def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
-    """Note on a cache which ids it holds, so that it can be continued by its content."""
+    """Note on a cache which ids it holds, so that it can be continued by its content.
+
+    Cost: the memory of one layer once others go on with the cache; until then it is shared.
+    """
     if layers:
-        states = _states(layers) if positions(layers) is None else []
-        setattr(layers[0], _NOTE, _Note(tuple(ids), states))
+        setattr(layers[0], _NOTE, _Note(tuple(ids), _proof(layers)))
 
 
-def remembered(layers: Sequence[Any]) -> list[Any] | None:
+def remembered(layers: Sequence[Any]) -> list[int] | None:
     """The ids that a cache holds, if they were noted; what was trimmed since then is left out.
 
-    None if the cache has read on since. Where only recurrent states could tell, they have to be the
-    same arrays: those of a copy are, as its note is copied with them.
+    None if others have changed the cache in any other way, even to the same length: a key of the
+    first layer that sees positions tells which id was read there. Ids whose embeddings are equal
+    are the same to a model, and here.
     """
     note: _Note | None = getattr(layers[0], _NOTE, None) if layers else None
     if note is None:
         return None
     held = positions(layers)
-    if held is None:
-        now = _states(layers)
-        same = len(now) == len(note.states) and all(map(is_, now, note.states))
-        return list(note.ids) if same else None
-    return list(note.ids[:held]) if held <= len(note.ids) else None
+    if held is not None and held > len(note.ids):
+        return None
+    now = _proof(layers)
+    if len(now) != len(note.proof) or not all(map(_agree, note.proof, now, [held] * len(now))):
+        return None
+    return list(note.ids[:held])
 
 
 def positions(layers: Sequence[Any]) -> int | None:
@@ -54,17 +60,29 @@ def positions(layers: Sequence[Any]) -> int | None:
     return next((int(c.offset) for c in leaves_of(layers) if hasattr(c, "offset")), None)
 
 
-def unknown_positions(layers: Sequence[Any]) -> int:
-    """How many positions a cache holds if nothing tells their ids; else 0.
-
-    Recurrent states alone have no number of positions: 1 stands for any.
-    """
+def least_positions(layers: Sequence[Any]) -> int:
+    """How many positions a cache holds, or 1 for some where recurrent states are all it has."""
     held = positions(layers)
-    if held is None:
-        held = int(not all(c.empty() for c in leaves_of(layers)))
-    return held if remembered(layers) is None else 0
+    return int(not all(c.empty() for c in leaves_of(layers))) if held is None else held
 
 
-def _states(layers: Sequence[Any]) -> list[Array]:
-    leaves = [c for c in leaves_of(layers) if isinstance(c, ArraysCache)]
-    return [state for leaf in leaves for state in leaf.cache]
+def _proof(layers: Sequence[Any]) -> list[Array]:
+    """The arrays of the first layer that counts positions, else of all layers.
+
+    mlx-lm writes into the arrays of a cache, and copies of them stay as they are.
+    """
+    leaves = list(leaves_of(layers))
+    counting = [c for c in leaves if hasattr(c, "offset")][:1]
+    arrays = (value for _, value in tree_flatten([c.state for c in counting or leaves]))
+    return [copy(value) for value in arrays if isinstance(value, mx.array)]
+
+
+def _agree(then: Array, now: Array, held: int | None) -> bool:
+    """Whether two arrays f[..., positions, dimension] are equal in the first `held` positions.
+
+    held: None compares all.
+    """
+    if held is not None and then.ndim == now.ndim > 1:
+        rows = min(held, then.shape[-2], now.shape[-2])
+        then, now = then[..., :rows, :], now[..., :rows, :]
+    return bool(mx.array_equal(then, now))

@@ -110,6 +110,11 @@ class ModelSession(Generic[Id]):
         return self._cache.held
 
     @property
+    def unknown_positions(self) -> int:
+        """How many positions the cache holds before those of `held`, of ids that nothing tells."""
+        return self._cache.unknown_positions
+
+    @property
     def seconds(self) -> float:
         """See `interfaces.Session`."""
         return self.busy.seconds
