@@ -22,6 +22,7 @@ class Alias:
     repository: the original; mlx: the one with MLX weights.
     distribution, file: an installed package and the official vocabulary file inside it;
         supplement: what that file leaves out.
+    weights: an installed package and the GGUF file inside it that has the whole model.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Alias:
     distribution: str | None = None
     file: str | None = None
     supplement: Supplement = field(default_factory=Supplement)
+    weights: tuple[str, str] | None = None
 
     @property
     def repositories(self) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ def _digits(name: str) -> str:
 
 def _read_alias(name: str, entry: dict[str, Any], specials: dict[str, Any]) -> Alias:
     vocabulary = entry.get("vocabulary", {})
+    weights = entry.get("weights")
     listed = specials.get(vocabulary.get("specials"))
     return Alias(
         name=name,
@@ -98,6 +101,7 @@ def _read_alias(name: str, entry: dict[str, Any], specials: dict[str, Any]) -> A
         licence=entry["licence"],
         distribution=vocabulary.get("distribution"),
         file=vocabulary.get("file"),
+        weights=(weights["distribution"], weights["file"]) if weights else None,
         supplement=Supplement(
             pattern=vocabulary.get("pattern"),
             ignore_merges=vocabulary.get("ignore_merges", False),

