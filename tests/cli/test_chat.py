@@ -19,11 +19,9 @@ from places import DEMO, ROOT
 from processes import wait_for
 from random_models import write_model
 
-from tokalign.cli.cache_prompt import command as cache_command
 from tokalign.cli.chat import Chat, command
 from tokalign.cli.decode import command as decode_command
 from tokalign.cost.store import cache_folder
-from tokalign.errors import FingerprintError, UsageError
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 
@@ -216,34 +214,6 @@ def test_a_conversation_too_long_can_be_begun_anew(models: dict[str, str]) -> No
     assert result.stderr.count("/reset begins a new one") == 1
     first, second = result.stdout.splitlines()
     assert first == second
-
-
-def test_a_cached_prompt_is_not_computed_again(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, system = tmp_path / "system.safetensors", "Zażółć gęślą jaźń, " * 4
-    sessions: list[TargetModelSession] = []
-    logits = ModelSession.logits
-
-    def noting(session: Any, *given: Any, **named: Any) -> Any:
-        if isinstance(session, TargetModelSession) and session not in sessions:
-            sessions.append(session)
-        return logits(session, *given, **named)
-
-    arguments = ["--target", models["target"], "--system-prompt", system]
-    arguments += ["--prompt-cache-file", str(file)]
-    cached = CliRunner().invoke(cache_command, [*arguments, "--json"], catch_exceptions=False)
-    monkeypatch.setattr(ModelSession, "logits", noting)
-    options = ["--system-prompt", system, "--method", "plain"]
-    [fresh] = answers(models, "Kto?", options=options)
-    [found] = answers(models, "Kto?", options=[*options, "--prompt-cache-file", str(file)])
-    assert found["token_ids"] == fresh["token_ids"]
-    saved = json.loads(cached.stdout)["prompt_tokens"]
-    assert sessions[0].computed - sessions[1].computed == saved
-    with pytest.raises(FingerprintError):
-        talk({"target": models["draft"]}, options=["--prompt-cache-file", str(file)])
-    with pytest.raises(UsageError, match="ends in"):
-        talk(models, options=["--prompt-cache-file", "a.bin"])
 
 
 def test_a_machine_is_measured_once(models: dict[str, str]) -> None:

@@ -68,8 +68,6 @@ IDLE = [
     (f"chat --target {NOWHERE} --translation naive", "without --draft NAME"),
     (f"chat --target {NOWHERE} --json --color", "with --json"),
     (f"chat --target {NOWHERE} --quiet --verbose", "with --quiet"),
-    (f"cache-prompt --target {NOWHERE} -p x --prompt-cache-file f {GENERATION[-1][0]}", "with"),
-    (f"cache-prompt --target {NOWHERE} -p x --prompt-cache-file f --kv-group-size 32", "without"),
     (f"{SERVE} --kv-group-size 32", "without --kv-bits N"),
     (f"{SERVE} --chat-template T --use-default-chat-template", "with --chat-template"),
     ("serve --allow-model-switching --adapter-path .", "without --target NAME"),

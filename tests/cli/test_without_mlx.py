@@ -37,17 +37,13 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    ["decode", "chat", "cache-prompt", "calibrate", "replay", "bench", "study", "train-drafter"],
+    ["decode", "chat", "calibrate", "replay", "bench", "study", "train-drafter"],
 )
 def test_a_command_that_runs_models_says_what_to_install(command: str, text: Path) -> None:
     """And says it before it looks for a model, which might be a long download."""
     arguments = {
         "decode": ("--target", "./no-such-model", "-p", "Ala"),
         "chat": ("--target", "./no-such-model"),
-        "cache-prompt": (
-            *("--target", "./no-such-model", "-p", "Ala"),
-            *("--prompt-cache-file", "a.safetensors"),
-        ),
         "calibrate": ("--target", "./no-such-model"),
         "replay": ("--draft", "./no-such-model", "--target", "bielik", "--text", text),
         "bench": ("--target", "./no-such-model", "--quiet"),

@@ -29,7 +29,6 @@ from places import DEMO, documented_attacks
 
 import tokalign
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.prompt_cache import read_prompt_cache, write_prompt_cache
 
 STEPS, PROBED, SEEDS = 25, 6, range(3)
 PENALTY = {"repetition_penalty": 1.7, "repetition_context_size": 10_000}
@@ -75,7 +74,7 @@ class Walk:
 
     def step(self) -> str:
         steps = [self.ours, self.ours, self.theirs, self.trim, self.replace, self.copy]
-        chosen = self.random.choice([*steps, self.save_as_mlx_lm_does, self.save_as_we_do])
+        chosen = self.random.choice([*steps, self.save_as_mlx_lm_does])
         chosen()
         return chosen.__name__
 
@@ -115,13 +114,6 @@ class Walk:
             save_prompt_cache(str(self.file), self.cache)
             self.cache = load_prompt_cache(str(self.file))
             self.touched = True
-
-    def save_as_we_do(self) -> None:
-        """Whoever writes a file tells the ids, so they are known again."""
-        if self.text:
-            write_prompt_cache(self.file, self.cache, self.text, self.target)
-            self.cache = read_prompt_cache(self.file, self.target).layers
-            self.touched = False
 
     def check(self) -> None:
         assert {layer.offset for layer in self.cache} == {len(self.text)}

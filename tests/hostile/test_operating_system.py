@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from places import DEMO
 from polish import SENTENCES
-from published_checkpoints import write_checkpoint
 from studied import a_result
 
 from tokalign.build.counting.run_files import is_whole
@@ -57,14 +56,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model").mkdir()
     (folder / "notes").mkdir()
     (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
-    shape = json.loads(Path(TARGET, "config.json").read_text())
-    write_checkpoint(
-        folder / "checkpoint",
-        exit_dim=64,
-        blocks=0,
-        hidden=shape["hidden_size"],
-        vocabulary=shape["vocab_size"],
-    )
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["push"]).code == 0
     saved = run(folder, [*COMMANDS["decode"], "--json"])
@@ -125,12 +116,9 @@ COMMANDS = {
     for line in (
         "bench --target TARGET --prompts a.txt --limit 1 -m 4 --condition copy -k 2",
         "build --target TARGET --dictionary-only --corpus a.txt --language pl --output tables",
-        "cache-prompt --target TARGET -p Wisła --ignore-chat-template"
-        " --prompt-cache-file cache.safetensors",
         "calibrate --target TARGET --budget 1",
         "chat --target TARGET -m 4 --no-calibrate",
         "check --target TARGET --draft DRAFT --text a.txt",
-        "convert-drafter --target TARGET checkpoint converted",
         f"decode {DECODE}",
         "emulate --target TARGET --text a.txt --dictionary TABLE",
         "forget notes",
@@ -295,8 +283,6 @@ OUTPUTS = {
     "build --workspace": [*BUILD, "elsewhere", "--workspace"],
     "bench --save": [*COMMANDS["bench"], "--save"],
     "bench --results": [*COMMANDS["bench"], "--results"],
-    "cache-prompt --prompt-cache-file": COMMANDS["cache-prompt"][:-1],
-    "convert-drafter": COMMANDS["convert-drafter"][:-1],
     "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
     "decode --trace": [*COMMANDS["decode"], "--trace"],
     "emulate --trace": [*COMMANDS["emulate"], "--trace"],
@@ -304,10 +290,10 @@ OUTPUTS = {
     "report": ["report", "--run", "run.json"],
     "sweep --results": COMMANDS["sweep"][:-1],
 }
-FOLDERS = {name for name in OUTPUTS if name.startswith(("build", "convert-drafter"))}
+FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
 
 
-ENDINGS = {"bench --save": ".md", "cache-prompt --prompt-cache-file": ".safetensors"}
+ENDINGS = {"bench --save": ".md"}
 
 
 def wrong_places(name: str) -> list[str]:

@@ -23,7 +23,6 @@ _GROUPS = {
         "decode": "Generate text, faster, with exactly the target's own output.",
         "chat": "Talk with a model; every turn computes only what is new.",
         "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
-        "cache-prompt": "Read a long prompt once, and keep its key-value cache in a file.",
         "report": "Show how each token of a run came about, as a page.",
     },
     "Make what drafts": {
@@ -31,7 +30,6 @@ _GROUPS = {
         "learn": "Make a private dictionary of your own documents.",
         "forget": "Delete everything that was learned under a name.",
         "train-drafter": "Train a small drafter that continues from the target's hidden state.",
-        "convert-drafter": "Convert a drafter that was published with the ReDrafter paper.",
         "inspect": "Show what is in a table file.",
         "verify": "Check table files byte for byte.",
         "push": "Put tables into a repository, beside a model or by themselves.",

@@ -24,9 +24,8 @@ from tokalign.cli.drafting_options import (
     language_option,
 )
 from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
-from tokalign.cli.number_types import FiniteRange
+from tokalign.cli.option_types import NAME, PATH, FiniteRange
 from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
-from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (

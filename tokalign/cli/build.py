@@ -23,9 +23,8 @@ from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.engine_options import EngineOptions, engine_options
 from tokalign.cli.idle_options import refuse_idle
-from tokalign.cli.number_types import FiniteRange, Size
+from tokalign.cli.option_types import NAME, PATH, FiniteRange, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import field_option
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text

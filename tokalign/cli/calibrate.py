@@ -19,9 +19,8 @@ from tokalign.cli.drafting_options import (
     target_model_option,
 )
 from tokalign.cli.idle_options import refuse_idle
-from tokalign.cli.number_types import FiniteRange
+from tokalign.cli.option_types import PATH, FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.path_types import PATH
 from tokalign.errors import UsageError
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import POLISH, sample_text

@@ -31,12 +31,10 @@ from tokalign.cli.generation_options import (
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.output import note, progress, quiet_option
-from tokalign.cli.path_types import PATH
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:
-    from tokalign.runtime.conversation import Conversation
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome
@@ -50,7 +48,6 @@ class Options:
     """What is `chat`'s own on the command line."""
 
     max_tokens: int | None
-    prompt_cache_file: Path | None
     calibrate: bool
     history: bool
     color: bool
@@ -69,12 +66,6 @@ class Options:
     show_default=True,
     callback=read_max_tokens,
     help="Tokens of an answer at most; -1 for as many as the context holds.",
-)
-@click.option(
-    "--prompt-cache-file",
-    type=PATH,
-    metavar="FILE",
-    help="Compute nothing that begins as this file of `tokalign cache-prompt` does.",
 )
 @click.option(
     "--calibrate/--no-calibrate",
@@ -139,9 +130,11 @@ class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout."""
 
     def __init__(self, decoder: Decoder, model: GenerationOptions, options: Options) -> None:
+        from tokalign.runtime.conversation import Conversation
+
         self._decoder, self._model, self._options = decoder, model, options
         self._dialogue = Dialogue(system=model.system_prompt)
-        self._conversation = self._opening(options.prompt_cache_file)
+        self._conversation = Conversation(decoder)
         self._color = options.color
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
@@ -294,23 +287,6 @@ class Chat:
         self._write(generation.rest())
         self._write("\n")
         return interrupts.asked
-
-    def _opening(self, file: Path | None) -> Conversation:
-        """A conversation whose caches hold what the file of a cached prompt has."""
-        from tokalign.runtime.conversation import Conversation
-
-        if file is None:
-            return Conversation(self._decoder)
-        from tokalign.runtime.mlx.prompt_cache import read_prompt_cache
-
-        found = read_prompt_cache(file, self._decoder.target)
-        if found.ids is None:
-            raise UsageError(
-                f"{file} does not say which tokens it holds, so no conversation can be compared "
-                "with it; write it with: tokalign cache-prompt"
-            )
-        self._decoder = self._decoder.continuing(found)
-        return Conversation(self._decoder, target=self._decoder.open_target(found.layers))
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
         if text and not self._options.as_json:

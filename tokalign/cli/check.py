@@ -12,8 +12,8 @@ import click
 
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.option_types import NAME, PATH
 from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
-from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
 from tokalign.shipped import LANGUAGES, POLISH, sample_text

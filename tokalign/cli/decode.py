@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,10 @@ from tokalign.cli.generation_options import (
     take_generation,
 )
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.option_types import PATH
 from tokalign.cli.output import json_option, note, print_json, quiet_option
-from tokalign.cli.path_types import PATH
 from tokalign.cli.prompt_text import prompt_option, read_prompt
 from tokalign.cli.streams import for_stdout, tell, write
-from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
@@ -35,7 +33,6 @@ class Options:
 
     prompt: str
     max_tokens: int | None
-    prompt_cache_file: Path | None
     color: bool
     verbose: bool | None
     as_json: bool
@@ -64,12 +61,6 @@ class Options:
     help="Tokens to generate at most; -1 for as many as the context holds.",
 )
 @generation_options
-@click.option(
-    "--prompt-cache-file",
-    type=PATH,
-    metavar="FILE",
-    help="Continue the prompt in this file of `tokalign cache-prompt` or `mlx_lm.cache_prompt`.",
-)
 @click.option(
     "--trace", type=PATH, metavar="FILE", help="Record the proposals for `tokalign project`."
 )
@@ -115,35 +106,14 @@ def command(**given: Any) -> None:
 
 
 def _begin(decoder: Decoder, model: GenerationOptions, options: Options, text: str) -> Generation:
-    """The generation of the prompt, which goes on where a prompt cache ends if one is given."""
     from tokalign.runtime.chat import as_messages
     from tokalign.runtime.generate import Generation
 
-    begin = partial(Generation, stop=model.stop, max_tokens=options.max_tokens)
     messages = as_messages(text, system=model.system_prompt, prefill=model.prefill_response)
-    use_template, variables = not model.ignore_chat_template, model.chat_template_config
-    if options.prompt_cache_file is None:
-        return begin(
-            decoder, decoder.prompt(messages, use_template=use_template, variables=variables)
-        )
-    from tokalign.runtime.mlx.prompt_cache import read_prompt_cache
-
-    if model.system_prompt is not None:
-        raise UsageError(
-            "--system-prompt and --prompt-cache-file exclude each other: the system message is "
-            "part of the cached prompt; give it to tokalign cache-prompt"
-        )
-    found = read_prompt_cache(options.prompt_cache_file, decoder.target)
-    if not found.is_open:
-        raise UsageError(
-            f"{options.prompt_cache_file} ends after a system message, and only a message of the "
-            "user can go on; give --prompt to tokalign cache-prompt too, or use the file with chat"
-        )
-    decoder = decoder.continuing(found)
-    prompt = decoder.rest_of_prompt(
-        messages, after=found.ids, use_template=use_template, variables=variables
+    prompt = decoder.prompt(
+        messages, use_template=not model.ignore_chat_template, variables=model.chat_template_config
     )
-    return begin(decoder, prompt, target_session=decoder.open_target(found.layers))
+    return Generation(decoder, prompt, stop=model.stop, max_tokens=options.max_tokens)
 
 
 def _write_trace(generation: Generation, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tokalign.cli.path_types import NAME, PATH
+from tokalign.cli.option_types import NAME, PATH
 from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,

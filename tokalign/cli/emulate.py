@@ -18,7 +18,7 @@ from tokalign.cli.drafting_options import (
     target_tokenizer_option,
 )
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
-from tokalign.cli.number_types import FiniteRange
+from tokalign.cli.option_types import FiniteRange
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 from tokalign.runtime.methods import LOOKUP_METHODS

@@ -22,7 +22,7 @@ from tokalign.cli.idle_options import (
     refuse_idle_sampling,
     refuse_idle_template,
 )
-from tokalign.cli.number_types import FiniteRange
+from tokalign.cli.option_types import FiniteRange
 from tokalign.cli.prompt_text import read_text
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
@@ -201,20 +201,14 @@ generation_options = with_options(*MODEL, *DRAFTING, *SAMPLING, *TEMPLATE, PREFI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadingOptions:
-    """The model and its cache, as typed (`MODEL` and `CACHE`); read with `take_loading`."""
+class GenerationOptions:
+    """The options of `generation_options`, as typed; read with `take_generation`."""
 
     target: str
     adapter_path: Path | None
     trust_remote_code: bool
     dtype: str | None
     cache: CacheOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions(LoadingOptions):
-    """The options of `generation_options`, as typed; read with `take_generation`."""
-
     draft: str | None
     drafting: DraftingOptions
     temp: float
@@ -282,30 +276,18 @@ class GenerationOptions(LoadingOptions):
         )
 
 
-def take_loading(given: dict[str, Any]) -> LoadingOptions:
-    """Take the values of `MODEL` and `CACHE` out of what click has parsed. Raises: UsageError."""
-    _take_cache(given)
-    return take(LoadingOptions, given)
-
-
 def take_generation(given: dict[str, Any]) -> GenerationOptions:
     """Take the values of `generation_options` out of what click has parsed. Raises: UsageError."""
     from tokalign.drafting_options import DraftingOptions
+    from tokalign.runtime.mlx.cache import CacheOptions
 
     refuse_idle_drafting()
     refuse_idle_sampling()
     refuse_idle_template()
-    _take_cache(given)
-    given["drafting"] = take(DraftingOptions, given)
-    return take(GenerationOptions, given)
-
-
-def _take_cache(given: dict[str, Any]) -> None:
-    """Put the options of `CACHE` together. Raises: UsageError."""
-    from tokalign.runtime.mlx.cache import CacheOptions
-
     refuse_idle_cache()
     given["cache"] = take(CacheOptions, given)
+    given["drafting"] = take(DraftingOptions, given)
+    return take(GenerationOptions, given)
 
 
 def _about_max_kv_size(decoder: Decoder) -> str:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.idle_options import all_but, refuse_idle
-from tokalign.cli.number_types import Size
+from tokalign.cli.option_types import NAME, PATH, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.path_types import NAME, PATH
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.number_types import FiniteRange
+from tokalign.cli.option_types import NAME, PATH, FiniteRange
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option, table
-from tokalign.cli.path_types import NAME, PATH
 
 if TYPE_CHECKING:
     from tokalign.evaluate.project import Projection

@@ -16,9 +16,9 @@ from tokalign.errors import UsageError
 HELP = "The prompt; - reads it from stdin, @FILE from a file, @@ begins one with an @."
 
 
-def prompt_option(*, required: bool = True) -> Callable[[FC], FC]:
+def prompt_option() -> Callable[[FC], FC]:
     """`--prompt`, as typed. Read it with `read_prompt` when the models have been found."""
-    return click.option("-p", "--prompt", required=required, callback=read_text, help=HELP)
+    return click.option("-p", "--prompt", required=True, callback=read_text, help=HELP)
 
 
 def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:

@@ -6,8 +6,8 @@ from functools import partial
 
 import click
 
+from tokalign.cli.option_types import NAME
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
-from tokalign.cli.path_types import NAME
 
 
 @click.command("pull")

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from tokalign.arguments import as_path
+from tokalign.cli.option_types import NAME, PATH
 from tokalign.cli.output import echo, json_option, note, print_json, quiet_option
-from tokalign.cli.path_types import NAME, PATH
 
 
 @click.command("push")

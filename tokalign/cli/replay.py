@@ -19,8 +19,8 @@ from tokalign.cli.drafting_options import (
     translation_option,
 )
 from tokalign.cli.idle_options import refuse_idle_drafting
+from tokalign.cli.option_types import NAME
 from tokalign.cli.output import json_option, note, print_figures, progress, quiet_option
-from tokalign.cli.path_types import NAME
 from tokalign.cli.texts import field_option, limit_option, read_texts, text_option
 
 if TYPE_CHECKING:

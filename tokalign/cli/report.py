@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from tokalign.atomic_file import write_file
+from tokalign.cli.option_types import PATH
 from tokalign.cli.output import json_option, note, print_json, quiet_option
-from tokalign.cli.path_types import PATH
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
 

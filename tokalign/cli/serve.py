@@ -11,9 +11,8 @@ import click
 from tokalign.cli.drafting_options import DRAFTING, MODEL, MODEL_HELP, take, with_options
 from tokalign.cli.generation_options import CACHE, read_variables
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_cache, refuse_idle_drafting
-from tokalign.cli.number_types import FiniteRange, Size
+from tokalign.cli.option_types import NAME, FiniteRange, Size
 from tokalign.cli.output import json_option, note, print_json, quiet_option
-from tokalign.cli.path_types import NAME
 from tokalign.errors import UsageError
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"

@@ -23,8 +23,8 @@ from tokalign.cli.drafting_options import (
     language_option,
 )
 from tokalign.cli.idle_options import all_but, refuse_idle
+from tokalign.cli.option_types import NAME, PATH
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
-from tokalign.cli.path_types import NAME, PATH
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import (
     CURVES,

@@ -14,9 +14,8 @@ import click
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.cli.drafting_options import target_tokenizer_option
 from tokalign.cli.idle_options import refuse_idle
-from tokalign.cli.number_types import Numbers
+from tokalign.cli.option_types import PATH, Numbers
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
-from tokalign.cli.path_types import PATH
 from tokalign.cli.texts import field_option, limit_option, read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.sweep import LONGEST, SweepFile, SweepResult, sweep, variants

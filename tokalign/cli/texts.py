@@ -12,7 +12,7 @@ import click
 
 from tokalign.build.source_bytes import require_regular
 from tokalign.build.text_files import TextFile
-from tokalign.cli.path_types import PATH
+from tokalign.cli.option_types import PATH
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import POLISH, prompts

@@ -17,8 +17,8 @@ import click
 from tokalign.atomic_file import make_folder
 from tokalign.cli.drafting_options import MODEL, with_options
 from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.option_types import PATH
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.path_types import PATH
 from tokalign.cli.training_options import (
     CORPUS,
     DRY_RUN,

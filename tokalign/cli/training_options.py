@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.number_types import FiniteRange, Size
-from tokalign.cli.path_types import PATH
+from tokalign.cli.option_types import PATH, FiniteRange, Size
 from tokalign.cli.texts import field_option
 from tokalign.errors import UsageError
 from tokalign.train.options import MOST_SEED

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from tokalign.cli.option_types import PATH
 from tokalign.cli.output import always_quiet_option, echo, json_option, note, print_json
-from tokalign.cli.path_types import PATH
 from tokalign.cli.streams import one_line
 from tokalign.errors import TokalignError
 

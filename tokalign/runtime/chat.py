@@ -41,7 +41,6 @@ RESERVED = frozenset(
 )
 """Arguments of `apply_chat_template`, which are no variables of a template."""
 
-_MARK = "<text of the user>"
 _REMEDY = "give --ignore-chat-template to use the prompt as it is"
 
 
@@ -60,28 +59,6 @@ class ChatTemplate:
         """
         goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         return self._render(messages, variables, prompt=not goes_on, goes_on=goes_on)
-
-    def render_open(self, messages: Sequence[Message], /, **variables: object) -> str:
-        """The text of a conversation that is to be continued.
-
-        It ends within the last message if that is the user's, else after it. No answer is begun.
-        variables, Raises: as in `render`.
-        """
-        goes_on = bool(messages) and messages[-1].get("role") == "user"
-        return self._render(messages, variables, prompt=False, goes_on=goes_on)
-
-    def render_rest(self, messages: Sequence[Message], /, **variables: object) -> str:
-        """What `render` writes from the text of the last message of the user on.
-
-        As in mlx-lm, it is to follow a conversation of `render_open`.
-        variables, Raises: as in `render`.
-        """
-        last = max(i for i, message in enumerate(messages) if message.get("role") == "user")
-        marked = [
-            {**message, "content": _MARK} if i == last else message
-            for i, message in enumerate(messages)
-        ]
-        return self.render(messages, **variables)[self.render(marked, **variables).index(_MARK) :]
 
     def _render(
         self,
@@ -169,17 +146,6 @@ def encode_chat(
     variables: as in `ChatTemplate.render`. Raises: UsageError.
     """
     return tokenizer.encode(template.render(messages, **(variables or {})), specials=True)
-
-
-def encode_rest(tokenizer: Tokenizer[Id], text: str) -> list[Id]:
-    """The ids of a text that goes on in the middle of a segment, so without a dummy prefix.
-
-    Spellings of special tokens become those tokens.
-    """
-    places = [text.find(spelling) for spelling in tokenizer.spec.specials.values()]
-    cut = min([place for place in places if place >= 0], default=len(text))
-    first = tokenizer.encode_parts([text[:cut]])[0]
-    return [*first, *tokenizer.encode(text[cut:], specials=True)]
 
 
 def plain_text(messages: Sequence[Message]) -> str:

@@ -17,7 +17,6 @@ from tokalign.runtime.chat import (
     as_messages,
     encode_chat,
     encode_prompt,
-    encode_rest,
     find_template,
     plain_text,
     with_bos,
@@ -41,12 +40,10 @@ from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
-from tokalign.runtime.mlx.prompt_cache import PromptCache
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
@@ -101,23 +98,6 @@ class LanguageModel(Generic[Id]):
     def template(self) -> ChatTemplate | None:
         """The chat template in its folder, if there is one. Raises: as `find_template`."""
         return None if self.folder is None else find_template(self.folder)
-
-    def encode_open(
-        self,
-        messages: Sequence[Message],
-        *,
-        use_template: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> list[Id]:
-        """The ids of a conversation that is to be continued (`ChatTemplate.render_open`).
-
-        use_template, variables: as in `Decoder.prompt`. Raises: UsageError.
-        """
-        template = self.template if use_template else None
-        if template is None:
-            return encode_prompt(self.tokenizer, plain_text(messages))
-        text = template.render_open(messages, **(variables or {}))
-        return self.tokenizer.encode(text, specials=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,39 +185,6 @@ class Decoder:
         if draft is None or own is None:
             return Prompt(target=ours)
         return Prompt(target=ours, draft=encode_chat(draft.tokenizer, own, messages, variables))
-
-    def rest_of_prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        after: Sequence[TargetId] | None,
-        use_template: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> Prompt:
-        """A prompt that continues a cached one in the middle of the user's message, as in mlx-lm.
-
-        messages: the last one of the user has the text that is added. after: the ids of the cached
-        prompt; None if they are not known, and then the draft model reads the rest alone.
-        use_template, variables, Raises: as in `prompt`.
-        """
-        template = self.target.template if use_template else None
-        text = plain_text(messages)
-        if template is not None:
-            text = template.render_rest(messages, **(variables or {}))
-        tokenizer = self.target.tokenizer
-        if after is not None and opens_segment(tokenizer, after):
-            return Prompt(target=[*after, *tokenizer.encode(text, specials=True)])
-        return Prompt(target=[*(after or ()), *encode_rest(tokenizer, text)])
-
-    def continuing(self, cache: PromptCache) -> Decoder:
-        """This decoder with the options of a prompt cache, and its logit store to draft from.
-
-        Raises: UsageError if other options of caches are asked for.
-        """
-        drafting = self.drafting
-        if cache.logits is not None:
-            drafting = replace(drafting, logits=cache.logits)
-        return replace(self, cache=cache.fitting(self.cache), drafting=drafting)
 
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False

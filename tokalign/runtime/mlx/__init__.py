@@ -8,7 +8,6 @@ cache.py                a model's cache, kept in step with the contexts that it 
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
     window_cache.py         the same for sliding windows
-    prompt_cache.py         caches in mlx-lm's files
     rows_of_text.py         what the target finds likely along a prompt that is cached
 tree_attention.py       passes over trees
     tree_probe.py           whether a model takes trees
@@ -27,7 +26,6 @@ recurrent_drafter.py    a recurrent drafter's network
     states_of_text.py       what it starts from along a given text
     drafter_folder.py       its files
     drafter_finding.py      finding the drafter that belongs to a target
-    published_drafter.py    reading published ones
 weights.py              a model's weights, and their device
 model_arguments.py      the sizes of a model's vocabulary and context
 machine.py              for which machine and models a measured cost curve is valid
