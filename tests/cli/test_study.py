@@ -94,7 +94,7 @@ def test_a_study_writes_result_page_and_summary(folder: Path) -> None:
     assert str(DEMO.parent) not in json.dumps(saved)
     assert sum(row["outputs_that_differ"] for g in groups for row in g["rows"]) == 0
     assert {one["condition"]["chain"] for one in saved["causes"]} == {True, False}
-    documented = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    documented = (ROOT / "lab" / "study.md").read_text("utf-8")
     undocumented = [key for key in groups[0]["rows"][2] if f"`{key}`" not in documented]
     assert undocumented == []
 

@@ -1,4 +1,4 @@
-"""The formulas of the literature against its own printed figures, as docs/metrics.md gives them."""
+"""The formulas of the literature against its own printed figures, as lab/literature.md gives them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def unified_memory(alpha: float, k: int, r: float = R, beta: float = BETA) -> fl
 
 def table(heading: str) -> Iterator[list[float]]:
     """The numbers of the table whose heading begins so, row by row."""
-    lines = (ROOT / "docs" / "metrics.md").read_text("utf-8").splitlines()
+    lines = (ROOT / "lab" / "literature.md").read_text("utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(heading))
     for line in lines[start + 2 :]:
         if not line.startswith("|"):

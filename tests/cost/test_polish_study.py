@@ -1,7 +1,7 @@
 """The tables of the Polish study (arXiv 2604.16368) recomputed from its own numbers.
 
 `test_literature.py` has its formulas. Here is what follows from the tables, and every number that
-does not: docs/polish-study.md names these, and its table is read here.
+does not: lab/polish-study.md names these, and its table is read here.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def implied_beta(k: int, acceptance: float, speedup: float) -> float:
 
 
 def differences() -> dict[str, tuple[str, str]]:
-    """What docs/polish-study.md says of each number that does not follow: printed, recomputed."""
-    found, rows = {}, (ROOT / "docs" / "polish-study.md").read_text("utf-8").splitlines()
+    """What lab/polish-study.md says of each number that does not follow: printed, recomputed."""
+    found, rows = {}, (ROOT / "lab" / "polish-study.md").read_text("utf-8").splitlines()
     for line in rows[rows.index("## Numbers that do not follow") :]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 3:
