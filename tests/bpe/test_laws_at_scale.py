@@ -1,4 +1,4 @@
-"""The laws of `docs/lossless.md` against the `tokenizers` library, with the real tokenizers.
+"""The laws of `docs/alignment.md` against the `tokenizers` library, with the real tokenizers.
 
 Per tokenizer 100,000 pairs of tokens and a million tokens of running text. Pairs are drawn in
 three ways, so that both answers are frequent: at random, as they stand in text, and where a token

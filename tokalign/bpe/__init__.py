@@ -2,5 +2,5 @@
 
 Imports nothing else of tokalign but its errors. Read `merges.py` (rules and merging), `encoder.py`
 (bytes to ids), `spines.py` and `validity.py` (which tokens may stand side by side), then
-`incremental.py` and `stable_prefix.py` (a text that grows). The proofs are in `docs/lossless.md`.
+`incremental.py` and `stable_prefix.py` (a text that grows). The proofs are in `docs/alignment.md`.
 """

@@ -4,7 +4,7 @@ Example (Bielik): the piece ` poniedziałek` is encoded as `▁pon`, `ied`, `zia
 first three are stable. If the piece grows, it may go on with a longer token that begins with `ek`,
 such as `eks`, after `▁pon`, `ied`, `ział`; or with one that begins with `k`, such as `ke`, after
 `▁pon`, `ied`, `ział`, `e`. No longer token begins with any other end of the piece. What these
-encodings have in common are the first three tokens. The proof is in `docs/lossless.md`.
+encodings have in common are the first three tokens. The proof is in `docs/alignment.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which tokens may stand side by side in a canonical encoding.
 
-Three facts (rust-gems `crates/bpe/README.md`, corollaries I to III; `docs/lossless.md` states them
+Three facts (rust-gems `crates/bpe/README.md`, corollaries I to III; `docs/alignment.md` states them
 with the test of each):
 
 1. The first tokens of a canonical encoding are the canonical encoding of their own bytes.
@@ -59,7 +59,7 @@ class PairValidity(Generic[Id]):
 
         Special tokens stand apart: they may follow everything, and everything may follow them.
         Cost: about 2 µs once both spines are known. Source: rust-gems bpe README, corollary IIIa,
-        here for merges in any order (`docs/lossless.md`); there the rank of a token is its id.
+        here for merges in any order (`docs/alignment.md`); there the rank of a token is its id.
         """
         if not self._tokens[left] or not self._tokens[right]:
             return True

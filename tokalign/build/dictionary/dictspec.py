@@ -15,7 +15,7 @@ Example (Bielik): "w Polsce" 60 times and "w Polskę" 40 times. The tokens are `
 `▁w ▁Pol` the rest of "w Polsce" is stored with probability 0.6. After `▁w ▁Pol s` only `ce` can
 follow, and after `▁w ▁Pol sk` only `ę`.
 
-`docs/dictspec.md` says what the paper leaves open and how it is decided here. The reader is
+`lab/dictspec.md` says what the paper leaves open and how it is decided here. The reader is
 `tables/dictspec.py`.
 """
 
@@ -90,7 +90,7 @@ def find_continuations(
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
     p_min: the least probability of the first id of a rest that is stored, in (0, 1].
-    choose: another reading of the paper, for experiments (`docs/dictspec.md`).
+    choose: another reading of the paper, for experiments (`lab/dictspec.md`).
     progress: called with the number of n-grams encoded since the last call.
     Cost: about 35 s and 0.5 GB per million n-grams. Raises: UsageError if that does not fit into
         the room.

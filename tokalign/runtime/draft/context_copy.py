@@ -40,7 +40,7 @@ PRIORS = {
 
 The last value holds for all longer matches. Counted on 600,000 tokens, in passages of 1,500 tokens
 from each Polish training corpus of the shared data. They are about as right in other languages; see
-docs/results.md.
+lab/results/copy-priors.md.
 """
 
 _TRUST_RATE = 0.1

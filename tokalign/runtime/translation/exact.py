@@ -1,6 +1,6 @@
 """`exact`: the translation that loses nothing at the boundary between two tokenizers.
 
-It needs three things together (`docs/lossless.md`):
+It needs three things together (`docs/alignment.md`):
 
 * The draft model reads the canonical encoding of the committed text (`draft_text.py`).
 * *Healing by cover search* (`cover_search.py`): the pass that brings the draft's cache up to date
