@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("", "corpora", "demo", "docs", "lab", "lab/results", "results", "tables", "tests/hostile")
+FOLDERS = ("", "corpora", "demo", "docs", "lab", "lab/results", "tables", "tests/hostile")
 MOST_WORDS = 18_000
 """In docs/, all pages together."""
 

@@ -1,4 +1,4 @@
-"""The formulas of the literature against its own printed figures, as lab/literature.md gives them."""
+"""The formulas of the literature against its printed figures, as lab/literature.md gives them."""
 
 from __future__ import annotations
 
