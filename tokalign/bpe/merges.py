@@ -34,13 +34,13 @@ class Merged(NamedTuple, Generic[Id]):
 
     ids: the tokens that are left.
     last_rank, last_pair: rank and halves of the last merge; -1 and None if there was none.
-    moment: the highest rank of all merges; -1 if there was none.
+    max_rank: the highest rank of all merges; -1 if there was none.
     """
 
     ids: list[Id]
     last_rank: int
     last_pair: tuple[Id, Id] | None
-    moment: int
+    max_rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Merges:
         """Search all pairs for every merge: 5 µs for 8 symbols, where a queue takes 7."""
         get, token = self.rules.get, list(symbols)
         found = [get(left << 32 | right, _NO_MERGE) for left, right in pairwise(symbols)]
-        rank = moment = -1
+        rank = max_rank = -1
         pair: tuple[Id, Id] | None = None
         while found:
             first = min(found)
@@ -83,8 +83,8 @@ class Merges:
                 break
             i = found.index(first)
             rank = first >> 32
-            if rank > moment:
-                moment = rank
+            if rank > max_rank:
+                max_rank = rank
             del found[i]
             pair = token[i], token.pop(i + 1)
             result = token[i] = first & _LOW  # type: ignore[assignment]
@@ -92,7 +92,7 @@ class Merges:
                 found[i] = get(result << 32 | token[i + 1], _NO_MERGE)
             if i:
                 found[i - 1] = get(token[i - 1] << 32 | result, _NO_MERGE)
-        return Merged(token, rank, pair, moment)
+        return Merged(token, rank, pair, max_rank)
 
     def _apply_long(self, symbols: list[Id]) -> Merged[Id]:
         """Keep the pairs in a queue, which is faster for long pieces."""
@@ -104,7 +104,7 @@ class Merges:
             if (found := rules.get(left << 32 | right)) is not None
         ]
         heapify(queue)
-        last_rank = moment = -1
+        last_rank = max_rank = -1
         last_pair: tuple[Id, Id] | None = None
         while queue:
             found, i, pair = heappop(queue)
@@ -112,7 +112,7 @@ class Merges:
             if j >= size or token[i] << 32 | token[j] != pair:
                 continue  # one side was merged after this entry was queued
             last_rank, last_pair = found >> 32, (token[i], token[j])
-            moment = max(moment, last_rank)
+            max_rank = max(max_rank, last_rank)
             token[i], token[j] = found & _LOW, -1  # type: ignore[assignment]
             k = after[i] = after[j]
             if k < size:
@@ -125,4 +125,4 @@ class Merges:
                 pair = token[h] << 32 | token[i]
                 if (found := rules.get(pair)) is not None:
                     heappush(queue, (found, h, pair))
-        return Merged([t for t in token if t >= 0], last_rank, last_pair, moment)
+        return Merged([t for t in token if t >= 0], last_rank, last_pair, max_rank)

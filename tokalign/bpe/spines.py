@@ -7,14 +7,14 @@ spine: that merge *crosses* the boundary.
 
 Ranks alone do not tell in which order merges happen. A merge of a low rank may have to wait until
 one of a high rank makes its halves; 9,000 to 50,000 merges of the real tokenizers do. So time is
-measured in *moments*: the moment is the highest rank merged so far within the bytes concerned.
+measured by the *max rank*: the highest rank merged so far within the bytes concerned.
 
 Example (Bielik): may `sz` follow `▁War`, as in `▁Warszawa`?
 
-    right spine of ▁War:    r until moment 34,     then ar until 6770,  then ▁War
-    left spine of sz:       s until moment 10875,  then sz
+    right spine of ▁War:    r until max rank 34,     then ar until 6770,  then ▁War
+    left spine of sz:       s until max rank 10875,  then sz
 
-The merge of `ar` and `s` has rank 1829. At that moment both stand at the boundary, so it crosses,
+The merge of `ar` and `s` has rank 1829. At that time both stand at the boundary, so it crosses,
 and `sz` may not follow `▁War`: the canonical encoding is `▁Wars`, `z`, `awa`.
 Next: `validity.py`, which builds the spines.
 """
@@ -26,13 +26,13 @@ from typing import Generic, NamedTuple, TypeAlias
 from tokalign.bpe.ids import Id
 
 NEVER = 1 << 60
-"""Later than the moment of any merge."""
+"""Later than any merge."""
 
 
 class EdgeToken(NamedTuple, Generic[Id]):
     """A token that stands at the edge of a larger one for a part of its making.
 
-    entered, left: the moments at which it comes to stand there, and at which it is merged away;
+    entered, left: the max ranks at which it comes to stand there, and at which it is merged away;
         -1 for a symbol, which is there from the start, and NEVER for the finished token.
     blocking_rank: the highest rank merged within the larger token in between, including the merge
         that takes this token away. A merge across the edge comes too late if its rank is higher.

@@ -93,14 +93,14 @@ class PairValidity(Generic[Id]):
     def _spine(self, token: Id, side: int) -> Spine[Id]:
         """Undo the last merge of `token` and go on with its half at this edge (0 left, 1 right)."""
         outer = self.derivation(token)
-        spine = [EdgeToken(token, outer.moment, NEVER, NEVER)]
+        spine = [EdgeToken(token, outer.max_rank, NEVER, NEVER)]
         while outer.last_pair is not None:
             half, sibling = outer.last_pair[side], outer.last_pair[1 - side]
-            inner, waited = self.derivation(half), self.derivation(sibling).moment
-            # The half waits for its sibling if that is made later. Where the moments are equal, the
-            # left half is made first.
-            waits = waited > inner.moment if side else waited >= inner.moment
+            inner, waited = self.derivation(half), self.derivation(sibling).max_rank
+            # The half waits for its sibling if that is made later. Where the max ranks are equal,
+            # the left half is made first.
+            waits = waited > inner.max_rank if side else waited >= inner.max_rank
             blocking_rank = max(outer.last_rank, waited) if waits else outer.last_rank
-            spine.append(EdgeToken(half, inner.moment, outer.moment, blocking_rank))
+            spine.append(EdgeToken(half, inner.max_rank, outer.max_rank, blocking_rank))
             outer = inner
         return tuple(spine)

@@ -24,7 +24,7 @@ from functools import cached_property, lru_cache
 
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.pretokenizer import incomplete_tail
-from tokalign.tables.alignment import CROWDED, MergeSites
+from tokalign.tables.alignment import MIN_FANOUT, MergeSites
 from tokalign.tokenizer.vocabulary import TargetId
 
 _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
@@ -112,7 +112,7 @@ class Absorption:
         if self._merge_sites is not None and self._merge_sites.absorbs(last, data):
             return True
         start, end = bpe.order.starting_with(data)
-        if end - start > CROWDED and self._merge_sites is not None:
+        if end - start > MIN_FANOUT and self._merge_sites is not None:
             return False
         if self._some_follows(last, range(start, end)):
             return False

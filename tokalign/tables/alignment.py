@@ -162,7 +162,7 @@ class HealingTrie:
         return cls(order, tokens)
 
 
-CROWDED = 16
+MIN_FANOUT = 16
 """Merge sites are stored for bytes with which more tokens than this begin."""
 
 
@@ -173,8 +173,8 @@ class MergeSites:
     proposal that begins with `p` then contradicts where the target ended its token.
     Example (Bielik): ` nie` has the site b"d", because no token that begins with "d" may follow it;
     "niedziela" is ` n|ied|z|iel|a`.
-    The table has the sites that take long to derive: the shortest `p` with which more than CROWDED
-    tokens begin. `Absorption` derives the others from the merges.
+    The table has the sites that take long to derive: the shortest `p` with which more than
+    MIN_FANOUT tokens begin. `Absorption` derives the others from the merges.
     rows: u32[target vocabulary], the row of each token. Tokens with the same sites share a row; row
     0 has none.
     sites: for each row its sites, sorted. No site begins with another one of its row.

@@ -27,7 +27,7 @@ def id_of(tokenizer: Tokenizer[Any], shown: str) -> int:
 def test_the_example_of_the_derivations(bielik: Tokenizer[Any], derivations: Derivations) -> None:
     war, w, ar, r = (id_of(bielik, token) for token in ("▁War", "▁W", "ar", "r"))
     assert (derivations.left[war], derivations.right[war]) == (w, ar)
-    assert derivations.last_rank[war] == derivations.moment[war] == 6770
+    assert derivations.last_rank[war] == derivations.max_rank[war] == 6770
     levels = list(derivations.right_edges(np.array([war])))
     assert [int(level.id[0]) for level in levels] == [war, ar, r]
     assert [int(level.entered[0]) for level in levels] == [6770, 34, -1]

@@ -13,7 +13,7 @@ from small_tokenizers import random_merges
 from tokalign.build.alignment.derivations import Derivations
 from tokalign.build.alignment.merge_sites import SiteSearch, find_merge_sites
 from tokalign.tables.absorption import Absorption
-from tokalign.tables.alignment import CROWDED, MergeSites
+from tokalign.tables.alignment import MIN_FANOUT, MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -55,7 +55,10 @@ def test_derivations_of_all_tokens_at_once_are_those_of_each(tokenizer: Tokenize
         halves = derived.last_pair or (-1, -1)
         assert found.reachable[token] == bpe.validity.reachable(token)
         assert (found.left[token], found.right[token]) == halves
-        assert (found.last_rank[token], found.moment[token]) == (derived.last_rank, derived.moment)
+        assert (found.last_rank[token], found.max_rank[token]) == (
+            derived.last_rank,
+            derived.max_rank,
+        )
 
 
 @pytest.mark.slow
@@ -91,7 +94,7 @@ def test_the_table_of_a_byte_level_target_is_what_the_merges_say(llama: Tokenize
 
 def compare(tokenizer: Tokenizer[Any], sites: MergeSites, *, tokens: int) -> None:
     bpe, draw = tokenizer.bpe, Random(12)
-    absorption, every = Absorption(bpe), prefixes(tokenizer, more_than=CROWDED)
+    absorption, every = Absorption(bpe), prefixes(tokenizer, more_than=MIN_FANOUT)
     frequent = {i for s in SENTENCES for i in bpe.encode(s.encode())} & set(bpe.order.ids)
     chosen = [*draw.sample(sorted(frequent), tokens), *draw.sample(bpe.order.ids, tokens)]
     absorbed = 0
@@ -110,7 +113,7 @@ def test_stored_sites_are_crowded_and_none_begins_another(
     for token in order.ids[::50]:
         found = sites.after(TargetId(token))
         for site in found:
-            assert np.diff(order.starting_with(site))[0] > CROWDED
+            assert np.diff(order.starting_with(site))[0] > MIN_FANOUT
             assert not any(site != other and site.startswith(other) for other in found)
     assert sum(len(sites.after(token)) > 0 for token in order.ids) > 10_000
 

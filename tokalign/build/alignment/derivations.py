@@ -5,7 +5,7 @@ a time and explain the words used here. These arrays answer for a whole vocabula
 pairs, in one call.
 
 Example (Bielik): the last merge of `▁War` joins `▁W` and `ar` and has rank 6770, which is also its
-moment. At its right edge stand `▁War` itself, `ar` from moment 34 until 6770, and `r` until 34.
+max rank. At its right edge stand `▁War` itself, `ar` from max rank 34 until 6770, and `r` until 34.
 Next: `followers.py`, which asks which tokens may follow which.
 """
 
@@ -66,7 +66,7 @@ class Derivations:
 
     reachable: whether the merges make the token from its own bytes; symbols count.
     left, right: the halves that its last merge joins, -1 for symbols. last_rank: of that merge.
-    moment: the highest rank merged in its making, -1 for symbols.
+    max_rank: the highest rank merged in its making, -1 for symbols.
     """
 
     rules: Rules
@@ -74,7 +74,7 @@ class Derivations:
     left: Ints
     right: Ints
     last_rank: Ints
-    moment: Ints
+    max_rank: Ints
 
     @classmethod
     def of(cls, tokenizer: Tokenizer[Id]) -> Derivations:
@@ -92,7 +92,7 @@ class Derivations:
             left=none.copy(),
             right=none.copy(),
             last_rank=none.copy(),
-            moment=none.copy(),
+            max_rank=none.copy(),
         )
         length = np.array([len(token) for token in tokens])[rules.result]
         order = np.argsort(length, kind="stable")
@@ -108,8 +108,8 @@ class Derivations:
         left, right, made = rules.left[rows], rules.right[rows], rules.result[rows]
         self.reachable[made] = True
         self.left[made], self.right[made], self.last_rank[made] = left, right, rules.rank[rows]
-        halves = np.maximum(self.moment[left], self.moment[right])
-        self.moment[made] = np.maximum(self.last_rank[made], halves)
+        halves = np.maximum(self.max_rank[left], self.max_rank[right])
+        self.max_rank[made] = np.maximum(self.last_rank[made], halves)
 
     def valid_pairs(self, left: Ints, right: Ints) -> Bools:
         """`PairValidity.may_follow` of many pairs of reachable tokens. Cost: 2 µs a pair."""
@@ -135,7 +135,7 @@ class Derivations:
 
     def left_edges(self, tokens: Ints) -> Iterator[EdgeTokens]:
         """The left spines of `tokens`, level by level: the tokens themselves first."""
-        # Where the moments of two halves are equal, the left half is made first.
+        # Where the max ranks of two halves are equal, the left half is made first.
         return self._edges(tokens, self.left, self.right, waits=np.greater_equal)
 
     def _edges(
@@ -143,26 +143,26 @@ class Derivations:
     ) -> Iterator[EdgeTokens]:
         """half: of each token, at the edge asked for; sibling: at the other edge.
 
-        waits: whether a half whose sibling has the first moment waits for it, its own being the
+        waits: whether a half whose sibling has the first max rank waits for it, its own being the
         second.
         """
         never = np.full(len(tokens), NEVER, dtype=np.int64)
         owner, ids = np.arange(len(tokens)), tokens
         yield EdgeTokens(
-            owner=owner, id=ids, entered=self.moment[ids], left=never, blocking_rank=never
+            owner=owner, id=ids, entered=self.max_rank[ids], left=never, blocking_rank=never
         )
         while True:
             goes_on = half[ids] >= 0
             if not goes_on.any():
                 return
             owner, outer = owner[goes_on], ids[goes_on]
-            ids, waited = half[outer], self.moment[sibling[outer]]
-            late = waits(waited, self.moment[ids])
+            ids, waited = half[outer], self.max_rank[sibling[outer]]
+            late = waits(waited, self.max_rank[ids])
             yield EdgeTokens(
                 owner=owner,
                 id=ids,
-                entered=self.moment[ids],
-                left=self.moment[outer],
+                entered=self.max_rank[ids],
+                left=self.max_rank[outer],
                 blocking_rank=np.maximum(self.last_rank[outer], np.where(late, waited, -1)),
             )
 

@@ -22,7 +22,7 @@ from tokalign.build.alignment.derivations import Derivations, Ints
 from tokalign.build.alignment.followers import Followers, Signature
 from tokalign.build.alignment.prefix_tree import PrefixTree
 from tokalign.tables.absorption import FALLBACK, Absorption
-from tokalign.tables.alignment import CROWDED, MergeSites
+from tokalign.tables.alignment import MIN_FANOUT, MergeSites
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -34,8 +34,8 @@ def find_merge_sites(
     """Find for every target token the shortest merge sites with which many tokens begin.
 
     Exact and complete within a piece, for every kind of BPE and every byte string with which more
-    than CROWDED tokens begin. `Absorption` works out the others when it is asked. Where the merges
-    are not known there are none, and encoding decides.
+    than MIN_FANOUT tokens begin. `Absorption` works out the others when it is asked. Where the
+    merges are not known there are none, and encoding decides.
     progress: called with the number of tokens done since the last call.
     Cost: 4 s for 32,000 tokens, 30 s for 128,000. Source: rust-gems bpe README, corollary IIIa.
     """
@@ -53,7 +53,7 @@ def find_merge_sites(
 class SiteSearch:
     """Finds the merge sites of a tokenizer: the shortest ones, with which many tokens begin."""
 
-    def __init__(self, target: Tokenizer[TargetId], *, more_than: int = CROWDED) -> None:
+    def __init__(self, target: Tokenizer[TargetId], *, more_than: int = MIN_FANOUT) -> None:
         """more_than: look only for sites with which more tokens than this begin."""
         self._more_than = more_than
         order, derivations = target.bpe.order, Derivations.of(target)
