@@ -83,7 +83,7 @@ class FingerprintError(IncompatibleError):
 
 
 class CacheError(IncompatibleError):
-    """A model whose key-value cache cannot be rewound, so nothing can be verified on it."""
+    """A model whose KV cache cannot be rewound, so nothing can be verified on it."""
 
 
 class BundleError(TokalignError):

@@ -83,7 +83,7 @@ class Reads(NamedTuple):
 
 
 NEIGHBOURS = Reads("(?s:..)", isolates=False)
-"""Of a step that decides about a cut by the characters before and after it."""
+"""What a step reads that decides about a cut by the characters before and after it."""
 
 
 class Reach:

@@ -53,7 +53,7 @@ class SourceBytes:
 
     @property
     def sha256(self) -> str:
-        """Of what has been read so far."""
+        """SHA-256 of what has been read so far."""
         return self._digest.hexdigest()
 
     def chunks(self) -> Iterator[bytes]:

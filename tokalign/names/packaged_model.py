@@ -115,7 +115,7 @@ def _dequantized(mx: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bits(weight: Any, scales: Any) -> int:
-    """Of one weight of a group of 32, which are packed into `bits` numbers of 32 bits."""
+    """Bits of one weight; a group of 32 weights is packed into `bits` numbers of 32 bits."""
     return int(weight.shape[-1] // scales.shape[-1])
 
 

@@ -328,7 +328,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         }
 
     def _logprobs(self) -> dict[str, Any]:
-        """Of the tokens that came since the last part of the answer."""
+        """Log-probabilities of the tokens since the last part of the answer."""
         assert self._asked is not None
         new = [one for one in self._asked.shown if one.token != NO_TOKEN]
         self._asked.shown.clear()

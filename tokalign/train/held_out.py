@@ -27,7 +27,7 @@ class Acceptance:
 
 
 def measure_acceptance(drafter: RecurrentDrafter, labels: Labels) -> Acceptance:
-    """The acceptance of chains of likeliest guesses. labels: what the target says follows."""
+    """The acceptance of chains of most probable guesses. labels: what the target says follows."""
     counts, depth = accepted_counts(drafter, labels), labels.ids.shape[1] - 1
     return Acceptance(tuple(float((counts >= d).mean()) for d in range(1, depth + 1)))
 

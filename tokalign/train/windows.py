@@ -11,7 +11,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _BYTES_DRAWN_PER_TOKEN = 6.5
-"""Of text. Tokenizers in use have 3 to 5 bytes in a token, so that what is drawn is enough."""
+"""Bytes of text. Tokenizers in use have 3 to 5 bytes in a token, so enough is drawn."""
 
 
 def draw_windows(
