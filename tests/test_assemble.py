@@ -241,7 +241,7 @@ def test_tables_that_were_pushed_or_pulled_are_found_by_command_and_api(
 def test_where_there_is_no_dictionary_a_note_says_how_to_get_one(files: Files) -> None:
     notes: list[str] = []
     load_decoder(str(files.bare), None, DraftingOptions(), note=notes.append)
-    assert any("tokalign build" in line and "tokalign pull" in line for line in notes)
+    assert any("tokalign build" in line and "tokalign tables pull" in line for line in notes)
 
 
 def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) -> None:

@@ -169,7 +169,7 @@ def test_every_module_said_to_run_models_does() -> None:
         assert any(name.startswith((*names, "mlx_lm")) for name in imports(PACKAGE / path)), path
 
 
-@pytest.mark.parametrize("command", ["", *sorted(_COMMANDS)])
+@pytest.mark.parametrize("command", ["", *sorted(_COMMANDS), "tables show", "tables pull"])
 def test_help_loads_neither_models_nor_tables(command: str) -> None:
     arguments = [*command.split(), "--help"]
     program = (

@@ -119,9 +119,9 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     assert len(built["files"]) == 2
     for file in map(Path, built["files"]):
         assert file.is_relative_to(installed.home)
-        assert installed.json("inspect", file)["path"] == str(file)
+        assert installed.json("tables", "show", file)["path"] == str(file)
         assert f"-> {file}" in installed.run("decode", *PAIR, *prompt).stderr
-    installed.run("verify", *built["files"])
+    installed.run("tables", "verify", *built["files"])
 
     installed.run("calibrate", *PAIR, "--budget", "1")
     measured = (

@@ -20,8 +20,7 @@ from tokalign.cli.bench import command as bench
 from tokalign.cli.calibrate import command as calibrate
 from tokalign.cli.chat import command as chat
 from tokalign.cli.decode import command as decode
-from tokalign.cli.pull import command as pull
-from tokalign.cli.push import command as push
+from tokalign.cli.tables import pull, push
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import (
     BundleError,

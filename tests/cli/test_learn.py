@@ -69,9 +69,9 @@ def test_learn_list_use_and_forget(user: User) -> None:
     assert table["path"] in used.stderr
     assert user.json("learn", "--name", "notes")["documents_read"] == 1
 
-    assert user.json("forget", "notes")["forgotten"] == [str(Path(table["path"]).parent)]
+    assert user.json("tables", "forget", "notes")["forgotten"] == [str(Path(table["path"]).parent)]
     assert user.json("learn", "--list") == {"learned": []}
-    gone = user.run("forget", "notes")
+    gone = user.run("tables", "forget", "notes")
     assert gone.returncode == 4
     assert "nothing was learned under the name notes" in gone.stderr
 
@@ -79,10 +79,10 @@ def test_learn_list_use_and_forget(user: User) -> None:
 def test_of_several_names_all_are_there_before_one_is_forgotten(user: User) -> None:
     learned = user.run("learn", user.documents, "--name", "notes", "--target", user.target)
     assert learned.returncode == 0
-    refused = user.run("forget", "notes", "other")
+    refused = user.run("tables", "forget", "notes", "other")
     assert (refused.returncode, "under the name other" in refused.stderr) == (4, True)
     assert "notes" in user.run("learn", "--list").stdout
-    assert user.run("forget", "notes", "notes").returncode == 0
+    assert user.run("tables", "forget", "notes", "notes").returncode == 0
 
 
 def test_wrong_use_is_one_line(user: User) -> None:

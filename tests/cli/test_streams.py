@@ -99,7 +99,7 @@ def evil_table(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_the_metadata_of_a_table_is_shown_and_not_obeyed(evil_table: Path, form: list[str]) -> None:
-    _, shown = on_a_terminal(["inspect", str(evil_table), *form])
+    _, shown = on_a_terminal(["tables", "show", str(evil_table), *form])
     assert "title" in shown
     assert "Traceback" not in shown
     assert not drives_a_terminal(shown)

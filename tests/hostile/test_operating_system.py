@@ -18,7 +18,7 @@ from polish import SENTENCES
 from studied import a_result
 
 from tokalign.build.counting.run_files import is_whole
-from tokalign.cli import _COMMANDS
+from tokalign.cli import _COMMANDS, tables
 
 TARGET, DRAFT = str(DEMO / "target"), str(DEMO / "draft")
 FULL = Path("/dev/full")
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "notes").mkdir()
     (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
     assert run(folder, COMMANDS["build"]).code == 0
-    assert run(folder, COMMANDS["push"]).code == 0
+    assert run(folder, COMMANDS["tables push"]).code == 0
     saved = run(folder, [*COMMANDS["decode"], "--json"])
     assert saved.code == 0, saved.err
     (folder / "run.json").write_text(saved.out)
@@ -112,7 +112,7 @@ TINY = (
 )
 ONE_TABLE = "--kind backoff --order 1 --dictionary-bytes 1000 --p-min 0.1"
 COMMANDS = {
-    line.split()[0]: words(line)
+    " ".join(line.split()[: 2 if line.startswith("tables ") else 1]): words(line)
     for line in (
         "bench --target TARGET --prompts a.txt --limit 1 -m 4 --condition copy -k 2",
         "build --target TARGET --dictionary-only --corpus a.txt --language pl --output tables",
@@ -121,18 +121,18 @@ COMMANDS = {
         "check --target TARGET --draft DRAFT --text a.txt",
         f"decode {DECODE}",
         "emulate --target TARGET --text a.txt --dictionary TABLE",
-        "forget notes",
-        "inspect TABLE",
         "learn notes --name notes --target TARGET",
         "project --trace run.json",
-        "pull model",
-        "push TABLE model",
         "replay --target TARGET --draft DRAFT --text a.txt --limit 1 --prompt-tokens 2",
         "report page.html --run run.json --json",
         "study --check study.json",
         f"sweep --target TARGET --corpus a.txt --text a.txt {ONE_TABLE} --results sweep.csv",
+        "tables forget notes",
+        "tables pull model",
+        "tables push TABLE model",
+        "tables show TABLE",
+        "tables verify TABLE",
         f"train-drafter --target TARGET --corpus a.txt --output drafter --labels text {TINY}",
-        "verify TABLE",
     )
 }
 
@@ -142,7 +142,8 @@ ENDLESS = {"serve"}
 
 
 def test_every_command_is_tried() -> None:
-    assert set(COMMANDS) | ENDLESS == set(_COMMANDS)
+    inner = {f"tables {name}" for name in tables.command.commands}
+    assert set(COMMANDS) | ENDLESS == set(_COMMANDS) - {"tables"} | inner
 
 
 @contextmanager
@@ -177,7 +178,7 @@ def close_all() -> None:
 
 def prepare(folder: Path, name: str) -> None:
     """What is deleted must be there first."""
-    if name == "forget":
+    if name == "tables forget":
         assert run(folder, COMMANDS["learn"]).code == 0
 
 
@@ -226,7 +227,7 @@ def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: st
 
 @pytest.mark.slow
 def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
-    wrong = (["verify", "none.tok"], 4), (["decode", "--nonsense"], 2), (["check"], 2)
+    wrong = (["tables", "verify", "none.tok"], 4), (["decode", "--nonsense"], 2), (["check"], 2)
     for arguments, code in wrong:
         assert run(folder, arguments, start=close_stderr) == Ended(code, "", "")
         if FULL.exists():
@@ -238,7 +239,7 @@ def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
 def test_with_all_streams_closed_no_other_file_takes_their_place(folder: Path) -> None:
     """Otherwise the table or the page would get the number of stdout, and what is printed."""
     before = (folder / TABLE).read_bytes()
-    for name in ("build", "inspect", "report", "check"):
+    for name in ("build", "tables show", "report", "check"):
         assert run(folder, COMMANDS[name], start=close_all).code == 1
     assert (folder / TABLE).read_bytes() == before
     assert (folder / "page.html").read_text("utf-8").startswith("<!DOCTYPE html>")
@@ -258,10 +259,14 @@ def test_a_prompt_that_cannot_be_read_is_one_line(folder: Path) -> None:
 
 def test_names_that_no_terminal_should_obey_are_written_out(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff\x1b[2J\n.tok")
-    ended = run(tmp_path, ["verify", name, "--json"])
+    ended = run(tmp_path, ["tables", "verify", name, "--json"])
     assert ended.code == 4
     assert json.loads(ended.out)["files"][0]["path"] == name
-    for arguments in (["verify", name], ["inspect", name], ["report", "a", "--run", name]):
+    for arguments in (
+        ["tables", "verify", name],
+        ["tables", "show", name],
+        ["report", "a", "--run", name],
+    ):
         ended = run(tmp_path, arguments)
         assert "\x1b" not in ended.out + ended.err
         ended.assert_one_line(2 if arguments[0] == "report" else 4, r"\udcff\x1b[2J\n.tok")

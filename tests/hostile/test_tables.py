@@ -33,7 +33,7 @@ from places import documented_attacks
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.cli import inspect, verify
+from tokalign.cli.tables import show, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, open_bundle
 from tokalign.tables.dictionaries import Dictionaries
@@ -124,7 +124,7 @@ def assert_refused(
         with pytest.raises(error) as caught:
             refuses(path)
         assert_one_line(str(caught.value), path)
-    code = CliRunner().invoke(verify.command, [str(path)]).exit_code
+    code = CliRunner().invoke(verify, [str(path)]).exit_code
     assert code == (error.exit_code if verified else 0)
     notes: list[str] = []
     found = use(kind, note=notes.append)
@@ -283,7 +283,7 @@ def test_a_forged_header_is_refused(folder: Path, attack: str) -> None:
     assert_refused(path, "backoff")
     assert_not_pushed(path)
     with pytest.raises(BundleError):
-        open_bundle(path)  # for `inspect`
+        open_bundle(path)  # for `tables show`
 
 
 @pytest.mark.parametrize("attack", LOGITS_HEADERS)
@@ -301,7 +301,7 @@ def test_whatever_a_header_may_hold_is_shown(folder: Path, value: Any) -> None:
     body = split_file(encode_bundle(sound("backoff")))[1]
     path.write_bytes(forge_file(changed("statistics", {"more": value}), body))
     for options in ([], ["--json"]):
-        assert CliRunner().invoke(inspect.command, [str(path), *options]).exit_code == 0
+        assert CliRunner().invoke(show, [str(path), *options]).exit_code == 0
 
 
 def test_a_file_that_is_forged_without_a_fault_is_used(folder: Path) -> None:
@@ -519,7 +519,7 @@ def test_a_section_with_a_right_checksum_and_wrong_content_is_refused(
     assert_refused(path, kind, verified=verified)
     if verified:
         assert_not_pushed(path)
-    assert CliRunner().invoke(inspect.command, [str(path)]).exit_code == 0
+    assert CliRunner().invoke(show, [str(path)]).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

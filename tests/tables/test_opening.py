@@ -18,7 +18,7 @@ from tokalign.build.dictionary.dictionary_bundle import (
     DictspecOptions,
     build_dictionary,
 )
-from tokalign.cli import verify
+from tokalign.cli.tables import verify
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
@@ -250,7 +250,7 @@ def assert_every_section_is_needed(
 
 
 def run_verify(path: Path) -> Result:
-    return CliRunner().invoke(verify.command, [str(path)])
+    return CliRunner().invoke(verify, [str(path)])
 
 
 @pytest.mark.parametrize("kind", ["backoff", "dictspec", "alignment"])

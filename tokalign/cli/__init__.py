@@ -28,12 +28,8 @@ _GROUPS = {
     "Make what drafts": {
         "build": "Build the tables of a (draft, target) pair and a language.",
         "learn": "Make a private dictionary of your own documents.",
-        "forget": "Delete everything that was learned under a name.",
         "train-drafter": "Train a small drafter that continues from the target's hidden state.",
-        "inspect": "Show what is in a table file.",
-        "verify": "Check table files byte for byte.",
-        "push": "Put tables into a repository, beside a model or by themselves.",
-        "pull": "Fetch the tables of a model or of a repository of tables.",
+        "tables": "Show, verify, pull, push and forget table files.",
     },
     "Measure": {
         "calibrate": "Measure what passes cost on this machine.",

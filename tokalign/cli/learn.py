@@ -67,7 +67,7 @@ def command(
     programs, and follows no links. The dictionary is used beside those of languages from then on.
     Run it again to read what is new or changed and to forget what is gone; without FOLDERs those of
     the last time are read. Everything stays in your data folder, where only you can read it;
-    `tokalign forget NAME` deletes it.
+    `tokalign tables forget NAME` deletes it.
     """
     if lists:
         refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")

@@ -4,7 +4,7 @@ A fine-tune under any name finds the tables of its tokenizer. Folders are search
 the model's own, because tables may be shipped with a model; $TOKALIGN_TABLES; the user's data
 folder, where `tokalign build` writes; the user's own documents, as `tokalign learn` has them; and
 the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder come the
-tables that `tokalign pull` put there. A folder is searched together with the folders in it.
+tables that `tokalign tables pull` put there. A folder is searched together with the folders in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def table_folder() -> Path:
 
 
 def pulled_folder() -> Path:
-    """Where `tokalign pull` writes: a folder in the table folder, searched after all others in it.
+    """Where `tokalign tables pull` writes: in the table folder, searched after all else in it.
 
     What the user has built thus comes before what others have made.
     """

@@ -25,7 +25,7 @@ speed, never the output. They fit every model whose tokenizer has the fingerprin
 drafter fits only the model that it was trained on.
 
 ```sh
-tokalign pull {repository}
+tokalign tables pull {repository}
 tokalign decode --target MODEL --prompt "..."
 ```
 

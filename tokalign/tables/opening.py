@@ -156,7 +156,7 @@ def open_alignment(
     note(
         "alignment -> computed now, because no table of this pair was found; "
         "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET, or fetch "
-        "one, if there is one, with: tokalign pull NAME"
+        "one, if there is one, with: tokalign tables pull NAME"
     )
     return otherwise(draft.vocabulary, target.vocabulary)
 

@@ -103,7 +103,7 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
             alias.revision,
             ("*.tok", *DRAFTER_PATTERNS),
             Path(temporary),
-            remedy=f"tokalign pull {name}",
+            remedy=f"tokalign tables pull {name}",
         )
         if found is None:
             raise _no_tables(" or ".join(alias.repositories))

@@ -24,7 +24,7 @@ from tokalign.build.documents.finding import FoundFile
 from tokalign.errors import CorpusError
 from tokalign.json_text import parse_json
 
-BROKEN = "is broken; forget the collection and learn it again: tokalign forget NAME"
+BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 _PIECE = 1 << 18  # characters of a text in one object, 12 bytes each at most: see LONGEST_LINE
 

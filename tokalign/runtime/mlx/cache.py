@@ -168,7 +168,7 @@ class ModelCache(Generic[Id]):
             wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
             raise IncompatibleError(
                 f"the id {wrong} is none of the model's, which has {self.vocabulary_size}; check "
-                "that model, tokenizer and tables belong together (tokalign verify FILE)"
+                "that model, tokenizer and tables belong together (tokalign tables verify FILE)"
             )
         return mx.array(ids, dtype=mx.uint32)
 

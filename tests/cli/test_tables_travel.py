@@ -97,16 +97,20 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
     world: World, dictionary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alignment = write_alignment(dictionary.with_name("d.alignment.tok"), DRAFT, TARGET)
-    pushed = world.run("push", dictionary, alignment, "someone/tables", HF_TOKEN="secret")
+    pushed = world.run("tables", "push", dictionary, alignment, "someone/tables", HF_TOKEN="secret")
     assert (pushed.returncode, pushed.stderr.count("\n")) == (0, 2), pushed.stderr
     assert set(world.repositories["someone/tables"]) == {
         "tokalign/pl.dictionary.tok",
         "tokalign/d.alignment.tok",
     }
     assert "Bearer secret" in world.hub.tokens
-    for said in ("tokalign pull someone/tables", "| dictionary | pl |", TARGET.fingerprint[:12]):
+    for said in (
+        "tokalign tables pull someone/tables",
+        "| dictionary | pl |",
+        TARGET.fingerprint[:12],
+    ):
         assert said in pushed.stdout
-    pulled = world.run("pull", "someone/tables", "--quiet")
+    pulled = world.run("tables", "pull", "someone/tables", "--quiet")
     kept = world.tables / "pulled" / "someone--tables"
     assert (pulled.returncode, pulled.stderr) == (0, "")
     assert pulled.stdout.split() == [
@@ -132,28 +136,30 @@ def test_what_is_pushed_to_the_hub_is_pulled_from_it(
 def test_what_is_not_there_is_not_pushed(
     world: World, names: list[str], code: int, said: str
 ) -> None:
-    found = world.run("push", *names)
+    found = world.run("tables", "push", *names)
     assert (found.returncode, found.stderr.splitlines()[-1].count(said)) == (code, 1)
 
 
 def test_a_local_folder_is_a_repository_too(world: World, dictionary: Path) -> None:
     model = world.folder / "model"
     model.mkdir()
-    pushed = world.run("push", dictionary, model, "--json")
+    pushed = world.run("tables", "push", dictionary, model, "--json")
     told = json.loads(pushed.stdout)
     assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
     assert open_dictionary(TARGET, beside=model) is not None
-    told = json.loads(world.run("pull", model, "--json").stdout)
+    told = json.loads(world.run("tables", "pull", model, "--json").stdout)
     assert told["files"] == [str(world.tables / "pulled" / "model" / "pl.dictionary.tok")]
 
 
 def test_tables_of_several_models_do_not_replace_each_other(world: World, dictionary: Path) -> None:
     other = write_dictionary(world.folder / "pl.dictionary.tok", DRAFT, " abc abc")
-    twice = world.run("push", dictionary, other, "someone/tables")
+    twice = world.run("tables", "push", dictionary, other, "someone/tables")
     assert (twice.returncode, "--folder" in twice.stderr) == (2, True)
     for folder, file in (("one", dictionary), ("two", other)):
-        assert world.run("push", file, "someone/tables", "--folder", folder).returncode == 0
-    assert world.run("pull", "someone/tables").returncode == 0
+        assert (
+            world.run("tables", "push", file, "someone/tables", "--folder", folder).returncode == 0
+        )
+    assert world.run("tables", "pull", "someone/tables").returncode == 0
     assert world.left() == {
         "pulled/someone--tables--one/pl.dictionary.tok",
         "pulled/someone--tables--two/pl.dictionary.tok",
@@ -184,12 +190,12 @@ def damaged(data: bytes) -> bytes:
 def test_a_damaged_table_is_not_pushed(world: World, dictionary: Path) -> None:
     bad = dictionary.with_name("bad.dictionary.tok")
     bad.write_bytes(damaged(dictionary.read_bytes()))
-    refused = world.run("push", dictionary, bad, "someone/tables")
+    refused = world.run("tables", "push", dictionary, bad, "someone/tables")
     assert (refused.returncode, refused.stdout) == (3, "")
     assert refused.stderr.startswith(f"tokalign: {bad} is damaged")
     assert world.repositories["someone/tables"] == {}
     misnamed = dictionary.rename(dictionary.with_name("pl.tok"))
-    refused = world.run("push", misnamed, "someone/tables")
+    refused = world.run("tables", "push", misnamed, "someone/tables")
     assert (refused.returncode, ".dictionary.tok" in refused.stderr) == (2, True)
 
 
@@ -201,7 +207,7 @@ def test_of_a_repository_with_a_damaged_table_nothing_is_kept(
         "a.dictionary.tok": good,
         "tokalign/b.dictionary.tok": damaged(good),
     }
-    refused = world.run("pull", "someone/tables", "--quiet")
+    refused = world.run("tables", "pull", "someone/tables", "--quiet")
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
     assert "someone/tables/tokalign/b.dictionary.tok is damaged" in refused.stderr
     assert world.left() == set()
@@ -213,33 +219,33 @@ def test_a_half_download_leaves_nothing(world: World, dictionary: Path) -> None:
         "b.dictionary.tok": dictionary.read_bytes(),
     }
     world.hub.cut.add("b.dictionary.tok")
-    refused = world.run("pull", "someone/tables", "--quiet")
+    refused = world.run("tables", "pull", "someone/tables", "--quiet")
     assert (refused.returncode, refused.stdout) == (4, ""), refused.stderr
     assert refused.stderr.splitlines()[-1].startswith("tokalign: someone/tables was not downloaded")
-    assert "try: tokalign pull someone/tables" in refused.stderr
+    assert "try: tokalign tables pull someone/tables" in refused.stderr
     assert world.left() == set()
     world.hub.cut.clear()
-    assert world.run("pull", "someone/tables").returncode == 0
+    assert world.run("tables", "pull", "someone/tables").returncode == 0
     assert len(world.left()) == 2
 
 
 def test_offline_both_say_so_in_one_line(world: World, dictionary: Path) -> None:
     for arguments in (["pull", "bielik"], ["push", dictionary, "someone/tables"]):
-        refused = world.run(*arguments, HF_HUB_OFFLINE="1")
+        refused = world.run("tables", *arguments, HF_HUB_OFFLINE="1")
         assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
         assert "online" in refused.stderr
     assert world.left() == set()
 
 
 def test_what_is_not_there_or_not_allowed_is_said(world: World, dictionary: Path) -> None:
-    missing = world.run("pull", "someone/nothing")
+    missing = world.run("tables", "pull", "someone/nothing")
     assert (missing.returncode, "check the name" in missing.stderr) == (4, True)
-    empty = world.run("pull", "someone/tables")
+    empty = world.run("tables", "pull", "someone/tables")
     assert (empty.returncode, "has no tables" in empty.stderr) == (4, True)
-    missing = world.run("push", dictionary, "someone/nothing")
+    missing = world.run("tables", "push", dictionary, "someone/nothing")
     assert (missing.returncode, "hf repo create" in missing.stderr) == (4, True)
     world.hub.read_only = True
-    refused = world.run("push", dictionary, "someone/tables")
+    refused = world.run("tables", "push", dictionary, "someone/tables")
     assert (refused.returncode, "HF_TOKEN" in refused.stderr) == (2, True)
     assert refused.stderr.count("\n") == 1
 
@@ -250,7 +256,7 @@ def test_of_an_alias_the_first_repository_with_tables_is_pulled(
     alias = find_alias("bielik")
     world.repositories[alias.mlx] = {"config.json": b"{}"}
     world.repositories[alias.repository] = {"pl.dictionary.tok": dictionary.read_bytes()}
-    pulled = world.run("pull", "bielik", HF_TOKEN="own")
+    pulled = world.run("tables", "pull", "bielik", HF_TOKEN="own")
     assert pulled.returncode == 0, pulled.stderr
     assert "Bearer own" in world.hub.tokens
     assert f"bielik -> {alias.repository}\n" in pulled.stderr
@@ -260,7 +266,7 @@ def test_of_an_alias_the_first_repository_with_tables_is_pulled(
 
 def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: Path) -> None:
     world.repositories["someone/model"] |= WHOLE
-    assert world.run("push", dictionary, "someone/model").returncode == 0
+    assert world.run("tables", "push", dictionary, "someone/model").returncode == 0
     folder = Path(resolved_folder(world))
     assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
     assert open_dictionary(TARGET, beside=folder) is not None
@@ -273,7 +279,7 @@ def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictiona
         **WHOLE,
         "tokalign/pl.dictionary.tok": dictionary.read_bytes(),
     }
-    assert world.run("pull", "someone/model").returncode == 0
+    assert world.run("tables", "pull", "someone/model").returncode == 0
     assert world.left() == {"pulled/someone--model/pl.dictionary.tok"}
     assert resolved_folder(world, HF_HUB_OFFLINE="1") == str(snapshot)
 
@@ -300,10 +306,10 @@ def drafter(tmp_path: Path) -> Path:
 
 def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
     """Pulled by itself, and with a model that is downloaded."""
-    pushed = world.run("push", drafter, "someone/model")
+    pushed = world.run("tables", "push", drafter, "someone/model")
     assert pushed.returncode == 0, pushed.stderr
     assert "| drafter |" in pushed.stdout
-    pulled = world.run("pull", "someone/model", "--quiet")
+    pulled = world.run("tables", "pull", "someone/model", "--quiet")
     kept = world.tables / "pulled" / "someone--model" / "small.drafter"
     assert pulled.stdout.split() == [str(kept)], pulled.stderr
     files = {file.name: file.read_bytes() for file in drafter.iterdir()}
@@ -314,10 +320,10 @@ def test_a_drafter_travels_as_a_folder(world: World, drafter: Path) -> None:
 
 
 def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> None:
-    assert world.run("push", drafter, "someone/tables").returncode == 0
+    assert world.run("tables", "push", drafter, "someone/tables").returncode == 0
     weights = next(name for name in world.repositories["someone/tables"] if "safetensors" in name)
     world.repositories["someone/tables"][weights] += b"!"
-    pulled = world.run("pull", "someone/tables")
+    pulled = world.run("tables", "pull", "someone/tables")
     assert pulled.returncode == BundleError.exit_code
     assert "does not hold what was written" in pulled.stderr
     assert world.left() == set()

@@ -1,0 +1,225 @@
+"""`tokalign tables`: look into table files, check them, carry them, and forget what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokalign.arguments import as_path
+from tokalign.cli.option_types import NAME, PATH
+from tokalign.cli.output import (
+    always_quiet_option,
+    echo,
+    json_option,
+    note,
+    print_json,
+    quiet_option,
+    table,
+)
+from tokalign.cli.streams import one_line
+from tokalign.errors import TokalignError
+
+
+@click.group("tables")
+def command() -> None:
+    """Show, verify, pull and push table files, and forget what was learned from documents."""
+
+
+@command.command("show")
+@click.argument("file", metavar="TABLE|TOKENIZER")
+@json_option
+@always_quiet_option
+def show(*, file: str, as_json: bool) -> None:
+    """Show what a table file is and holds, or how far a model's tokenizer is understood.
+
+    A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
+    """
+    path = as_path(file)
+    described = _describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path)
+    if as_json:
+        print_json(described)
+    else:
+        echo(table(_rows(described)))
+
+
+@command.command("verify")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
+@json_option
+@always_quiet_option
+def verify(*, files: tuple[Path, ...], as_json: bool) -> None:
+    """Check every byte of FILES against their checksums, and that their tables can be read.
+
+    All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
+    """
+    problems = {path: _problem(path) for path in files}
+    if as_json:
+        found = [
+            {"path": str(path), "ok": problem is None, "problem": problem and str(problem)}
+            for path, problem in problems.items()
+        ]
+        print_json({"ok": not any(problems.values()), "files": found})
+    else:
+        for path, problem in problems.items():
+            if problem is None:
+                echo(one_line(f"{path}: ok"))
+            else:
+                note(f"tokalign: {problem}")
+    if codes := [problem.exit_code for problem in problems.values() if problem]:
+        raise click.exceptions.Exit(max(codes))
+
+
+@command.command("pull")
+@click.argument("name", type=NAME)
+@json_option
+@quiet_option
+def pull(*, name: str, as_json: bool, quiet: bool) -> None:
+    """Fetch the tables of NAME into your table folder, where all commands and the API find them.
+
+    NAME is an alias, a repository on the Hub, of a model or of tables alone, or a local folder.
+    Every byte is verified first; of a damaged or half download nothing is kept. A model that was
+    downloaded before tables were added to its repository gets them this way.
+    """
+    from tokalign.names.hub import hide_progress
+    from tokalign.tables.travelling import pull_tables
+
+    if quiet:
+        hide_progress()
+    paths = pull_tables(name, note=partial(note, quiet=quiet))
+    if as_json:
+        print_json({"files": [str(path) for path in paths]})
+    else:
+        for path in paths:
+            echo(str(path))
+
+
+@command.command("push")
+@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
+@click.argument("repository", type=NAME, metavar="REPO")
+@click.option(
+    "--folder",
+    metavar="NAME",
+    default="tokalign",
+    show_default=True,
+    help="Folder at the top level of REPO; one per model where REPO has tables of several.",
+)
+@json_option
+@quiet_option
+def push(
+    *, files: tuple[Path, ...], repository: str, folder: str, as_json: bool, quiet: bool
+) -> None:
+    """Verify the tables in FILEs and put them into REPO, where `tables pull REPO` finds them.
+
+    A FILE may be the folder of a drafter, too; in REPO it is called `drafter`, or NAME.drafter.
+
+    REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
+    model's. A section for the README of REPO goes to stdout.
+    """
+    from tokalign.names.hub import hide_progress
+    from tokalign.tables.model_card import model_card
+    from tokalign.tables.travelling import push_tables
+
+    if quiet:
+        hide_progress()
+    name, tables = push_tables(files, repository, folder=folder)
+    for one in tables:
+        note(f"{one.name} -> {name}/{one.path}", quiet=quiet)
+    card = model_card(tables, "OWNER/NAME" if as_path(name).is_dir() else name)
+    if as_json:
+        described = [one.described() for one in tables]
+        print_json({"repository": name, "files": described, "model_card": card})
+    else:
+        echo(card, nl=False)
+
+
+@command.command("forget")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@json_option
+@always_quiet_option
+def forget(*, names: tuple[str, ...], as_json: bool) -> None:
+    """Delete everything that `tokalign learn` keeps under each NAME: texts and dictionaries.
+
+    The documents themselves are not touched.
+    """
+    from tokalign.build.documents.collection import Collection
+    from tokalign.build.documents.learning import check_name
+
+    collections = [Collection(check_name(name)) for name in dict.fromkeys(names)]
+    for collection in collections:
+        collection.require()  # all of them, before one is deleted
+    for collection in collections:
+        collection.forget()
+    if as_json:
+        print_json({"forgotten": [str(collection.folder) for collection in collections]})
+    else:
+        echo("\n".join(f"{collection.folder} is deleted" for collection in collections))
+
+
+def _is_tokenizer(path: Path) -> bool:
+    """Whether this is no file with a table's magic, and not meant to be one."""
+    if path.is_file():
+        return path.suffix in (".json", ".model", ".tiktoken")
+    return path.suffix != ".tok"
+
+
+def _describe_table(path: Path) -> dict[str, Any]:
+    from tokalign.tables.bundle import FORMAT_VERSION, open_bundle
+
+    bundle = open_bundle(path)
+    return {
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "format_version": FORMAT_VERSION,
+        "kind": bundle.kind,
+        "fingerprints": bundle.fingerprints,
+        "corpus": bundle.corpus,
+        "parameters": bundle.parameters,
+        "statistics": bundle.statistics,
+        "sections": {name: len(section) for name, section in bundle.sections.items()},
+    }
+
+
+def _describe_tokenizer(name: str) -> dict[str, Any]:
+    from tokalign.names.registry import Resolved, resolve_tokenizer
+    from tokalign.tokenizer.spec import Level
+    from tokalign.tokenizer.vocabulary import TargetId
+
+    found: Resolved[TargetId] = resolve_tokenizer(name)
+    tokenizer = found.tokenizer
+    facts: dict[str, Any] = {
+        "tokenizer": found.description,
+        "level": str(tokenizer.level),
+        "why": tokenizer.spec.why,
+        "fingerprint": tokenizer.fingerprint,
+        "vocabulary_size": len(tokenizer.vocabulary),
+        "special_tokens": len(tokenizer.vocabulary.specials),
+    }
+    if tokenizer.level is not Level.IDS_ONLY:
+        facts["added_tokens_in_text"] = len(tokenizer.encoder.added)
+        facts["bytes_that_no_token_spells"] = len(tokenizer.encoder.missing)
+    return facts
+
+
+def _rows(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested keys as dotted names; the elements of a list (the corpus files) are numbered."""
+    for key, item in value.items():
+        if isinstance(item, list):
+            item = dict(enumerate(item, 1))
+        if isinstance(item, Mapping):
+            yield from _rows(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", f"{item:,}" if isinstance(item, int) else item
+
+
+def _problem(path: Path) -> TokalignError | None:
+    """The error in a table file; None if it has none."""
+    from tokalign.tables.opening import verify_table
+
+    try:
+        verify_table(path)
+    except TokalignError as error:
+        return error
+    return None
