@@ -27,7 +27,7 @@ from tokalign.build.pipeline import build_pair
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tables.absorption import Absorption
 from tokalign.tables.alignment import Alignment, MergeSites
-from tokalign.tables.bundle import open_bundle, write_bundle
+from tokalign.tables.bundle import read_bundle, write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -71,9 +71,7 @@ def measure(draft: str, target: str, text: Path, top: int) -> tuple[str, list[tu
         path = Path(folder) / "pair.alignment.tok"
         write_bundle(path, bundle)
         started = time.perf_counter()
-        alignment = Alignment.from_sections(
-            open_bundle(path).sections, draft=ours.vocabulary.tokens
-        )
+        alignment = Alignment.from_bundle(read_bundle(path), draft=ours.vocabulary.tokens)
         opened = time.perf_counter() - started
         sites, size = alignment.merge_sites, path.stat().st_size
         assert sites is not None

@@ -21,8 +21,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

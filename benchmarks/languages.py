@@ -32,8 +32,7 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary, read_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from tokalign.runtime.draft_length import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.travelling import pull_tables, push_tables
 
 PROMPT = "Zażółć gęślą"

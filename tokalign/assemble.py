@@ -26,7 +26,7 @@ from tokalign.runtime.methods import (
     choose_translation,
 )
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath, open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.spec import Level

@@ -21,7 +21,7 @@ from tokalign.build.dictionary.dictionary_bundle import (
 from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
-from tokalign.tables.bundle import Bundle, open_bundle
+from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -77,16 +77,16 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     corpus = Corpus([write_corpus(tmp_path)])
     report = build_tables(corpus, builders_in(tmp_path / "out", *tokenizers))
     draft, target = tokenizers
-    dictionary, best, pair = (open_bundle(written.path, verify=True) for written in report.tables)
+    dictionary, best, pair = (read_bundle(written.path) for written in report.tables)
     assert dictionary.fingerprints == best.fingerprints == {"target": target.fingerprint}
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
     assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["ngrams"] == 100
-    table = DictSpecTable.from_sections(dictionary.sections, len(target.vocabulary))
+    table = DictSpecTable.from_bundle(dictionary, len(target.vocabulary))
     assert len(table) == dictionary.statistics["entries"] == report.tables[0].entries > 50
     assert len(read_dictionary(best)) == best.statistics["entries"] == report.tables[1].entries > 50
     assert SMALL * 0.7 < report.tables[1].bytes <= SMALL
-    assert Intersection.from_sections(pair.sections).pairs == report.tables[2].entries > 250
+    assert Intersection.from_bundle(pair).pairs == report.tables[2].entries > 250
     assert report.text_bytes == corpus.size
     assert report.peak_memory > 1 << 20
 

@@ -18,7 +18,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
 from tokalign.cli.build import command
 from tokalign.errors import UsageError
-from tokalign.tables.bundle import open_bundle
+from tokalign.tables.bundle import read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
 TEXT = "".join(sentence.replace("\n", " ") + "\n" for sentence in SENTENCES)
@@ -82,14 +82,14 @@ def test_both_tables_are_written_where_documented(
     assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
     assert "small-draft ->" in result.stderr.replace(str(draft), "small-draft")
     for path in report["files"]:
-        open_bundle(Path(path), verify=True)
+        read_bundle(Path(path))
 
 
 def test_the_bundled_corpus_is_the_default_and_is_named(tmp_path: Path, target: Path) -> None:
     result = tokalign("build", "--target", target, "--dictionary-only", "--output", tmp_path / "o")
     assert result.returncode == 0, result.stderr
     assert "pl-mini.txt" in result.stderr
-    bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
+    bundle = read_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
     assert [file["name"] for file in bundle.corpus["files"]] == ["pl-mini.txt"]
 
 
@@ -148,7 +148,7 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
         *("--field", "body", "--language", "pl", "--corpus", corpus, other),
     )
     assert result.returncode == 0, result.stderr
-    bundle = open_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
+    bundle = read_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
     assert [file["name"] for file in bundle.corpus["files"]] == ["text.txt", "z.jsonl"]
 
 
@@ -183,7 +183,7 @@ def test_weights_memory_and_workspace_are_honoured(
         given = ("--weight", f"text={weight}", "--memory", "300M", "--workspace", tmp_path / "w")
         result = tokalign(*build, out, *given)
         assert result.returncode == 0, result.stderr
-        bundle = open_bundle(out / "small-target" / "pl.dictionary.tok")
+        bundle = read_bundle(out / "small-target" / "pl.dictionary.tok")
         assert bundle.corpus["files"][0]["weight"] == float(weight)
         counted[weight] = bundle.statistics["entries"]
     assert counted["3"] > counted["1"]  # what occurs once counts three times
@@ -209,7 +209,7 @@ def test_both_kinds_of_dictionary_can_be_asked_for(
         given = ("--dictionary-kind", kind, option, "9000", "--p-min", "0.15")
         assert tokalign(*build, tmp_path / kind, *given).returncode == 0
         path = tmp_path / kind / "small-target" / "pl.dictionary.tok"
-        bundle = open_bundle(path, verify=True)
+        bundle = read_bundle(path)
         assert (bundle.parameters["kind"], bundle.parameters["p_min"]) == (kind, 0.15)
         assert kind == "dictspec" or path.stat().st_size <= 9000
 

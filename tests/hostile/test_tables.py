@@ -35,8 +35,8 @@ from small_tokenizers import of_merges
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.tables import show, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
-from tokalign.tables.bundle import Bundle, encode_bundle, open_bundle
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.bundle import Bundle, encode_bundle, read_header
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.opening import (
     open_alignment,
     open_dictionary,
@@ -283,7 +283,7 @@ def test_a_forged_header_is_refused(folder: Path, attack: str) -> None:
     assert_refused(path, "backoff")
     assert_not_pushed(path)
     with pytest.raises(BundleError):
-        open_bundle(path)  # for `tables show`
+        read_header(path)
 
 
 @pytest.mark.parametrize("attack", LOGITS_HEADERS)
@@ -514,7 +514,7 @@ def test_a_section_with_a_right_checksum_and_wrong_content_is_refused(
     assert forged != encode_bundle(bundle)
     path = folder / name_of(kind)
     path.write_bytes(forged)
-    assert open_bundle(path).kind == KINDS[kind]
+    assert read_header(path).kind == KINDS[kind]
     verified = attack not in UNSEEN_BY_VERIFY
     assert_refused(path, kind, verified=verified)
     if verified:

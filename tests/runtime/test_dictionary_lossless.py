@@ -16,8 +16,7 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,11 @@ from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
+
+
+def bundle_of(sections: Mapping[str, bytes]) -> Bundle:
+    """A bundle of these sections, as a table reads it."""
+    return Bundle(kind="dictionary", fingerprints={"target": "ab" * 32}, sections=sections)
 
 
 def write_dictionary(

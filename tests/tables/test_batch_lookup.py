@@ -13,7 +13,7 @@ from small_tables import counted
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.batch_lookup import NO_ID, BatchLookup
-from tokalign.tables.bundle import open_bundle
+from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import read_dictionary
 
 
@@ -47,7 +47,7 @@ def test_every_prefix_of_a_corpus_is_looked_up_alike() -> None:
 
 
 def test_the_shipped_table_answers_alike_where_noise_is_met() -> None:
-    table = read_dictionary(open_bundle(next(shipped(TABLES).rglob("pl.dictionary.tok"))))
+    table = read_dictionary(read_bundle(next(shipped(TABLES).rglob("pl.dictionary.tok"))))
     assert isinstance(table, BackoffTable)
     rng = np.random.default_rng(1)
     texts = rng.integers(0, 32_000, (3000, 9)).tolist()

@@ -16,7 +16,7 @@ from tokalign.bpe.pretokenizer import WordSplitter
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.alignment import MergeSites
 from tokalign.tables.boundary import Boundary
-from tokalign.tables.bundle import open_bundle
+from tokalign.tables.bundle import read_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -108,8 +108,8 @@ def test_a_special_token_ends_all_that_could_absorb(bielik: Tokenizer[Any]) -> N
 @pytest.fixture(scope="module")
 def bielik_sites() -> MergeSites:
     """The shipped table of Bielik's merge sites."""
-    bundle = open_bundle(shipped(TABLES) / "bielik" / "llama3.2.alignment.tok", verify=True)
-    return MergeSites.from_sections(bundle.sections, 32_128)
+    bundle = read_bundle(shipped(TABLES) / "bielik" / "llama3.2.alignment.tok")
+    return MergeSites.from_bundle(bundle, 32_128)
 
 
 def test_the_documented_example(bielik: Tokenizer[Any], bielik_sites: MergeSites) -> None:

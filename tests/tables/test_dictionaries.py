@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tables import counted
 
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.dictspec import DictSpecTable
 
 

@@ -21,8 +21,8 @@ from tokalign.build.dictionary.dictionary_bundle import (
 from tokalign.cli.tables import verify
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
-from tokalign.tables.bundle import Bundle, open_bundle, write_bundle
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.bundle import Bundle, read_bundle, write_bundle
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import table_folder
 from tokalign.tables.opening import open_alignment, open_dictionary
@@ -277,7 +277,7 @@ def test_a_shipped_table_that_lacks_any_one_section_is_refused(
             return open_dictionary(target, files=[path])
         return open_alignment(target, request.getfixturevalue(draft), otherwise=align, file=path)
 
-    shipped_bundle = open_bundle(shipped(TABLES) / "bielik" / file)
+    shipped_bundle = read_bundle(shipped(TABLES) / "bielik" / file)
     assert_every_section_is_needed(shipped_bundle, path, open_for_decoding)
 
 

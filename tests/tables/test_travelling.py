@@ -12,8 +12,7 @@ from small_tokenizers import of_merges
 
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import decode_bundle, write_bundle
-from tokalign.tables.model_card import model_card
-from tokalign.tables.travelling import push_tables
+from tokalign.tables.travelling import model_card, push_tables
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TARGET: Tokenizer[Any] = of_merges(b"abc ", [(b"a", b"b"), (b"ab", b"c")])

@@ -119,8 +119,7 @@ def push(
     model's. A section for the README of REPO goes to stdout.
     """
     from tokalign.names.hub import hide_progress
-    from tokalign.tables.model_card import model_card
-    from tokalign.tables.travelling import push_tables
+    from tokalign.tables.travelling import model_card, push_tables
 
     if quiet:
         hide_progress()
@@ -166,9 +165,9 @@ def _is_tokenizer(path: Path) -> bool:
 
 
 def _describe_table(path: Path) -> dict[str, Any]:
-    from tokalign.tables.bundle import FORMAT_VERSION, open_bundle
+    from tokalign.tables.bundle import FORMAT_VERSION, read_bundle
 
-    bundle = open_bundle(path)
+    bundle = read_bundle(path)
     return {
         "path": str(path),
         "bytes": path.stat().st_size,

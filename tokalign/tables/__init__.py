@@ -2,14 +2,13 @@
 
 `build` makes these tables and `runtime` uses them; the two meet only here.
 
-    token_tree.py       the value that guesses are
+    bundle.py           the file of every table, its writer and its reader; header.py is its schema
     dictionary.py       what every dictionary answers: backoff.py (with binary_fuse.py; for a batch,
-                        batch_lookup.py) and dictspec.py; dictionaries.py is several at once
-    alignment.py        the tables of a pair; boundary.py and absorption.py say what may follow the
-                        committed text
+                        batch_lookup.py) and dictspec.py
+    alignment.py        the tables of a pair
     logit_rows.py       what a model found likely, as a table
-    bundle.py           the file format, with header.py and sections.py
     finding.py          where tables are looked for; opening.py reads and checks them
-    travelling.py       `push` and `pull` of what is verified (verified.py; drafter_files.py checks
-                        a drafter's folder); model_card.py describes it
+    travelling.py       `push` and `pull` of what is verified (drafter_files.py: a drafter's folder)
+    token_tree.py       the value that guesses are
+    boundary.py         and absorption.py: what may follow the committed text
 """

@@ -16,21 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
-from tokalign.errors import BundleError
-from tokalign.tables.sections import (
-    Sections,
-    array_bytes,
-    check_ids,
-    check_length,
-    read_array,
-    read_parts,
-)
+from tokalign.tables.bundle import Bundle, array_bytes
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
 """The ids of a second tokenizer."""
-
-_REMEDY = "rebuild the table with: tokalign build"
 
 NO_TOKEN = -1
 """In an array of ids: there is none."""
@@ -79,20 +69,29 @@ class Intersection:
         }
 
     @classmethod
-    def from_sections(cls, sections: Sections) -> Intersection:
-        """The table in these sections, in place.
+    def from_bundle(
+        cls, bundle: Bundle, draft_size: int | None = None, target_size: int | None = None
+    ) -> Intersection:
+        """The table in a bundle, in place.
 
-        Raises: BundleError if one is missing, has an id outside the other vocabulary, or more than
-        MOST_DOUBLES draft ids for one target id.
+        draft_size, target_size: of the vocabularies, where they are known.
+        Raises: BundleError if a section is missing, has an id outside the other vocabulary, or more
+        than MOST_DOUBLES draft ids for one target id.
         """
         to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
-        found = cls(read_array(sections, to_target, "<i4"), read_array(sections, to_draft, "<i4"))
-        check_ids(found.draft_to_target, len(found.target_to_draft), to_target, least=NO_TOKEN)
-        check_ids(found.target_to_draft, len(found.draft_to_target), to_draft, least=NO_TOKEN)
+        found = cls(
+            bundle.array(to_target, "<i4", length=draft_size),
+            bundle.array(to_draft, "<i4", length=target_size),
+        )
+        for name, ids, other in (
+            (to_target, found.draft_to_target, found.target_to_draft),
+            (to_draft, found.target_to_draft, found.draft_to_target),
+        ):
+            bundle.check_ids(ids, len(other), name, least=NO_TOKEN)
         if np.bincount(found.draft_to_target + 1)[1:].max(initial=0) > MOST_DOUBLES:
-            raise BundleError(
+            raise bundle.wrong(
                 f"more than {MOST_DOUBLES} draft ids stand for one target id in the section "
-                f"{to_target}; {_REMEDY}"
+                f"{to_target}"
             )
         return found
 
@@ -148,17 +147,17 @@ class HealingTrie:
         return {"healing.order": array_bytes(self._order)}
 
     @classmethod
-    def from_sections(
-        cls, sections: Sections, tokens: Sequence[bytes], vocabulary_size: int
+    def from_bundle(
+        cls, bundle: Bundle, tokens: Sequence[bytes], vocabulary_size: int
     ) -> HealingTrie:
-        """The table in these sections, in place.
+        """The table in a bundle, in place.
 
         Raises: BundleError if it is missing, or names an id twice or outside the vocabulary.
         """
-        order = read_array(sections, "healing.order", "<u4")
-        check_ids(order, vocabulary_size, "healing.order")
+        order = bundle.array("healing.order", "<u4")
+        bundle.check_ids(order, vocabulary_size, "healing.order")
         if np.bincount(order, minlength=1).max() > 1:
-            raise BundleError(f"the section healing.order has an id twice; {_REMEDY}")
+            raise bundle.wrong("the section healing.order has an id twice")
         return cls(order, tokens)
 
 
@@ -209,26 +208,25 @@ class MergeSites:
         }
 
     @classmethod
-    def from_sections(cls, sections: Sections, vocabulary_size: int) -> MergeSites:
-        """The table in these sections. Cost: 1 ms for 4,000 sites.
+    def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> MergeSites:
+        """The table in a bundle. Cost: 1 ms for 4,000 sites.
 
         vocabulary_size: of the target. Raises: BundleError if a section is missing or wrong.
         """
         # Lengths of 0 would let a small file ask for any amount of memory.
-        row_lengths = read_array(sections, "merge_sites.row_lengths", "<u4")
-        site_lengths = read_array(sections, "merge_sites.site_lengths", "u1")
+        row_lengths = bundle.array("merge_sites.row_lengths", "<u4")
+        site_lengths = bundle.array("merge_sites.site_lengths", "u1")
         if len(row_lengths) > vocabulary_size + 1 or not site_lengths.all():
-            raise BundleError(f"there are empty merge sites, or too many rows of them; {_REMEDY}")
-        data = bytes(read_array(sections, "merge_sites.bytes", "u1"))
-        parts = read_parts(sections, "merge_sites.site_lengths", "u1", of=len(data))
+            raise bundle.wrong("there are empty merge sites, or too many rows of them")
+        data = bytes(bundle.array("merge_sites.bytes", "u1"))
+        parts = bundle.parts("merge_sites.site_lengths", "u1", of=len(data))
         sites = [data[begin:end] for begin, end in parts]
-        parts = read_parts(sections, "merge_sites.row_lengths", "<u4", of=len(sites))
+        parts = bundle.parts("merge_sites.row_lengths", "<u4", of=len(sites))
         by_row = [sites[begin:end] for begin, end in parts]
-        rows = read_array(sections, "merge_sites.rows", "<u4")
-        check_length(rows, vocabulary_size, "merge_sites.rows")
-        check_ids(rows, len(by_row), "merge_sites.rows")
+        rows = bundle.array("merge_sites.rows", "<u4", length=vocabulary_size)
+        bundle.check_ids(rows, len(by_row), "merge_sites.rows")
         if any(by_row[:1]) or any(sorted(set(row)) != row for row in by_row):
-            raise BundleError(f"merge sites are not sorted, or row 0 has some; {_REMEDY}")
+            raise bundle.wrong("merge sites are not sorted, or row 0 has some")
         return cls(rows, by_row)
 
 
@@ -249,25 +247,22 @@ class Alignment:
         return self.intersection.to_sections() | self.healing.to_sections() | sites
 
     @classmethod
-    def from_sections(
+    def from_bundle(
         cls,
-        sections: Sections,
+        bundle: Bundle,
         *,
         draft: Sequence[bytes] | None = None,
         target_size: int | None = None,
     ) -> Alignment:
-        """The tables in these sections, with all ids in them checked.
+        """The tables in a bundle, with all ids in them checked.
 
         draft: the draft's tokens, id -> bytes; without them (`verify`) the tables answer nothing.
         target_size: of the target's vocabulary, where it is known.
         Raises: BundleError if a section is missing, or holds what no vocabulary of this size has.
         """
-        intersection = Intersection.from_sections(sections)
-        draft_size = len(intersection.draft_to_target)
-        if draft is not None:
-            check_length(intersection.draft_to_target, len(draft), "intersection.draft_to_target")
-        if target_size is not None:
-            check_length(intersection.target_to_draft, target_size, "intersection.target_to_draft")
-        healing = HealingTrie.from_sections(sections, draft or (), draft_size)
-        merge_sites = MergeSites.from_sections(sections, len(intersection.target_to_draft))
+        intersection = Intersection.from_bundle(
+            bundle, None if draft is None else len(draft), target_size
+        )
+        healing = HealingTrie.from_bundle(bundle, draft or (), len(intersection.draft_to_target))
+        merge_sites = MergeSites.from_bundle(bundle, len(intersection.target_to_draft))
         return cls(intersection, healing, merge_sites)

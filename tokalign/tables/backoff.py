@@ -14,7 +14,7 @@ Contexts are not stored themselves, only fingerprints of 8 bits (`binary_fuse`):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, TypeAlias, cast
@@ -22,7 +22,6 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import BundleError
 from tokalign.tables.binary_fuse import (
     FINGERPRINT_SHIFT,
     MULTIPLIER,
@@ -32,16 +31,8 @@ from tokalign.tables.binary_fuse import (
     WORD,
     FuseShape,
 )
-from tokalign.tables.bundle import Bundle
+from tokalign.tables.bundle import Bundle, array_bytes, ids_section
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE
-from tokalign.tables.header import HeaderError, read_parameter
-from tokalign.tables.sections import (
-    array_bytes,
-    check_length,
-    ids_section,
-    read_array,
-    read_ids,
-)
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -97,23 +88,21 @@ class BackoffParameters:
         }
 
     @classmethod
-    def from_header(cls, parameters: Mapping[str, Any]) -> BackoffParameters:
-        """The values in `Bundle.parameters`. Raises: HeaderError."""
-
-        def number(name: str, most: float, kind: type = int, least: float = 0) -> Any:
-            return read_parameter(parameters, name, kind, least=least, most=most)
-
+    def from_bundle(cls, bundle: Bundle) -> BackoffParameters:
+        """The values in the header of a bundle. Raises: BundleError."""
         shape = FuseShape(
-            seed=number("seed", WORD),
-            segment_bits=number("segment_bits", _MOST_SEGMENT_BITS),
-            segments=number("segments", 1 << SEGMENT_WIDTH, least=1),
+            seed=bundle.number("seed", most=WORD),
+            segment_bits=bundle.number("segment_bits", most=_MOST_SEGMENT_BITS),
+            segments=bundle.number("segments", least=1, most=1 << SEGMENT_WIDTH),
         )
         return cls(
             shape=shape,
-            max_context=number("max_context", MAX_CONTEXT),
-            p_min=number("p_min", 1, float),
+            max_context=bundle.number("max_context", most=MAX_CONTEXT),
+            p_min=bundle.number("p_min", most=1, kind=float),
             alternatives=(
-                number("alternatives", _MOST_ALTERNATIVES) if "alternatives" in parameters else 0
+                bundle.number("alternatives", most=_MOST_ALTERNATIVES)
+                if "alternatives" in bundle.parameters
+                else 0
             ),
         )
 
@@ -180,7 +169,7 @@ class BackoffTable:
         return None if number is None else (self._ids[number], self._probabilities[number] / 255)
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `dictionary.Dictionary`. Cost: as `predict`."""
+        """See `Dictionary`. Cost: as `predict`."""
         return len(self._search(suffix))
 
     def _search(self, suffix: Sequence[TargetId]) -> list[_Found]:
@@ -212,7 +201,7 @@ class BackoffTable:
         return number if number < len(self._ids) else None
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `dictionary.Dictionary`. First the answers of the longest stored suffix.
+        """See `Dictionary`. First the answers of the longest stored suffix.
 
         Cost: as `predict`, 0.7 µs for each alternative and 0.4 µs for each shorter suffix.
         """
@@ -269,27 +258,14 @@ class BackoffTable:
 
         Raises: BundleError if something is missing, or holds what no vocabulary of this size has.
         """
-        try:
-            parameters = BackoffParameters.from_header(bundle.parameters)
-            slots = parameters.shape.slots
-            entries = read_parameter(bundle.statistics, "entries", int, least=0, most=slots)
-        except HeaderError as error:
-            raise BundleError(
-                f"the header of the back-off table is wrong: {error}; "
-                "rebuild it with: tokalign build"
-            ) from error
-        fingerprints = read_array(bundle.sections, "backoff.fingerprints", "u1")
-        numbers = read_array(bundle.sections, "backoff.numbers", "<u2")
-        ids = read_ids(bundle.sections, "backoff.predictions.ids", vocabulary_size)
-        probabilities = read_array(bundle.sections, "backoff.predictions.probabilities", "u1")
-        check_length(fingerprints, slots, "backoff.fingerprints")
-        check_length(numbers, slots, "backoff.numbers")
-        check_length(probabilities, len(ids), "backoff.predictions.probabilities")
+        parameters = BackoffParameters.from_bundle(bundle)
+        slots = parameters.shape.slots
+        ids = bundle.ids("backoff.predictions.ids", vocabulary_size)
         return cls(
             parameters,
-            entries=entries,
-            fingerprints=fingerprints,
-            numbers=numbers,
+            entries=bundle.number("entries", most=slots),
+            fingerprints=bundle.array("backoff.fingerprints", "u1", length=slots),
+            numbers=bundle.array("backoff.numbers", "<u2", length=slots),
             ids=ids,
-            probabilities=probabilities,
+            probabilities=bundle.array("backoff.predictions.probabilities", "u1", length=len(ids)),
         )

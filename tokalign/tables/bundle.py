@@ -1,26 +1,30 @@
-"""The file format of every table; `docs/table-format.md` describes it byte for byte.
+"""The file of every table: its writer and its reader; `docs/table-format.md` has every byte.
 
-    preamble | header (msgpack) | SHA-256 of both | sections, aligned for mmap | SHA-256 of all
+    preamble | header (msgpack) | SHA-256 of both | sections, aligned | SHA-256 of all
 
-Opening a file reads the preamble and the header, which has its own checksum and says how long the
-file is; only `verify` reads every byte. Equal bundles give equal bytes: keys are sorted, and there
-are no timestamps. `encode_bundle` and `decode_bundle` are pure; `open_bundle` and `write_bundle` do
-I/O. To read on: `sections` for what is inside, `opening` for who opens which file.
+`read_header` reads what tables are found by, in O(header). `read_bundle` reads a whole file into
+memory, where nobody else can change it, and checks every byte. A checksum only says that a file
+arrived as it was made, and files come from strangers. So `header.py` checks what the header says,
+and a table reads its sections with the methods of `Bundle`, which check what is in them.
+Equal bundles give equal bytes: keys are sorted, and there are no timestamps.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.arguments import shown_path
 from tokalign.atomic_file import write_file
@@ -31,9 +35,7 @@ from tokalign.tables.header import (
     HeaderError,
     parse_header,
     place_sections,
-    read_parameter,
 )
-from tokalign.tables.sections import Section
 
 MAGIC = b"tokalign"
 FORMAT_VERSION = 2
@@ -46,16 +48,18 @@ _PREAMBLE = struct.Struct("<8sHHI")  # magic, format version, zero, header lengt
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _REMEDY = "download it again or rebuild it with: tokalign build"
 
+Section = bytes | memoryview
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """The content of a table file.
+class Header:
+    """What a table file says of itself.
 
-    kind: "dictionary" or "alignment".
+    kind: "dictionary", "alignment" or "logits".
     fingerprints: of the tokenizers it was built for: "target", and "draft" for an alignment.
     corpus: the stamp of the text that was counted (see `build.corpus`); empty if there was none.
     parameters: every choice that decided the content. statistics: what was counted.
-    sections: name -> content. In an opened bundle they are views of the file.
+    name: of the file, for messages.
     """
 
     kind: str
@@ -63,7 +67,129 @@ class Bundle:
     corpus: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    name: str = field(default="the table", compare=False)
+
+    @property
+    def language(self) -> str:
+        """The language of the corpus, "unnamed" where the header does not say it."""
+        return str(self.parameters.get("language", "unnamed"))
+
+    def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
+        """Refuse a table that was built for other tokenizers.
+
+        target, draft: the fingerprints of the tokenizers in use; `draft` only for an alignment.
+        remedy: the command that rebuilds it. Raises: FingerprintError.
+        """
+        for role, found in (("target", target), ("draft", draft)):
+            expected = self.fingerprints.get(role)
+            if found is not None and expected is not None and expected != found:
+                raise FingerprintError(
+                    f"{self.name} ({role})", expected=expected, found=found, remedy=remedy
+                )
+
+    def number(
+        self,
+        name: str,
+        *,
+        most: float,
+        least: float = 0,
+        kind: Callable[[Any], Any] = int,
+    ) -> Any:
+        """A parameter that is a number; `kind` is int or float.
+
+        Raises: BundleError if it is missing, of another type, or not from `least` to `most`.
+        """
+        value: Any = self.parameters.get(name, self.statistics.get(name))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or kind(value) != value:
+            raise self.wrong(f"its header's {name} is missing or no {kind.__name__}")
+        if not least <= value <= most:
+            raise self.wrong(f"its header's {name} is {value}, not from {least} to {most}")
+        return kind(value)
+
+    def vocabulary_size(self, expected: int | None = None) -> int:
+        """The vocabulary size that a table of target ids is for.
+
+        expected: of the tokenizer in use; by default, what the header says is believed.
+        Raises: BundleError if it is missing or another one.
+        """
+        said = int(self.number("vocabulary_size", least=1, most=1 << 32))
+        if expected not in (None, said):
+            raise self.wrong(f"it is for a vocabulary of {said} ids, not {expected}")
+        return said
+
+    def wrong(self, what: str) -> BundleError:
+        """The error about a table that is not as its builder makes it."""
+        return BundleError(f"{self.name}: {what}; rebuild the table with: tokalign build")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle(Header):
+    """The content of a table file. sections: name -> content; views of the file that was read.
+
+    Each method that reads a section raises a BundleError with the names of file and section.
+    """
+
     sections: Mapping[str, Section]
+
+    def array(self, section: str, dtype: str, *, length: int | None = None) -> NDArray[Any]:
+        """A section as an array in the machine's byte order; no copy on little-endian machines.
+
+        dtype: as in the file, such as "<u2". length: how many values there have to be.
+        """
+        if section not in self.sections:
+            raise self.wrong(f"the section {section} is missing")
+        data = self.sections[section]
+        if len(data) % np.dtype(dtype).itemsize:
+            raise self.wrong(
+                f"the section {section} has {len(data)} bytes, which is no whole number of {dtype}"
+            )
+        array = np.frombuffer(data, dtype=dtype)
+        if length is not None and len(array) != length:
+            raise self.wrong(f"the section {section} has {len(array)} values instead of {length}")
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def ids(self, section: str, vocabulary_size: int) -> NDArray[np.uint16] | NDArray[np.uint32]:
+        """The ids that `ids_section` wrote, of the width that the vocabulary's size asks for."""
+        used, other = (2, 4) if vocabulary_size <= 1 << 16 else (4, 2)
+        name, unused = (f"{section}.u{8 * width}" for width in (used, other))
+        if unused in self.sections:
+            raise self.wrong(
+                f"the section {unused} is there, but ids below {vocabulary_size} are in {name}"
+            )
+        ids = self.array(name, f"<u{used}")
+        self.check_ids(ids, vocabulary_size, name)
+        return ids
+
+    def check_ids(self, ids: NDArray[Any], limit: int, section: str, *, least: int = 0) -> None:
+        """Raises: BundleError if one of `ids` is not from `least` to below `limit`."""
+        if len(ids) and not least <= int(ids.min()) <= int(ids.max()) < limit:
+            raise self.wrong(
+                f"the section {section} has ids from {ids.min()} to {ids.max()}, outside a "
+                f"vocabulary of {limit}"
+            )
+
+    def parts(self, section: str, dtype: str, *, of: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of each part of a list of `of` values, by a section of their lengths."""
+        lengths = self.array(section, dtype).tolist()
+        if sum(lengths) != of:
+            raise self.wrong(
+                f"the lengths in the section {section} add up to {sum(lengths)}, not to {of}"
+            )
+        return pairwise(accumulate(lengths, initial=0))
+
+
+def array_bytes(array: NDArray[Any]) -> bytes:
+    """An array as it is stored: little-endian."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def ids_section(name: str, ids: NDArray[Any]) -> dict[str, bytes]:
+    """A section of ids, u16 or u32; its name says which."""
+    return {f"{name}.u{8 * ids.itemsize}": array_bytes(ids)}
+
+
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def encode_bundle(bundle: Bundle) -> bytes:
@@ -99,43 +225,84 @@ def encode_bundle(bundle: Bundle) -> bytes:
     return bytes(data + hashlib.sha256(data).digest())
 
 
-def decode_bundle(
-    data: bytes | memoryview, *, name: str = "<bytes>", verify: bool = True
-) -> Bundle:
-    """Read the bytes of a file. The sections are views of `data`; nothing is copied.
+def write_bundle(path: Path, bundle: Bundle) -> None:
+    """Write a table file, whole or not at all. Raises: UsageError; OutputError for a full disk."""
+    write_file(path, encode_bundle(bundle), parents=True, remedy=OUTPUT_REMEDY)
 
-    verify: check every byte against the SHA-256 at the end. Otherwise only the preamble, the header
-    and the length are checked, in O(header).
-    Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
+
+def _sorted(value: Any) -> Any:
+    """`value` with the keys of all mappings in it sorted, so that equal values give equal bytes."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read_header(path: Path) -> Header:
+    """What a table file says of itself. Its length is checked too, its sections are not read.
+
+    Raises: as `read_bundle`.
     """
-    view = memoryview(data).toreadonly()
-    header, start = _read_header(view, name)
-    return _read_sections(view, header, start, name, verify=verify)
+    name = shown_path(path)
+    with _opened(path, name) as (file, size):
+        start = _read_start(file, name)
+    header, _, _ = _decode_header(start, size, name)
+    return Header(**header, name=name)
 
 
-def open_bundle(path: Path, *, verify: bool = False) -> Bundle:
-    """Read the header of a table file; with `verify` also all the rest, every byte of it checked.
+def read_bundle(path: Path) -> Bundle:
+    """Read a table file and check every byte of it.
 
-    A verified bundle is a copy in memory, which nobody else can change. Otherwise its sections are
-    views of the file, good for their sizes only.
     Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError for
     an unreadable file.
     """
     name = shown_path(path)
+    return decode_bundle(read_table_file(path, name), name=name)
+
+
+def read_table_file(path: Path, name: str) -> bytes:
+    """The bytes of a file that has the header of a table of its size. Raises: as `read_bundle`."""
+    with _opened(path, name) as (file, size):
+        start = _read_start(file, name)
+        _decode_header(start, size, name)  # before memory is taken for all the rest
+        file.seek(0)
+        return file.read(size)
+
+
+def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
+    """Read the bytes of a file, every one of which is checked. The sections are views of `data`.
+
+    Raises: BundleError, with `name` and the remedy, for anything but a whole file of this version.
+    """
+    view = memoryview(data).toreadonly()
+    header, directory, start = _decode_header(view, len(view), name)
+    if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
+        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
+    sections = {
+        section: view[start + offset : start + offset + size]
+        for section, (offset, size) in directory.items()
+    }
+    return Bundle(**header, sections=sections, name=name)
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file and its size. Raises: BundleError for anything else; MissingAssetError."""
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 raise irregular
-            size = status.st_size
-            view = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b"")
-            header, start = _read_header(view, name)
-            bundle = _read_sections(view, header, start, name, verify=False)
-            if verify:  # not before the header shows that a whole table may be there
-                copy = memoryview(file.read(size))
-                bundle = _read_sections(copy, header, start, name, verify=True)
-            return bundle
+            yield file, status.st_size
     except IsADirectoryError as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
@@ -150,67 +317,22 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a table file, whole or not at all. Raises: UsageError; OutputError for a full disk."""
-    write_file(path, encode_bundle(bundle), parents=True, remedy=OUTPUT_REMEDY)
+def _read_start(file: BinaryIO, name: str) -> bytes:
+    """Preamble, header and the digest of both, as far as the file has them. Raises: BundleError."""
+    preamble = file.read(_PREAMBLE.size)
+    return preamble + file.read(_header_end(preamble, name) - len(preamble))
 
 
-def require_fingerprint(
-    bundle: Bundle, *, target: str, draft: str | None = None, name: str, remedy: str
-) -> None:
-    """Refuse a table that was built for other tokenizers.
-
-    target, draft: the fingerprints of the tokenizers in use; `draft` is None for a dictionary.
-    name: of the table, for the message. remedy: the command that rebuilds it.
-    Raises: FingerprintError.
-    """
-    for role, found in (("target", target), ("draft", draft)):
-        expected = bundle.fingerprints.get(role)
-        if found is not None and expected is not None and expected != found:
-            raise FingerprintError(
-                f"{name} ({role})", expected=expected, found=found, remedy=remedy
-            )
-
-
-def read_vocabulary_size(bundle: Bundle, expected: int | None, *, name: str, remedy: str) -> int:
-    """The vocabulary size that a table of target ids is for, as its header says.
-
-    expected: of the tokenizer in use; by default, what the header says is believed. name: of the
-    table, for the message. remedy: the command that rebuilds it.
-    Raises: BundleError if it is missing or another one.
-    """
-    try:
-        said = read_parameter(bundle.parameters, "vocabulary_size", int, least=1, most=1 << 32)
-    except HeaderError as error:
-        raise BundleError(f"{name}'s header is wrong: {error}; {remedy}") from error
-    if expected not in (None, said):
-        raise BundleError(f"{name} is for a vocabulary of {said} ids, not {expected}; {remedy}")
-    return int(said)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-def _sorted(value: Any) -> Any:
-    """`value` with the keys of all mappings in it sorted, so that equal values give equal bytes."""
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [_sorted(item) for item in value]
-    return value
-
-
-def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
-    """The checked header, and the offset at which the sections start."""
-    if view[: len(MAGIC)] != MAGIC[: len(view)]:
+def _header_end(start: bytes | memoryview, name: str) -> int:
+    """Where the header and its digest end, by the preamble. Raises: BundleError."""
+    if start[: len(MAGIC)] != MAGIC[: len(start)]:
         raise BundleError(
-            f"{name} is not a tokalign table: it starts with {bytes(view[: len(MAGIC)])!r}, "
+            f"{name} is not a tokalign table: it starts with {bytes(start[: len(MAGIC)])!r}, "
             f"not {MAGIC!r}; give a .tok file"
         )
-    if len(view) < _PREAMBLE.size:
-        raise _truncated(name, _PREAMBLE.size, len(view))
-    _, version, reserved, length = _PREAMBLE.unpack_from(view)
+    if len(start) < _PREAMBLE.size:
+        raise _truncated(name, _PREAMBLE.size, len(start))
+    _, version, reserved, length = _PREAMBLE.unpack_from(start)
     if version != FORMAT_VERSION:
         raise BundleError(
             f"{name} has format version {version}, this tokalign reads version {FORMAT_VERSION}; "
@@ -221,42 +343,34 @@ def _read_header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
             f"{name} begins as no table does: bytes 10 and 11 are {reserved}, not 0, or the header "
             f"has {length} bytes of at most {MOST_HEADER_BYTES}; {_REMEDY}"
         )
-    end = _PREAMBLE.size + length
-    if len(view) < end + _DIGEST_SIZE:
-        raise _truncated(name, end + _DIGEST_SIZE, len(view))
-    if hashlib.sha256(view[:end]).digest() != view[end : end + _DIGEST_SIZE]:
+    return int(_PREAMBLE.size + length + _DIGEST_SIZE)
+
+
+def _decode_header(
+    start: bytes | memoryview, size: int, name: str
+) -> tuple[dict[str, Any], Mapping[str, list[int]], int]:
+    """The checked header, its directory of sections, and the offset at which these start.
+
+    start: at least the file's header. size: of the whole file, which has to be as the header says.
+    """
+    end = _header_end(start, name)
+    if len(start) < end:
+        raise _truncated(name, end, size)
+    covered = end - _DIGEST_SIZE
+    if hashlib.sha256(start[:covered]).digest() != start[covered:end]:
         raise BundleError(f"{name} is damaged: its header's checksum does not match; {_REMEDY}")
     try:
-        header = parse_header(view[_PREAMBLE.size : end])
+        header = parse_header(memoryview(start)[_PREAMBLE.size : covered])
     except HeaderError as error:
         raise BundleError(f"{name} has a header that no table has: {error}; {_REMEDY}") from error
-    return header, _aligned(end + _DIGEST_SIZE)
-
-
-def _read_sections(
-    view: memoryview, header: Mapping[str, Any], start: int, name: str, *, verify: bool
-) -> Bundle:
-    """The bundle of a checked header whose sections start at `start`. Raises: BundleError."""
-    sections = _cut_sections(view, header["sections"], start, name)
-    if verify and hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
-        raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
-    return Bundle(**{**header, "sections": sections})
-
-
-def _cut_sections(
-    view: memoryview, directory: Mapping[str, Sequence[int]], start: int, name: str
-) -> dict[str, memoryview]:
-    """The sections as views. The file must end right after the digest that follows the last one."""
-    end = max((offset + size for offset, size in directory.values()), default=0)
-    expected = start + end + _DIGEST_SIZE
-    if len(view) < expected:
-        raise _truncated(name, expected, len(view))
-    if len(view) > expected:
-        raise BundleError(f"{name} has {len(view) - expected} bytes after its end; {_REMEDY}")
-    return {
-        section: view[start + offset : start + offset + size]
-        for section, (offset, size) in directory.items()
-    }
+    directory, first = header.pop("sections"), _aligned(end)
+    inside = max((offset + length for offset, length in directory.values()), default=0)
+    expected = first + inside + _DIGEST_SIZE
+    if size < expected:
+        raise _truncated(name, expected, size)
+    if size > expected:
+        raise BundleError(f"{name} has {size - expected} bytes after its end; {_REMEDY}")
+    return header, directory, first
 
 
 def _truncated(name: str, expected: int, found: int) -> BundleError:

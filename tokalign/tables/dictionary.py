@@ -1,12 +1,12 @@
-"""What every kind of dictionary offers: how a text is likely to continue."""
+"""What a dictionary offers: how a text is likely to continue. Several may answer as one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "dictionary"
@@ -51,3 +51,45 @@ class Dictionary(Protocol):
         p_min: the least probability of all ids together; None for the table's own.
         """
         ...
+
+
+class Dictionaries:
+    """Dictionaries by the names of their sources, of two languages, or one of them of a domain.
+
+    A hybrid takes each as a source of its own and learns which to trust. Everything else asks them
+    as one dictionary: the longest match answers, the surer one of equally long ones.
+    `benchmarks/languages.py` compares this rule with others.
+    """
+
+    def __init__(self, by_source: Mapping[str, Dictionary]) -> None:
+        self.by_source = dict(by_source)
+
+    def __len__(self) -> int:
+        """The number of stored contexts of all dictionaries."""
+        return sum(map(len, self.by_source.values()))
+
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `Dictionary`: what the dictionary with the longest match expects."""
+        found = [
+            (table.match_length(suffix), expected)
+            for table in self.by_source.values()
+            if (expected := table.expected(suffix))
+        ]
+        return max(found, key=lambda one: (one[0], one[1][0][1]))[1] if found else ()
+
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """See `Dictionary`."""
+        return max(table.match_length(suffix) for table in self.by_source.values())
+
+    def follow(
+        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
+    ) -> TokenTree:
+        """See `Dictionary`. The ids have the source of the dictionary that answers."""
+        best, best_rank = EMPTY_TREE, (0, 0.0)
+        for source, table in self.by_source.items():
+            answer = table.follow(suffix, limit, p_min=p_min)
+            if answer:
+                rank = table.match_length(suffix), answer.probabilities[0]
+                if rank > best_rank:
+                    best, best_rank = answer.guessed_by(source), rank
+        return best

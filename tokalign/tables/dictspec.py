@@ -18,18 +18,8 @@ import marisa_trie
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import BundleError
+from tokalign.tables.bundle import Bundle, array_bytes, ids_section
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, SOURCE, Ids
-from tokalign.tables.sections import (
-    Sections,
-    array_bytes,
-    check_ids,
-    check_length,
-    ids_section,
-    read_array,
-    read_ids,
-    read_parts,
-)
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -37,7 +27,6 @@ KIND = "dictspec"
 
 _Packer = Callable[..., bytes]
 _TYPE_CODES = {2: "H", 4: "I"}
-_REMEDY = "rebuild the table with: tokalign build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +86,12 @@ class DictSpecTable:
         return self._read(found[-1]) if found else None
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
-        """See `dictionary.Dictionary`."""
+        """See `Dictionary`."""
         found = self.longest_match(suffix)
         return 0 if found is None else found.matched
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `dictionary.Dictionary`. Where no context matches, a longer continuation goes on."""
+        """See `Dictionary`. Where no context matches, a longer continuation goes on."""
         tail = list(suffix)
         for taken in range(min(len(tail), MAX_CONTINUATION)):
             found = self.longest_match(tail[: len(tail) - taken])
@@ -152,28 +141,24 @@ class DictSpecTable:
         }
 
     @classmethod
-    def from_sections(cls, sections: Sections, vocabulary_size: int) -> DictSpecTable:
-        """The table in these sections. Cost: 1 µs per context.
+    def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> DictSpecTable:
+        """The table in a bundle. Cost: 1 µs per context.
 
         Raises: BundleError if a section is missing or holds what no vocabulary of this size has.
         """
-        contexts = read_ids(sections, "continuations.contexts", vocabulary_size)
-        pool = read_ids(sections, "continuations.pool", vocabulary_size)
-        parts = list(read_parts(sections, "continuations.context_lengths", "u1", of=len(contexts)))
-        locators = read_array(sections, "continuations.locators", "<u4")
-        probabilities = read_array(sections, "continuations.probabilities", "u1")
-        for name, array in (("locators", locators), ("probabilities", probabilities)):
-            check_length(array, len(parts), f"continuations.{name}")
-        check_ids((locators >> 3) + (locators & 7), len(pool), "continuations.locators")
+        contexts = bundle.ids("continuations.contexts", vocabulary_size)
+        pool = bundle.ids("continuations.pool", vocabulary_size)
+        parts = list(bundle.parts("continuations.context_lengths", "u1", of=len(contexts)))
+        locators = bundle.array("continuations.locators", "<u4", length=len(parts))
+        probabilities = bundle.array("continuations.probabilities", "u1", length=len(parts))
+        bundle.check_ids((locators >> 3) + (locators & 7), len(pool), "continuations.locators")
         ids, packers = contexts.tolist(), _packers(pool.itemsize)
         keys = []
         before: list[int] = []
         for begin, end in parts:
             context = ids[begin:end]
             if not before < context or len(context) > MAX_CONTEXT:
-                raise BundleError(
-                    f"the contexts are not sorted, or one has {len(context)} ids; {_REMEDY}"
-                )
+                raise bundle.wrong(f"the contexts are not sorted, or one has {len(context)} ids")
             keys.append(packers[len(context)](*reversed(context)))
             before = context
         trie = marisa_trie.BinaryTrie(keys)

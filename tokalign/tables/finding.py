@@ -19,7 +19,7 @@ from platformdirs import user_data_path
 from tokalign.arguments import as_path
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
-from tokalign.tables.bundle import Bundle, open_bundle
+from tokalign.tables.bundle import Header, read_header
 
 KINDS = ("dictionary", "alignment", "logits")
 """The kinds of tables; a file is found if its name ends in .KIND.tok."""
@@ -65,21 +65,22 @@ def find_tables(
     draft: str | None = None,
     beside: Path | None = None,
     note: Note = lambda _: None,
-) -> Iterator[tuple[Path, Bundle]]:
+) -> Iterator[tuple[Path, Header]]:
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
     beside: the model's own folder. A file that is no table, or whose header is damaged, is left
-    out; `note` is told of it. Only headers are read, so a table has to be opened with `verify`.
+    out; `note` is told of it. Only headers are read.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
-    for path in _candidates(kind, beside):
+    paths = (path for folder in _folders(beside) for path in table_files(folder, kind))
+    for path in paths:
         try:
-            bundle = open_bundle(path)
+            header = read_header(path)
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
-        if bundle.kind == kind and dict(bundle.fingerprints) == wanted:
-            yield path, bundle
+        if header.kind == kind and dict(header.fingerprints) == wanted:
+            yield path, header
 
 
 def drafter_folders(beside: Path | None) -> Iterator[Path]:
@@ -100,12 +101,6 @@ def drafters_in(folder: Path) -> Iterator[Path]:
 
 DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
 """The files of drafters in a repository."""
-
-
-def _candidates(kind: str, beside: Path | None) -> Iterator[Path]:
-    """Table files by their names, folder by folder."""
-    for folder in _folders(beside):
-        yield from table_files(folder, kind)
 
 
 def _folders(beside: Path | None) -> Iterable[Path]:

@@ -1,14 +1,12 @@
-"""The schema of a bundle's header. Whatever a file says, only a header of this shape is used.
+"""The schema of a table file's header. Whatever a file says, only a header of this shape is used.
 
-Files come from strangers, and a checksum only says that a file arrived as it was made. So types,
-sizes and names are checked here, before anything is read with them. `bundle.py` reads the bytes,
-and the tables check their own sections.
+Types, sizes and names are checked before anything is read with them. `bundle.py` reads the bytes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -144,22 +142,3 @@ def _is_size(value: Any) -> bool:
 def _require(holds: object, otherwise: str) -> None:
     if not holds:
         raise HeaderError(otherwise)
-
-
-def read_parameter(
-    parameters: Mapping[str, Any],
-    name: str,
-    kind: Callable[[Any], Any],
-    *,
-    least: float,
-    most: float,
-) -> Any:
-    """A number of the header: `kind` is int or float.
-
-    Raises: HeaderError if it is missing, of another type, or not from `least` to `most`.
-    """
-    value: Any = parameters.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    _require(is_number and kind(value) == value, f"{name} is missing or no {kind.__name__}")
-    _require(least <= value <= most, f"{name} is {value}, not from {least} to {most}")
-    return kind(value)

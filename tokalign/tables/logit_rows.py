@@ -14,9 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import BundleError
-from tokalign.tables.bundle import Bundle, read_vocabulary_size
-from tokalign.tables.sections import Section, array_bytes, check_ids, read_array
+from tokalign.tables.bundle import Bundle, Section, array_bytes
 
 KIND = "logits"
 
@@ -37,8 +35,6 @@ _SUREST = 1 - 2.0**-16
 
 LOG_ODDS = tuple([(code - 128) * _STEP for code in range(256)])
 """The log-odds that a byte stands for."""
-
-_REMEDY = "rebuild it with: tokalign build --from-model"
 
 
 def keys_of(tails: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -89,28 +85,23 @@ class LogitRows:
         vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
         Raises: BundleError.
         """
-        said = read_vocabulary_size(bundle, vocabulary_size, name="the table", remedy=_REMEDY)
-        keys = read_array(bundle.sections, f"{KIND}.keys", "<u8")
-        ids = read_array(bundle.sections, f"{KIND}.ids", "<u4")
-        codes = read_array(bundle.sections, f"{KIND}.codes", "u1")
-        if not len(ids) == len(codes) == KEPT * len(keys):
-            raise BundleError(
-                f"the table has {len(keys)} keys, but {len(ids)} ids and {len(codes)} "
-                f"probabilities instead of {KEPT} for each; {_REMEDY}"
-            )
-        _check_keys(keys, said)
-        check_ids(ids, said, f"{KIND}.ids")
+        said = bundle.vocabulary_size(vocabulary_size)
+        keys = bundle.array(f"{KIND}.keys", "<u8")
+        ids = bundle.array(f"{KIND}.ids", "<u4", length=KEPT * len(keys))
+        codes = bundle.array(f"{KIND}.codes", "u1", length=KEPT * len(keys))
+        _check_keys(bundle, keys, said)
+        bundle.check_ids(ids, said, f"{KIND}.ids")
         return cls(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
 
 
-def _check_keys(keys: NDArray[np.uint64], vocabulary_size: int) -> None:
+def _check_keys(bundle: Bundle, keys: NDArray[np.uint64], vocabulary_size: int) -> None:
     """Raises: BundleError for a key that `keys_of` does not make of ids of the vocabulary."""
     lengths, tails = keys & np.uint64(3), keys >> np.uint64(2)
     if not lengths.all() or (tails >> lengths * np.uint64(ID_BITS)).any():
-        raise BundleError(f"the section {KIND}.keys has a key of no ids, or of too many; {_REMEDY}")
+        raise bundle.wrong(f"the section {KIND}.keys has a key of no ids, or of too many")
     for place in range(LONGEST_KEY):
         ids = tails >> np.uint64(place * ID_BITS) & np.uint64((1 << ID_BITS) - 1)
-        check_ids(ids, vocabulary_size, f"{KIND}.keys")
+        bundle.check_ids(ids, vocabulary_size, f"{KIND}.keys")
 
 
 def joined(tables: Sequence[LogitRows]) -> LogitRows:

@@ -9,9 +9,7 @@ To read on: `finding` for where tables are looked for, `bundle` for the file for
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,14 +18,8 @@ from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import (
-    Bundle,
-    open_bundle,
-    read_vocabulary_size,
-    require_fingerprint,
-)
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
+from tokalign.tables.bundle import Bundle, Header, read_bundle
+from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.dictspec import KIND as DICTSPEC
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
@@ -39,8 +31,6 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 T = TypeVar("T")
 
 FilePath = str | os.PathLike[str]
-
-_REMEDY = "rebuild it with: tokalign build"
 
 Align = Callable[[Vocabulary[DraftId], Vocabulary[TargetId]], Alignment]
 
@@ -63,43 +53,28 @@ def open_dictionary(
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
-    read = partial(_read_dictionary, target=target)
+
+    def read(path: Path) -> _Opened:
+        bundle = _read(path, "dictionary", target, remedy=HOW_TO_BUILD)
+        return _Opened(path, bundle.language, read_dictionary(bundle, len(target.vocabulary)))
+
     named = {os.path.abspath(file): Path(file) for file in files}
     opened = [read(path) for path in named.values()]
     if languages or not files:
-        found = _by_language(
-            find_tables("dictionary", target=target.fingerprint, beside=beside, note=note), opened
-        )
-        for paths in _candidates(found, languages or list(found)):
-            others = [path for path in paths if os.path.abspath(path) not in named]
-            first = _first_usable("dictionary", others, read, note)
-            opened += [] if first is None else [first]
+        found = list(find_tables("dictionary", target=target.fingerprint, beside=beside, note=note))
+        known = {one.language for one in opened} | {header.language for _, header in found}
+        _require_languages(languages, known)
+        others = [one for one in found if os.path.abspath(one[0]) not in named]
+        opened += _usable("dictionary", _of_languages(others, languages), read, note)
     if len(opened) < 2:
         return opened[0].table if opened else None
-    tables = _named(opened)
+    tables = _by_source(opened)
     if not languages and not files:
         note(
             f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); each is asked "
             "only while it predicts the text; --language or --dictionary chooses among them"
         )
     return Dictionaries(tables)
-
-
-def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
-    """The dictionary in a bundle, of whichever kind it is, with all ids in it checked.
-
-    vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
-    Raises: BundleError.
-    """
-    kind = bundle.parameters.get("kind")
-    said = read_vocabulary_size(bundle, vocabulary_size, name="the dictionary", remedy=_REMEDY)
-    if kind == BACKOFF:
-        return BackoffTable.from_bundle(bundle, said)
-    if kind == DICTSPEC:
-        return DictSpecTable.from_sections(bundle.sections, said)
-    raise BundleError(
-        f"the dictionary is of kind {shown(kind)}, neither {BACKOFF!r} nor {DICTSPEC!r}; {_REMEDY}"
-    )
 
 
 def open_logit_rows(
@@ -114,18 +89,13 @@ def open_logit_rows(
     languages: of the corpora; every one by default. Of several tables, all rows are taken.
     beside, note: as in `open_dictionary`.
     """
-    found: dict[str, list[Path]] = {}
-    tables = find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note)
-    for path, bundle in tables:
-        if not languages or _language(bundle) in languages:
-            found.setdefault(path.name, []).append(path)
 
     def read(path: Path) -> LogitRows:
-        with _errors_name(path):
-            return LogitRows.from_bundle(_open_kind(path, LOGITS), len(target.vocabulary))
+        bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
+        return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
-    opened = [_first_usable(LOGITS, paths, read, note) for paths in found.values()]
-    rows = [one for one in opened if one is not None]
+    found = find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note)
+    rows = list(_usable(LOGITS, _of_languages(found, languages), read, note))
     return joined(rows) if rows else None
 
 
@@ -144,21 +114,48 @@ def open_alignment(
     sites; masking then also rules out proposals that only later text could have made possible.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError for `file`.
     """
-    read = partial(_read_alignment, target=target, draft=draft)
+    build = "tokalign build --alignment-only --draft DRAFT --target TARGET"
+
+    def read(path: Path) -> Alignment:
+        bundle = _read(path, "alignment", target, draft, remedy=build)
+        return Alignment.from_bundle(
+            bundle, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
+        )
+
     if file is not None:
         return read(Path(file))
     found = find_tables(
         "alignment", target=target.fingerprint, draft=draft.fingerprint, beside=beside, note=note
     )
-    alignment = _first_usable("alignment", [path for path, _ in found], read, note)
-    if alignment is not None:
+    for alignment in _usable("alignment", found, read, note):
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "
-        "keep one with: tokalign build --alignment-only --draft DRAFT --target TARGET, or fetch "
-        "one, if there is one, with: tokalign tables pull NAME"
+        f"keep one with: {build}, or fetch one, if there is one, with: tokalign tables pull NAME"
     )
     return otherwise(draft.vocabulary, target.vocabulary)
+
+
+def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
+    """The dictionary in a bundle, of whichever kind it is, with all ids in it checked.
+
+    vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
+    Raises: BundleError.
+    """
+    kind = bundle.parameters.get("kind")
+    said = bundle.vocabulary_size(vocabulary_size)
+    if kind == BACKOFF:
+        return BackoffTable.from_bundle(bundle, said)
+    if kind == DICTSPEC:
+        return DictSpecTable.from_bundle(bundle, said)
+    raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {BACKOFF!r} or {DICTSPEC!r}")
+
+
+_READERS: dict[str, Callable[[Bundle], object]] = {
+    "dictionary": read_dictionary,
+    "alignment": Alignment.from_bundle,
+    LOGITS: LogitRows.from_bundle,
+}
 
 
 def verify_table(path: Path) -> None:
@@ -166,23 +163,17 @@ def verify_table(path: Path) -> None:
 
     Raises: BundleError, MissingAssetError.
     """
-    check_tables(open_bundle(path, verify=True), shown_path(path))
+    verify_bundle(read_bundle(path))
 
 
-def check_tables(bundle: Bundle, name: str) -> None:
-    """Check that the tables in a verified bundle can be read. Raises: BundleError with `name`."""
-    with _errors_name(name):
-        if bundle.kind == "dictionary":
-            read_dictionary(bundle)
-        elif bundle.kind == "alignment":
-            Alignment.from_sections(bundle.sections)
-        elif bundle.kind == LOGITS:
-            LogitRows.from_bundle(bundle)
-        else:
-            raise BundleError(
-                f"unknown kind {bundle.kind!r}; update tokalign or rebuild the table with: "
-                "tokalign build"
-            )
+def verify_bundle(bundle: Bundle) -> None:
+    """Check that the tables in a bundle can be read. Raises: BundleError."""
+    if bundle.kind not in _READERS:
+        raise BundleError(
+            f"{bundle.name}: unknown kind {bundle.kind!r}; update tokalign or rebuild the table "
+            "with: tokalign build"
+        )
+    _READERS[bundle.kind](bundle)
 
 
 class _Opened(NamedTuple):
@@ -193,15 +184,65 @@ class _Opened(NamedTuple):
     table: Dictionary
 
 
-def _read_dictionary(path: Path, *, target: Tokenizer[TargetId]) -> _Opened:
-    bundle = _open_kind(path, "dictionary")
-    name = shown_path(path)
-    require_fingerprint(bundle, target=target.fingerprint, name=name, remedy=HOW_TO_BUILD)
-    with _errors_name(path):
-        return _Opened(path, _language(bundle), read_dictionary(bundle, len(target.vocabulary)))
+def _read(
+    path: Path,
+    kind: str,
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId] | None = None,
+    *,
+    remedy: str,
+) -> Bundle:
+    """A table file of this kind and these tokenizers. Raises: BundleError, FingerprintError."""
+    bundle = read_bundle(path)
+    if bundle.kind != kind:
+        raise BundleError(
+            f"{bundle.name} is a table of kind {bundle.kind}; give a .{kind}.tok file"
+        )
+    theirs = None if draft is None else draft.fingerprint
+    bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
+    return bundle
 
 
-def _named(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
+def _usable(
+    kind: str, found: Iterable[tuple[Path, Header]], read: Callable[[Path], T], note: Note
+) -> Iterator[T]:
+    """Of the tables of each language and file name, the first that can be used.
+
+    `note` is told which these are, and which cannot be used.
+    """
+    same: dict[tuple[str, str], list[Path]] = {}
+    for path, header in found:
+        same.setdefault((header.language, path.name), []).append(path)
+    for paths in same.values():
+        for path in paths:
+            try:
+                table = read(path)
+            except (BundleError, MissingAssetError) as error:
+                note(f"{error}; it is not used")
+                continue
+            note(f"{kind} -> {shown_path(path)}")
+            yield table
+            break
+
+
+def _of_languages(
+    found: Iterable[tuple[Path, Header]], languages: Sequence[str]
+) -> list[tuple[Path, Header]]:
+    return [one for one in found if not languages or one[1].language in languages]
+
+
+def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
+    """Raises: MissingAssetError for a language that no dictionary is of."""
+    for language in wanted:
+        if language not in known:
+            raise MissingAssetError(
+                f"no dictionary of language {language} fits this tokenizer; those that fit are of "
+                f"language: {', '.join(sorted(known)) or 'none'}; build one with: "
+                f"{HOW_TO_BUILD.replace('CODE', language)}"
+            )
+
+
+def _by_source(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
     """Several dictionaries by source: by their languages, or by file names where these are equal.
 
     Example: pl.dictionary.tok and crh.dictionary.tok are `dictionary:pl` and `dictionary:crh`, and
@@ -215,85 +256,3 @@ def _named(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
         labels = [f"{label}-{number}" for number, label in enumerate(labels, 1)]
     tables = (one.table for one in opened)
     return {f"{SOURCE}:{label}": table for label, table in zip(labels, tables, strict=True)}
-
-
-def _read_alignment(
-    path: Path, *, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
-) -> Alignment:
-    bundle = _open_kind(path, "alignment")
-    require_fingerprint(
-        bundle,
-        target=target.fingerprint,
-        draft=draft.fingerprint,
-        name=shown_path(path),
-        remedy="tokalign build --alignment-only --draft DRAFT --target TARGET",
-    )
-    with _errors_name(path):
-        return Alignment.from_sections(
-            bundle.sections, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
-        )
-
-
-def _first_usable(
-    kind: str, paths: Sequence[Path], read: Callable[[Path], T], note: Note
-) -> T | None:
-    """What is in the first of these files that can be used; `note` is told which, and of others."""
-    for path in paths:
-        try:
-            table = read(path)
-        except (BundleError, MissingAssetError) as error:
-            note(f"{error}; it is not used")
-            continue
-        note(f"{kind} -> {shown_path(path)}")
-        return table
-    return None
-
-
-def _language(bundle: Bundle) -> str:
-    return str(bundle.parameters.get("language", "unnamed"))
-
-
-def _by_language(
-    found: Iterable[tuple[Path, Bundle]], opened: Iterable[_Opened]
-) -> dict[str, dict[str, list[Path]]]:
-    """The files found in each language, by name; a language that was opened is there too."""
-    paths: dict[str, dict[str, list[Path]]] = {one.language: {} for one in opened}
-    for path, bundle in found:
-        paths.setdefault(_language(bundle), {}).setdefault(path.name, []).append(path)
-    return paths
-
-
-def _candidates(
-    found: Mapping[str, Mapping[str, list[Path]]], wanted: Sequence[str]
-) -> list[list[Path]]:
-    """For each dictionary of the wanted languages, its files.
-
-    Raises: MissingAssetError if there is none of a language.
-    """
-    for language in wanted:
-        if language not in found:
-            how = HOW_TO_BUILD.replace("CODE", language)
-            raise MissingAssetError(
-                f"no dictionary of language {language} fits this tokenizer; those that fit are of "
-                f"language: {', '.join(sorted(found)) or 'none'}; build one with: {how}"
-            )
-    return [files for language in dict.fromkeys(wanted) for files in found[language].values()]
-
-
-def _open_kind(path: Path, kind: str) -> Bundle:
-    """A table file whose every byte was checked. Raises: BundleError if it is of another kind."""
-    bundle = open_bundle(path, verify=True)
-    if bundle.kind != kind:
-        raise BundleError(
-            f"{shown_path(path)} is a table of kind {bundle.kind}; give a .{kind}.tok file"
-        )
-    return bundle
-
-
-@contextmanager
-def _errors_name(path: Path | str) -> Iterator[None]:
-    """Have an error in reading tables say which file they are in."""
-    try:
-        yield
-    except BundleError as error:
-        raise BundleError(f"{shown_path(path)}: {error}") from error

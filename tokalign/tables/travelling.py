@@ -10,15 +10,20 @@ Recurrent drafters travel in the same way, each as a folder `drafter` or NAME.dr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tokalign.arguments import as_path, shown_path
 from tokalign.atomic_file import write_file
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.names import hub
 from tokalign.names.aliases import find_alias
+from tokalign.tables.bundle import decode_bundle, read_table_file
+from tokalign.tables.drafter_files import CONFIG, find_weights, read_drafter_config
 from tokalign.tables.finding import (
     DRAFTER_PATTERNS,
     KINDS,
@@ -26,16 +31,47 @@ from tokalign.tables.finding import (
     pulled_folder,
     table_files,
 )
-from tokalign.tables.verified import (
-    Verified,
-    VerifiedTable,
-    drafter_name,
-    verify_drafter,
-    verify_table_file,
-)
+from tokalign.tables.opening import verify_bundle
 
 FOLDER = "tokalign"
 """The folder of a repository that tables are pushed into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """A table file or the folder of a drafter, every byte of which was checked.
+
+    path: relative to its repository. kind: of the table, or "drafter". sha256: of the table, or of
+    the drafter's weights. target: the fingerprint of the target's tokenizer. corpus: names of the
+    counted texts. private: whether `tokalign learn` made it of somebody's own documents.
+    contents: its files by their paths in the repository, in the order of writing.
+    """
+
+    path: str
+    kind: str
+    language: str | None = None
+    sha256: str
+    target: str
+    corpus: tuple[str, ...] = ()
+    private: bool = False
+    contents: Mapping[str, bytes]
+
+    @property
+    def name(self) -> str:
+        """The name of the file or folder."""
+        return self.path.rpartition("/")[2]
+
+    def described(self) -> dict[str, Any]:
+        """What a reader of a model's page has to know about it."""
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "language": self.language,
+            "bytes": sum(map(len, self.contents.values())),
+            "sha256": self.sha256,
+            "target": self.target,
+            "corpus": list(self.corpus),
+        }
 
 
 def push_tables(
@@ -52,14 +88,14 @@ def push_tables(
     """
     if not folder or "/" in folder or folder.startswith("."):
         raise UsageError(f"--folder {folder!r} is not the name of a folder at the top level")
-    tables: list[Verified] = [
-        verify_drafter(file, f"{folder}/{drafter_name(file)}")
+    tables = [
+        _verify_drafter(file, f"{folder}/{_drafter_name(file)}")
         if file.is_dir()
-        else verify_table_file(file, f"{folder}/{file.name}", shown_path(file))
+        else _verify_table(file, f"{folder}/{file.name}", shown_path(file))
         for file in files
     ]
     for file, table in zip(files, tables, strict=True):
-        if isinstance(table, VerifiedTable) and table.is_private:
+        if table.private:
             raise UsageError(
                 f"{shown_path(file)} was learned from private documents and is not pushed; build "
                 "a table to share from a corpus, with: tokalign build"
@@ -120,11 +156,60 @@ def _tables_in(folder: Path, repository: str) -> Iterator[Verified]:
         raise _no_tables(repository)
     for drafter in drafters:
         inner = drafter.relative_to(folder).parent.as_posix()
-        name = drafter_name(drafter)
-        yield verify_drafter(drafter, name if inner == "." else f"{inner}/{name}")
+        name = _drafter_name(drafter)
+        yield _verify_drafter(drafter, name if inner == "." else f"{inner}/{name}")
     for path in paths:
         relative = path.relative_to(folder).as_posix()
-        yield verify_table_file(path, relative, shown_path(f"{repository}/{relative}"))
+        yield _verify_table(path, relative, shown_path(f"{repository}/{relative}"))
+
+
+def _verify_table(file: Path, path: str, name: str) -> Verified:
+    """Read a table file. path: in its repository. name: for errors.
+
+    Raises: BundleError or MissingAssetError for a table that cannot be used; UsageError for a name
+        by which it would not be found.
+    """
+    data = read_table_file(file, name)
+    bundle = decode_bundle(data, name=name)
+    verify_bundle(bundle)
+    if not file.name.endswith(f".{bundle.kind}.tok"):
+        raise UsageError(
+            f"{name} is a table of kind {bundle.kind}, and by its name it would not be found; "
+            f"rename it to NAME.{bundle.kind}.tok"
+        )
+    texts: Sequence[Mapping[str, Any]] = bundle.corpus.get("files", [])
+    return Verified(
+        path=path,
+        kind=bundle.kind,
+        language=bundle.parameters.get("language"),
+        sha256=sha256(data).hexdigest(),
+        target=bundle.fingerprints["target"],
+        corpus=tuple(str(text.get("name", "unnamed")) for text in texts),
+        private=any(text.get("private") for text in texts),
+        contents={path: data},
+    )
+
+
+def _verify_drafter(folder: Path, path: str) -> Verified:
+    """Read a drafter's folder. path: what it is called in its repository.
+
+    Raises: as `read_drafter_config` and `find_weights`.
+    """
+    config = read_drafter_config(folder)
+    files = (find_weights(folder, config), folder / CONFIG)  # it names the weights: written last
+    return Verified(
+        path=path,
+        kind="drafter",
+        sha256=config["sha256"],
+        target=str(config["target"].get("tokenizer")),
+        contents={f"{path}/{file.name}": file.read_bytes() for file in files},
+    )
+
+
+def _drafter_name(folder: Path) -> str:
+    """What a drafter's folder is called where drafters are found by their names."""
+    name = folder.resolve().name
+    return name if name == "drafter" or name.endswith(".drafter") else f"{name}.drafter"
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
@@ -148,3 +233,35 @@ def _no_tables(repository: str) -> MissingAssetError:
         f"{repository} has no tables (no {kinds} file, and no folder of a .drafter); "
         "make them with: tokalign build"
     )
+
+
+def model_card(tables: Sequence[Verified], repository: str) -> str:
+    """A section for the README of a repository: what its tables are, and how to use them."""
+    rows = "\n".join(
+        f"| `{_cell(one['path'])}` | {one['kind']} | {_cell(one['language'] or '')} | "
+        f"{one['bytes']:,} | {_cell(', '.join(one['corpus']))} | `{one['sha256']}` |"
+        for one in (table.described() for table in tables)
+    )
+    targets = sorted({table.target for table in tables})
+    fitting = ", ".join(f"`{target[:12]}…`" for target in targets)
+    return f"""\
+## Tables for tokalign
+
+[tokalign](https://github.com/tokalign/tokalign) decodes faster with these tables. They change the
+speed, never the output. They fit every model whose tokenizer has the fingerprint {fitting}; a
+drafter fits only the model that it was trained on.
+
+```sh
+tokalign tables pull {repository}
+tokalign decode --target MODEL --prompt "..."
+```
+
+| file | kind | language | bytes | counted texts | SHA-256 |
+|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def _cell(text: str) -> str:
+    """A text out of a table's header as a cell of a Markdown table, made harmless."""
+    return shown_path(text).replace("|", "\\|").replace("<", "&lt;")

@@ -19,8 +19,7 @@ from tokalign.arguments import shown
 from tokalign.errors import IncompatibleError, MissingAssetError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.vllm.batch_drafter import BatchDrafter

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from small_tables import bundle_of
+
 from tokalign.build.alignment.alignment_bundle import intersect
 from tokalign.tables.alignment import NO_TOKEN, Intersection, match_roles
 from tokalign.tokenizer.spelling import byte_alphabet
@@ -66,7 +68,7 @@ def test_matching_strings_finds_fewer_pairs_and_wrong_ones(
 
 def test_a_table_survives_its_sections(llama: Tokenizer[Any], bielik: Tokenizer[Any]) -> None:
     found = intersect(llama.vocabulary, bielik.vocabulary)
-    again = Intersection.from_sections(found.to_sections())
+    again = Intersection.from_bundle(bundle_of(found.to_sections()))
     assert (again.draft_to_target == found.draft_to_target).all()
     assert (again.target_to_draft == found.target_to_draft).all()
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from polish import SENTENCES
+from small_tables import bundle_of
 from small_tokenizers import random_merges
 
 from tokalign.build.alignment.derivations import Derivations
@@ -138,7 +139,7 @@ def test_with_the_table_and_without_it_the_same_is_absorbed(
 
 
 def test_a_table_survives_its_sections(sites: MergeSites) -> None:
-    again = MergeSites.from_sections(sites.to_sections(), len(sites.rows))
+    again = MergeSites.from_bundle(bundle_of(sites.to_sections()), len(sites.rows))
     for token in range(300, 32_000, 1777):
         assert again.after(TargetId(token)) == sites.after(TargetId(token))
     assert sites.to_sections() == again.to_sections()

@@ -18,8 +18,8 @@ from tokalign.build.documents.finding import FoundFile
 from tokalign.build.documents.kept_documents import read_documents
 from tokalign.build.documents.learning import Learned, learn
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
-from tokalign.tables.bundle import open_bundle
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.bundle import read_bundle
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import find_tables
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.travelling import push_tables
@@ -97,7 +97,7 @@ def test_many_updates_end_where_a_fresh_start_does(folder: Path, target: Path) -
     notes, fresh = content("notes"), content("fresh")
     assert notes.keys() == fresh.keys() == {"documents.jsonl.zst", "small-target.dictionary.tok"}
     assert notes["documents.jsonl.zst"] == fresh["documents.jsonl.zst"]
-    sections = [open_bundle(Collection(name).tables[0]).sections for name in ("notes", "fresh")]
+    sections = [read_bundle(Collection(name).tables[0]).sections for name in ("notes", "fresh")]
     assert {k: bytes(v) for k, v in sections[0].items()} == {
         k: bytes(v) for k, v in sections[1].items()
     }
@@ -107,7 +107,7 @@ def test_a_copy_counts_once_and_takes_over_when_the_first_is_gone(
     folder: Path, target: Path
 ) -> None:
     def entries() -> object:
-        return open_bundle(Collection("notes").tables[0]).statistics
+        return read_bundle(Collection("notes").tables[0]).statistics
 
     learn("notes", folders=[folder], targets=[str(target)])
     alone = entries()
@@ -321,7 +321,7 @@ def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> No
 
 def test_the_longest_name_makes_a_table_that_can_be_read(folder: Path, target: Path) -> None:
     [path] = learn("n" * 64, folders=[folder], targets=[str(target)]).tables
-    assert open_bundle(path, verify=True).parameters["language"] == "n" * 64
+    assert read_bundle(path).parameters["language"] == "n" * 64
 
 
 def test_a_broken_collection_says_how_to_mend_it(folder: Path, target: Path) -> None:

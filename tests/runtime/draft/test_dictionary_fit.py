@@ -13,7 +13,7 @@ from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.dictionaries import Dictionaries
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.dictspec import DictSpecTable
 
 SIZE = 97

@@ -25,7 +25,7 @@ from tokalign.build.documents.finding import Left, find_documents
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import BundleError, CorpusError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.tables.bundle import open_bundle, write_bundle
+from tokalign.tables.bundle import read_header, write_bundle
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -179,9 +179,9 @@ def _bring_up_to_date(
 def _described(path: Path) -> tuple[str, int, str] | None:
     """What a table was built for and from: fingerprint, largest size, digest of the documents."""
     with suppress(BundleError, MissingAssetError, KeyError, IndexError, TypeError):
-        bundle = open_bundle(path)
-        documents = bundle.corpus["files"][0]["sha256"]
-        return bundle.fingerprints["target"], bundle.parameters["max_bytes"], documents
+        header = read_header(path)
+        documents = header.corpus["files"][0]["sha256"]
+        return header.fingerprints["target"], header.parameters["max_bytes"], documents
     return None
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.draft.ranked_rows import ranked
+from tokalign.tables.bundle import array_bytes
 from tokalign.tables.logit_rows import (
     ID_BITS,
     KEPT,
@@ -32,7 +33,6 @@ from tokalign.tables.logit_rows import (
     codes_of,
     keys_of,
 )
-from tokalign.tables.sections import array_bytes
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

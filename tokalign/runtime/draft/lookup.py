@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionary, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
