@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 import click
 import numpy as np
 
+from tokalign.bpe.absorption import Absorption
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.pipeline import build_pair
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.tables.absorption import Absorption
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import read_bundle, write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def ask(
     target: Tokenizer[TargetId], sites: MergeSites, lines: list[str], tokens: list[bytes]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """p50 and p99 of one question in µs, asked for the first time and asked again."""
-    draw, absorption = Random(0), Absorption(target.bpe, sites)
+    draw, absorption = Random(0), Absorption(target.bpe, sites.absorbs)
     boundaries = boundaries_of(target, lines)
     questions = [(*draw.choice(boundaries), draw.choice(tokens)) for _ in range(QUESTIONS)]
     return clock(absorption.absorbs, questions), clock(absorption.absorbs, questions)

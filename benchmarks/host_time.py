@@ -24,12 +24,12 @@ import click
 from reference_texts import ReferenceTexts, reference_texts
 
 from tokalign.assemble import keep_loaded
+from tokalign.bpe.absorption import shared_absorption
 from tokalign.runtime.interfaces import GreedyDraft, Pending, PendingShortlists, Shortlist
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Pair
-from tokalign.tables.absorption import shared_absorption
 from tokalign.tokenizer.vocabulary import DraftId
 
 

@@ -20,9 +20,9 @@ from time import perf_counter
 from typing import Any
 
 from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.shipped import CORPORA, shipped
-from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 

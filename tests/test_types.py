@@ -29,7 +29,7 @@ from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
 from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.boundary import Boundary
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

@@ -27,8 +27,8 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.text import TextStream
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer

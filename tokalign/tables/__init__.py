@@ -10,5 +10,4 @@
     finding.py          where tables are looked for; opening.py reads and checks them
     travelling.py       `push` and `pull` of what is verified (drafter_files.py: a drafter's folder)
     token_tree.py       the value that guesses are
-    boundary.py         and absorption.py: what may follow the committed text
 """

@@ -161,10 +161,6 @@ class HealingTrie:
         return cls(order, tokens)
 
 
-MIN_FANOUT = 16
-"""Merge sites are stored for bytes with which more tokens than this begin."""
-
-
 class MergeSites:
     """For each target token, the next bytes that it absorbs.
 
@@ -173,7 +169,7 @@ class MergeSites:
     Example (Bielik): ` nie` has the site b"d", because no token that begins with "d" may follow it;
     "niedziela" is ` n|ied|z|iel|a`.
     The table has the sites that take long to derive: the shortest `p` with which more than
-    MIN_FANOUT tokens begin. `Absorption` derives the others from the merges.
+    `absorption.MIN_FANOUT` tokens begin. `Absorption` derives the others from the merges.
     rows: u32[target vocabulary], the row of each token. Tokens with the same sites share a row; row
     0 has none.
     sites: for each row its sites, sorted. No site begins with another one of its row.

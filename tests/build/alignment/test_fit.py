@@ -9,8 +9,8 @@ import pytest
 from counted import small_tokenizer
 from polish import SENTENCES
 
+from tokalign.bpe.absorption import Absorption
 from tokalign.build.alignment.fit import measure_boundaries
-from tokalign.tables.absorption import Absorption
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 PROSE = [sentence for sentence in SENTENCES if not sentence.startswith((" ", "def"))]

@@ -11,10 +11,10 @@ from polish import SENTENCES
 from small_tables import bundle_of
 from small_tokenizers import random_merges
 
+from tokalign.bpe.absorption import MIN_FANOUT, Absorption
 from tokalign.build.alignment.derivations import Derivations
 from tokalign.build.alignment.merge_sites import SiteSearch, find_merge_sites
-from tokalign.tables.absorption import Absorption
-from tokalign.tables.alignment import MIN_FANOUT, MergeSites
+from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -125,7 +125,7 @@ def test_with_the_table_and_without_it_the_same_is_absorbed(
 ) -> None:
     """Whatever the bytes: prefixes of tokens, whole tokens, tokens and more."""
     bpe, draw = bielik.bpe, Random(14)
-    with_table, without = Absorption(bpe, sites), Absorption(bpe)
+    with_table, without = Absorption(bpe, sites.absorbs), Absorption(bpe)
     outcomes = {True: 0, False: 0}
     frequent = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.validity.reachable(i)]
     for _ in range(4000):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import CandidateCovers
 from tokalign.runtime.translation.cover_translator import CoverTranslator
-from tokalign.tables.boundary import Boundary
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

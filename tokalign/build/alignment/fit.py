@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.bpe.absorption import Absorption
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.build.corpus import batches
-from tokalign.tables.absorption import Absorption
 from tokalign.tables.alignment import NO_TOKEN, Intersection, MergeSites
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -195,7 +195,8 @@ def _absorbs(
     Where the merges are not known, encoding the text with and without these bytes decides.
     """
     if target.level is Level.ALIGNED:
-        return Absorption(target.bpe, merge_sites).absorbs
+        known = None if merge_sites is None else merge_sites.absorbs
+        return Absorption(target.bpe, known).absorbs
     encode = target.encoder.encode
 
     def absorbs(left: bytes, _last: TargetId, data: bytes) -> bool:

@@ -17,12 +17,12 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.build.alignment.derivations import Derivations, Ints
 from tokalign.build.alignment.followers import Followers, Signature
 from tokalign.build.alignment.prefix_tree import PrefixTree
-from tokalign.tables.absorption import FALLBACK, Absorption
-from tokalign.tables.alignment import MIN_FANOUT, MergeSites
+from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -93,7 +93,7 @@ class SiteSearch:
         return any(at == FALLBACK or not self._ruled_out[at] for at in self._beginnings(node))
 
 
-class _Tabulated(Absorption):
+class _Tabulated(Absorption[TargetId]):
     """Looks up which tokens may follow, instead of asking the merges about one pair at a time."""
 
     def __init__(self, bpe: BytePairEncoding[TargetId], followers: Followers) -> None:

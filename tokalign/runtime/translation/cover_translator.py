@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.growth import Extension, Node
-from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 

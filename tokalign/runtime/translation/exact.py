@@ -31,6 +31,7 @@ from tokalign.runtime.draft.drawn_places import Place, Shape, can_draw_trees, sh
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Pair, PendingDraft
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import (
     FOR_SAMPLING,
     CandidateCovers,
@@ -53,7 +54,6 @@ from tokalign.runtime.translation.growth import (
     expectation,
 )
 from tokalign.tables.alignment import Alignment, Intersection
-from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _LEAST_COVER = 0.002

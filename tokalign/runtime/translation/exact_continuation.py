@@ -10,9 +10,9 @@ from itertools import takewhile
 from tokalign.runtime.interfaces import DrawnDraft, GreedyDraft, Pending
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Alternative, Pair, Translated
+from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import TranslatedCover
 from tokalign.runtime.translation.growth import Growth, join
-from tokalign.tables.boundary import Boundary
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 

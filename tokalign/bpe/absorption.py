@@ -13,19 +13,22 @@ Example (Bielik), after the token ` kom`:
             the boundary.
 
 The merges are asked about one token at a time. That takes long where many tokens begin with the
-same bytes; there a table has the answer (`alignment.MergeSites`).
+same bytes; there a table has the answer (`MergeSites` in `tables/alignment.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from typing import Any, Generic
 
 from tokalign.bpe.encoder import BytePairEncoding
+from tokalign.bpe.ids import Id
 from tokalign.bpe.pretokenizer import incomplete_tail
-from tokalign.tables.alignment import MIN_FANOUT, MergeSites
-from tokalign.tokenizer.vocabulary import TargetId
+
+MIN_FANOUT = 16
+"""Where more tokens than this begin with the same bytes, a table answers instead of the merges."""
 
 _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
 """One next text of each kind that can decide where a piece ends.
@@ -37,22 +40,23 @@ FALLBACK = -1
 """Given instead of the index of a token where any byte-fallback token is meant."""
 
 
-class Absorption:
-    """Decides what the tokens of a target tokenizer absorb.
+class Absorption(Generic[Id]):
+    """Decides what the tokens of a tokenizer absorb.
 
-    merge_sites: the tokenizer's table; without it every answer is derived from the merges.
+    known: whether a token absorbs bytes with which more than MIN_FANOUT tokens begin, as the table
+    of merge sites says; without it every answer is derived from the merges.
     """
 
     def __init__(
-        self, bpe: BytePairEncoding[TargetId], merge_sites: MergeSites | None = None
+        self, bpe: BytePairEncoding[Id], known: Callable[[Id, bytes], bool] | None = None
     ) -> None:
-        self._bpe, self._merge_sites = bpe, merge_sites
+        self._bpe, self._known = bpe, known
         self._validity = bpe.validity
         self._in_pieces = not bpe.splitter.merges_decide
         self._by_words = bpe.splitter.cuts_at_spaces
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
-    def absorbs(self, left: bytes, last: TargetId, data: bytes) -> bool:
+    def absorbs(self, left: bytes, last: Id, data: bytes) -> bool:
         """Whether no canonical encoding continues with `data`, whatever comes after `data`.
 
         left: the text before the boundary, from the beginning of its piece or earlier, as far as
@@ -76,7 +80,7 @@ class Absorption:
         start, end = spans.pop()
         return not self._ends_a_token(text[start:end], boundary - start)
 
-    def _absorbs_word(self, left: bytes, last: TargetId, data: bytes) -> bool:
+    def _absorbs_word(self, left: bytes, last: Id, data: bytes) -> bool:
         """Without a pre-tokenizer. If no token crosses words, only the first word counts."""
         if self._by_words:
             if data[:1] == b" " and left[-1:] != b" ":
@@ -102,24 +106,24 @@ class Absorption:
                 break
         return at == 0
 
-    def _within_piece(self, last: TargetId, data: bytes) -> bool:
+    def _within_piece(self, last: Id, data: bytes) -> bool:
         """Whether no canonical piece has the token `last` followed by `data`; cached."""
         bpe = self._bpe
         if not data or last in bpe.fallback or self._falls_back(data):
             return False
         if not self._validity.reachable(last):
             return True  # the token occurs only as a whole piece
-        if self._merge_sites is not None and self._merge_sites.absorbs(last, data):
+        if self._known is not None and self._known(last, data):
             return True
         start, end = bpe.order.starting_with(data)
-        if end - start > MIN_FANOUT and self._merge_sites is not None:
+        if end - start > MIN_FANOUT and self._known is not None:
             return False
         if self._some_follows(last, range(start, end)):
             return False
         splits = self._splits(data)
         return not any(self._some_follows(last, [at]) and self._goes_on(at, r) for at, r in splits)
 
-    def _some_follows(self, last: TargetId, indices: Sequence[int]) -> bool:
+    def _some_follows(self, last: Id, indices: Sequence[int]) -> bool:
         """Whether one of these tokens (indices into `bpe.order`) may follow within a piece."""
         validity, tokens = self._validity, self._bpe.order.ids
         return any(
@@ -170,5 +174,9 @@ def _character_length(lead: int) -> int:
     return 1 if lead < 0xC2 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
-shared_absorption = lru_cache(maxsize=8)(Absorption)
-"""One object per tokenizer and table, so that what it has derived serves later requests too."""
+@lru_cache(maxsize=8)
+def shared_absorption(
+    bpe: BytePairEncoding[Any], known: Callable[[Any, bytes], bool]
+) -> Absorption[Any]:
+    """One object per tokenizer and table, so that what it has derived serves later requests too."""
+    return Absorption(bpe, known)

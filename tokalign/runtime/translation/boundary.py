@@ -2,19 +2,19 @@
 
 Committed ids are never changed. So bytes that follow them either have a canonical encoding that
 leaves those ids as they are, or they are *absorbed*: the target has decided against them when it
-ended its last token there. `absorption` has the theory; this module keeps up with a growing text.
+ended its last token there. `bpe/absorption.py` has the theory; this module follows a growing text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokalign.bpe.absorption import Absorption, shared_absorption
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.bpe.spines import Spine
 from tokalign.bpe.validity import PairValidity
-from tokalign.tables.absorption import Absorption, shared_absorption
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -41,10 +41,10 @@ class Boundary:
         self._segment = IncrementalEncoder(encoder)
         self._by_words = encoder.splitter.cuts_at_spaces
         self._validity: PairValidity[TargetId] | None = None
-        self._absorption: Absorption | None = None
+        self._absorption: Absorption[TargetId] | None = None
         if isinstance(encoder, BytePairEncoding):
             if merge_sites is not None:
-                self._absorption = shared_absorption(encoder, merge_sites)
+                self._absorption = shared_absorption(encoder, merge_sites.absorbs)
             # A pre-tokenizer and `ignore_merges` look at both sides of the boundary together.
             if encoder.splitter.merges_decide and not target.spec.ignore_merges:
                 self._validity = encoder.validity
