@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_tables import bundle_of
 
-from tokalign.errors import BundleError
 from tokalign.tables.bundle import read_bundle, write_bundle
 from tokalign.tables.dictspec import Continuation, DictSpecTable
 
@@ -89,15 +87,3 @@ def test_a_rest_that_ends_another_takes_no_room() -> None:
     entries = {(1,): ((2, 3, 4), 0.5), (1, 2): ((3, 4), 0.5), (1, 2, 3): ((4,), 0.5)}
     sections = DictSpecTable.from_entries(entries, SMALL_VOCABULARY).to_sections()  # type: ignore[arg-type]
     assert len(sections["continuations.pool.u16"]) == 2 * 3
-
-
-def test_sections_that_do_not_belong_together_are_refused() -> None:
-    one = DictSpecTable.from_entries({(1,): ((2,), 0.5)}, SMALL_VOCABULARY).to_sections()  # type: ignore[dict-item]
-    two = DictSpecTable.from_entries({}, SMALL_VOCABULARY).to_sections()
-    for name in one:
-        rest = {key: one[key] for key in one if key != name}
-        with pytest.raises(BundleError, match="tokalign build"):
-            DictSpecTable.from_bundle(bundle_of(rest), SMALL_VOCABULARY)
-    lengths = {"continuations.context_lengths": two["continuations.context_lengths"]}
-    with pytest.raises(BundleError, match="add up to 0, not to 1"):
-        DictSpecTable.from_bundle(bundle_of({**one, **lengths}), SMALL_VOCABULARY)

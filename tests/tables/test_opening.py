@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from click.testing import CliRunner, Result
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment.alignment_bundle import align, build_alignment
-from tokalign.build.corpus import Corpus
-from tokalign.build.dictionary.dictionary_bundle import (
-    BackoffOptions,
-    DictspecOptions,
-    build_dictionary,
-)
-from tokalign.cli.tables import verify
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
-from tokalign.shipped import TABLES, shipped
-from tokalign.tables.bundle import Bundle, read_bundle, write_bundle
+from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import table_folder
@@ -216,83 +205,3 @@ def test_a_dictionary_with_a_damaged_byte_is_not_used(folders: Folders, named: b
         assert open_dictionary(TARGET, note=notes.append) is None
         assert len(notes) == 1
         assert "is damaged" in notes[0]
-
-
-DICTIONARIES = {"backoff": BackoffOptions(), "dictspec": DictspecOptions()}
-SHIPPED = ("pl.dictionary.tok", "llama3.2.alignment.tok", "qwen2.5.alignment.tok")
-
-
-def small_bundle(kind: str, folder: Path) -> Bundle:
-    if kind == "alignment":
-        return build_alignment(DRAFT, TARGET, ["abc"])
-    text = folder / "text.txt"
-    text.write_text("abcababccab\n" * 9)
-    return build_dictionary(TARGET, Corpus([text]), DICTIONARIES[kind], language="pl")
-
-
-def assert_every_section_is_needed(
-    bundle: Bundle, path: Path, open_for_decoding: Callable[[], object]
-) -> None:
-    write_bundle(path, bundle)
-    assert run_verify(path).exit_code == 0
-    open_for_decoding()
-    assert len(bundle.sections) >= 4
-    for name in bundle.sections:
-        rest = {key: section for key, section in bundle.sections.items() if key != name}
-        write_bundle(path, replace(bundle, sections=rest))
-        result = run_verify(path)
-        assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr.startswith(f"tokalign: {path}: the section {name} ")
-        assert result.stderr.endswith("rebuild the table with: tokalign build\n")
-        assert result.stderr.count("\n") == 1
-        with pytest.raises(BundleError, match=f"{name} .*is missing"):
-            open_for_decoding()
-
-
-def run_verify(path: Path) -> Result:
-    return CliRunner().invoke(verify, [str(path)])
-
-
-@pytest.mark.parametrize("kind", ["backoff", "dictspec", "alignment"])
-def test_a_table_that_lacks_any_one_section_is_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "small.tok"
-
-    def open_for_decoding() -> object:
-        if kind == "alignment":
-            return open_alignment(TARGET, DRAFT, otherwise=align, file=path)
-        return open_dictionary(TARGET, files=[path])
-
-    assert_every_section_is_needed(small_bundle(kind, tmp_path), path, open_for_decoding)
-
-
-@pytest.mark.parametrize("file", SHIPPED)
-def test_a_shipped_table_that_lacks_any_one_section_is_refused(
-    tmp_path: Path, file: str, request: pytest.FixtureRequest
-) -> None:
-    path, target = tmp_path / file, request.getfixturevalue("bielik")
-    draft = {"llama3.2": "llama", "qwen2.5": "qwen"}.get(file.removesuffix(".alignment.tok"))
-
-    def open_for_decoding() -> object:
-        if draft is None:
-            return open_dictionary(target, files=[path])
-        return open_alignment(target, request.getfixturevalue(draft), otherwise=align, file=path)
-
-    shipped_bundle = read_bundle(shipped(TABLES) / "bielik" / file)
-    assert_every_section_is_needed(shipped_bundle, path, open_for_decoding)
-
-
-def test_sections_of_two_alignments_are_not_mixed(tmp_path: Path) -> None:
-    larger = of_merges(b"abcde", [(b"a", b"b")])
-    one, other = (build_alignment(DRAFT, target, []) for target in (TARGET, larger))
-    rows = {"merge_sites.rows": other.sections["merge_sites.rows"]}
-    write_bundle(tmp_path / "a.tok", replace(one, sections={**one.sections, **rows}))
-    assert "merge_sites.rows has" in run_verify(tmp_path / "a.tok").stderr
-    with pytest.raises(
-        BundleError, match=r"merge_sites.rows has \d+ values instead of .*; rebuild"
-    ):
-        open_alignment(TARGET, DRAFT, otherwise=align, file=tmp_path / "a.tok")
-
-
-def test_every_shipped_table_is_tried() -> None:
-    found = {path.name for path in shipped(TABLES).rglob("*.tok")}
-    assert found == set(SHIPPED)

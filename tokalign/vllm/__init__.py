@@ -5,7 +5,8 @@
           "num_speculative_tokens": 8}'
 
 `proposer.py` is what vLLM calls, with `options.py`; `batch_drafter.py` drafts for a batch, with
-`batch_fit.py` and `context_matches.py`. NumPy does all of it; neither mlx nor vLLM is imported.
+`batch_lookup.py`, `batch_fit.py` and `context_matches.py`. NumPy does all of it; neither mlx nor
+vLLM is imported.
 """
 
 from tokalign.vllm.proposer import DictionaryProposer

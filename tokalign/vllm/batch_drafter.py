@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.batch_lookup import NO_ID, BatchLookup, Ids
 from tokalign.vllm.batch_fit import BatchFit, Rows, last_ids
+from tokalign.vllm.batch_lookup import NO_ID, BatchLookup, Ids
 from tokalign.vllm.context_matches import ContextMatches
 
 P_MIN = 0.05

@@ -22,8 +22,8 @@ from tokalign.runtime.draft.dictionary_fit import (
     PROMPT_END,
     RATE,
 )
-from tokalign.tables.batch_lookup import NO_ID, BatchLookup, Ids
 from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.vllm.batch_lookup import NO_ID, BatchLookup, Ids
 
 Rows = NDArray[Any]
 """Token ids i[requests, longest context]; what is after the end of a request means nothing."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.draft.context_copy import AGREED, FIRST, LATEST, ONLY, PRIORS
-from tokalign.tables.batch_lookup import NO_ID, Ids
 from tokalign.vllm.batch_fit import Rows
+from tokalign.vllm.batch_lookup import NO_ID, Ids
 
 LONGEST_MATCH = 16
 """Longer matches count as this long: how often copies are right does not grow any further."""

@@ -12,9 +12,9 @@ from small_tables import counted
 
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.batch_lookup import NO_ID, BatchLookup
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import read_dictionary
+from tokalign.vllm.batch_lookup import NO_ID, BatchLookup
 
 
 def endings_of(texts: list[list[int]], width: int = 9) -> NDArray[np.int64]:
