@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from platformdirs import user_state_path
 
@@ -19,14 +19,6 @@ from tokalign.errors import MissingAssetError
 PROMPT, MORE = "> ", "… "
 
 
-class Entries(Protocol):
-    """A source of entries."""
-
-    def read(self) -> str | None:
-        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C."""
-        ...
-
-
 class StreamEntries:
     """The lines of a file or a pipe; nothing is shown."""
 
@@ -34,7 +26,7 @@ class StreamEntries:
         self._stream = stream
 
     def read(self) -> str | None:
-        """See `Entries`."""
+        """The next entry; None at the end."""
         lines = EntryLines()
         with reading_stdin("give messages in a file or a pipe, one per line, or open a terminal"):
             for line in self._stream:
@@ -71,7 +63,7 @@ class EditedEntries:
         ).prompt
 
     def read(self) -> str | None:
-        """See `Entries`."""
+        """The next entry; None at the end. Raises: KeyboardInterrupt for Ctrl-C."""
         lines = EntryLines()
         try:
             while True:
@@ -83,6 +75,9 @@ class EditedEntries:
                     return entry
         except EOFError:
             return lines.finish()
+
+
+Entries = StreamEntries | EditedEntries
 
 
 def open_entries(history: Path | None) -> Entries:
