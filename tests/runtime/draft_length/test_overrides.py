@@ -71,6 +71,23 @@ def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
     assert lost > SLACK
 
 
+def test_a_rest_forbids_little_that_promises_much() -> None:
+    """Tries that lose grow rare; after one that gains, the next may follow at once."""
+    budget, tried = DraftBudget(), []
+    budget.account(1000.0, 1, expected=1000.0, plain=1.0)
+    for at in range(400):
+        assert budget.forbids(1.1)
+        drafts = not budget.forbids(2.0)
+        tried += [at] * drafts
+        lost = 2.0 if drafts else 1.0
+        budget.account(lost, 1, expected=lost, plain=1.0, drafted=drafts)
+    assert tried == [8, 25, 58, 123, 252]
+    while budget.forbids(2.0):
+        budget.account(1.0, 1, expected=1.0, plain=1.0, drafted=False)
+    budget.account(1.0, 5, expected=1.0, plain=1.0)
+    assert not budget.forbids(2.0)
+
+
 def test_waiting_for_a_draft_does_not_end_drafting_before_it_has_begun() -> None:
     """A round that waits does not run ahead, which costs more than a plain round pays back."""
     budget = DraftBudget()

@@ -65,6 +65,17 @@ def test_a_slow_round_does_not_end_drafting(seed: int) -> None:
     assert found.auto > 0.75 * project(trace, truth, lengths=[]).auto
 
 
+@pytest.mark.parametrize("model", [True, False])
+def test_a_rest_ends_where_drafts_promise_much(model: bool) -> None:
+    """What was lost before would take plain rounds by the thousand to pay back."""
+    trace, truth = a_world(2, 0.85, model=model), costs_of("flat")
+    resting = knowledge_of(truth, trace)
+    resting.budget.account(60.0, 1, expected=60.0, plain=1.0)
+    assert resting.budget.is_spent
+    found = project(trace, truth, knowledge=lambda: resting, lengths=[])
+    assert found.auto > 0.9 * project(trace, truth, lengths=[]).auto
+
+
 def test_it_uses_only_the_offers_that_pay() -> None:
     """Half of the offers are right 95 % of the time and say so, half 10 %: no fixed length wins."""
     good, bad = a_world(3, 0.95, model=False, said=0.95), a_world(4, 0.1, model=False, said=0.1)

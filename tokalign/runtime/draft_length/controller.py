@@ -126,12 +126,13 @@ class DraftLengthController:
             trial_is_due = not_first and knowledge.trial_is_due(model)
         if not under_way:
             self._plain_timing.refresh()
+        promised = knowledge.costs.plain * max(offer.rate, model.rate if model else 0.0)
         return Situation(
             limit=limit,
             plain=knowledge.costs.plain,
             offer=offer,
             pass_under_way=under_way,
-            budget_is_spent=knowledge.budget.is_spent,
+            budget_is_spent=knowledge.budget.forbids(promised),
             plain_rounds_due=self._plain_timing.rounds_due,
             offers_pay=self._offers.pay,
             model=model,
@@ -217,8 +218,15 @@ class DraftLengthController:
         costs.count_round(without_draft=is_timed and not proposal.tree)
         if drafting.pass_under_way and (drafting.runs_ahead or drafting.is_last):
             seconds = costs.plain * len(verdict.ids)  # drafting had no part in it
+        elif is_timed and not proposal.tree:
+            # What waiting for a draft costs in the mean: this round may have been slow by itself.
+            seconds = costs.rows(1) + drafting.seconds
         self._knowledge.budget.account(
-            seconds, len(verdict.ids), expected=expected, plain=costs.plain
+            seconds,
+            len(verdict.ids),
+            expected=expected,
+            plain=costs.plain,
+            drafted=bool(proposal.tree),
         )
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:

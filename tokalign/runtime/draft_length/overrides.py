@@ -22,6 +22,9 @@ less."""
 SHARE = 0.004
 """The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
 
+PROMISE = 1.25
+"""While drafting rests, a draft that promises this many times plain decoding's rate is tried."""
+
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
@@ -32,6 +35,7 @@ _REFRESH = 256
 """The most rounds without a timed one that had no proposal."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
+_FIRST_REST = 8
 
 
 class DraftBudget:
@@ -42,6 +46,8 @@ class DraftBudget:
     would rest again before it has drafted: even a round that only waits for a draft loses a little.
     A request may lose a share of its own tokens, and all of them together one of all their tokens,
     so that a session of short requests may lose what one long request may.
+    A rest must not outlast its cause, which may have been a slow moment of the machine. So a draft
+    that promises much is tried after 8 rounds of rest, and after twice as many whenever that loses.
     """
 
     def __init__(self) -> None:
@@ -50,11 +56,16 @@ class DraftBudget:
         self._tokens = 0
         self._slack = self._slack_here = SLACK
         self._rests = False
+        self._rested, self._wait = 0, _FIRST_REST
 
     @property
     def is_spent(self) -> bool:
         """Whether drafting has lost so much that it has to rest."""
         return self._rests
+
+    def forbids(self, promised: float) -> bool:
+        """Whether drafting has to rest although it promises so many times plain decoding's rate."""
+        return self._rests and (promised < PROMISE or self._rested < self._wait)
 
     def begin(self, tokens: int) -> None:
         """A request for at most `tokens` tokens begins. A short one may lose little."""
@@ -63,14 +74,24 @@ class DraftBudget:
         self._lost_before = self._lost
         self._look()
 
-    def account(self, seconds: float, tokens: int, *, expected: float, plain: float) -> None:
+    def account(
+        self, seconds: float, tokens: int, *, expected: float, plain: float, drafted: bool = True
+    ) -> None:
         """A round took `seconds`, where `expected` were, and emitted `tokens` tokens.
 
-        plain: time per token of plain decoding.
+        plain: time per token of plain decoding. drafted: whether it verified a draft.
         """
         self.rounds += 1
         self._tokens += tokens
         passes = min(seconds, _HICCUP * expected) / plain - tokens * (1 + SHARE)
+        if not self._rests:
+            self._rested = 0
+        elif not drafted:
+            self._rested += 1
+        elif passes > 0:
+            self._rested, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
+        else:
+            self._rested = self._wait = _FIRST_REST
         self._lost = max(-CREDIT, self._lost + passes)
         self._look()
 
