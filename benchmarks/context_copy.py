@@ -36,6 +36,7 @@ from random import Random
 import click
 from draft_free import MACHINES
 
+from lab.baselines.prompt_lookup import PromptLookupDrafter
 from tokalign.build.corpus import Corpus
 from tokalign.cli.texts import read_texts
 from tokalign.cost.curve import read_curve
@@ -51,6 +52,7 @@ from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.statistics import Statistics
@@ -129,26 +131,27 @@ def generations(
 
 
 def measure(
-    made: Iterable[Generation], drafting: Drafting, *, predicts: bool = False
+    made: Iterable[Generation], drafting: Drafting | None, *, predicts: bool = False
 ) -> Statistics:
     """Replay generations with a method; the statistics of all together.
 
-    predicts: whether the text of the prompt is given as the predicted output.
+    drafting: None for prompt lookup. predicts: whether the text of the prompt is given as the
+    predicted output.
     """
     statistics = Statistics()
     for one in made:
-        own = drafting
-        if predicts:
-            expected = expected_text(one.ids[: one.given], one.passage)
-            own = replace(drafting, outputs=[expected])
-        drafter = make_drafter(own, None)
+        if drafting is None:
+            drafter: Drafter = PromptLookupDrafter()
+        else:
+            outputs = [expected_text(one.ids[: one.given], one.passage)] if predicts else []
+            drafter = make_drafter(replace(drafting, outputs=outputs), None)
         for event in replay(one.ids, drafter, prompt_tokens=one.given):
             statistics.observe(event)
     return statistics
 
 
 METHODS = {
-    "prompt lookup": Drafting(method="prompt-lookup", num_draft_tokens=10),
+    "prompt lookup": None,
     "copy, rows free": Drafting(
         method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0,))
     ),
@@ -206,7 +209,7 @@ def passes(made: dict[str, list[Generation]], *, rows: int) -> None:
     print("| task | prompt lookup | copy | hybrid | hybrid, prediction |\n" + "|---" * 5 + "|")
     for task, of_task in made.items():
         found = [
-            measure(of_task, replace(free, method="prompt-lookup")),
+            measure(of_task, None),
             measure(of_task, replace(free, method="copy")),
             measure(of_task, replace(free, method="hybrid", draft_rows=rows)),
             measure(of_task, replace(free, method="hybrid", draft_rows=rows), predicts=True),

@@ -31,24 +31,25 @@ from pathlib import Path
 from typing import Any
 
 import click
-from draft_length import unispec_length
 from own_outputs import OwnOutputs, own_outputs
 from remembered_target import RememberingVerifier
 
-from tokalign.assemble import keep_loaded
-from tokalign.cost.curve import read_curve
-from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.project import SimulatedClock, TimedVerifier
-from tokalign.runtime.context import Context
-from tokalign.runtime.draft.adjacency import Adjacency
-from tokalign.runtime.draft.hybrid import FREE_ROWS
-from tokalign.runtime.draft.unispec import (
+from lab.baselines import baseline, store_of
+from lab.baselines.adjacency import Adjacency
+from lab.baselines.unispec import (
     ABLATED,
     UNCALIBRATED_SIZE,
     UNISPEC_WIDTH,
     Expansion,
     UniSpecDrafter,
+    calibrated_size,
 )
+from tokalign.assemble import keep_loaded
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
@@ -154,8 +155,7 @@ def drafting_as(drafting: Drafting) -> Condition:
     """A way to draft that tokalign has."""
 
     def make(store: RowStore | None) -> Drafter:
-        name = "adjacency" if drafting.is_recycling else "logits"
-        return make_drafter(replace(drafting, **{name: store}), None)  # type: ignore[arg-type]
+        return make_drafter(replace(drafting, logits=store), None)  # type: ignore[arg-type]
 
     return Condition(lambda: drafting.with_stores().row_store, make)
 
@@ -173,10 +173,10 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
         return Condition(lambda: None, lambda _: make_drafter(drafting, None))
 
     return {
-        "prompt lookup": of("prompt-lookup"),
-        "Token Recycling": of("recycling"),
-        "SAM-Decoding": of("sam"),
-        "UniSpec": of("unispec"),
+        "prompt lookup": published("prompt-lookup"),
+        "Token Recycling": published("recycling"),
+        "SAM-Decoding": published("sam"),
+        "UniSpec": published("unispec"),
         "context copy": of("copy"),
         "dictionary": of("dictionary"),
         "hybrid, no store": storeless,
@@ -191,9 +191,11 @@ Sized = Callable[[int], Condition]
 """The condition of a number of drafted ids."""
 
 
-def tree(method: str) -> Sized:
-    """A published tree, by its method."""
-    return lambda size: drafting_as(Drafting(method=method, num_draft_tokens=size))
+def published(name: str) -> Callable[[int | None], Condition]:
+    """A baseline; without a number of ids it drafts as many as were published."""
+    return lambda size: Condition(
+        lambda: store_of(name), lambda store: baseline(name, store, most=size)
+    )
 
 
 def unispec(expansion: Expansion, size: int) -> Condition:
@@ -203,25 +205,25 @@ def unispec(expansion: Expansion, size: int) -> Condition:
 
 
 CALIBRATED = {
-    "UniSpec": tree("unispec"),
-    "Token Recycling": tree("recycling"),
-    "SAM-Decoding": tree("sam"),
+    "UniSpec": published("unispec"),
+    "Token Recycling": published("recycling"),
+    "SAM-Decoding": published("sam"),
 }
 
 
 def fixed_trees(size: int) -> dict[str, Condition]:
     """Published ways to draft as much on every machine, and UniSpec's ablations. size: its g."""
-    published = Expansion()
+    tree = Expansion()
     return {
-        "prompt lookup": drafting_as(Drafting(method="prompt-lookup")),
-        "Token Recycling": drafting_as(Drafting(method="recycling")),
-        "SAM-Decoding": drafting_as(Drafting(method="sam")),
-        f"UniSpec, g = {UNCALIBRATED_SIZE}": unispec(published, UNCALIBRATED_SIZE),
-        f"UniSpec, g = {size}": unispec(published, size),
+        "prompt lookup": published("prompt-lookup")(None),
+        "Token Recycling": published("recycling")(None),
+        "SAM-Decoding": published("sam")(None),
+        f"UniSpec, g = {UNCALIBRATED_SIZE}": unispec(tree, UNCALIBRATED_SIZE),
+        f"UniSpec, g = {size}": unispec(tree, size),
         "without score estimation": unispec(UNSCORED, size),
         "without tree expansion": unispec(NO_EXPANSION, size),
-        "without next-next candidates": unispec(replace(published, next_next=False), size),
-        **{f"r = {r:g}": unispec(replace(published, threshold=r), size) for r in THRESHOLDS},
+        "without next-next candidates": unispec(replace(tree, next_next=False), size),
+        **{f"r = {r:g}": unispec(replace(tree, threshold=r), size) for r in THRESHOLDS},
     }
 
 
@@ -376,7 +378,7 @@ def calibration(outputs: OwnOutputs, sized: Sized) -> list[float]:
 def calibrated(tokens: list[float], costs: Costs) -> int:
     """UniSpec's g* for passes of these costs. tokens: as `calibration` returns."""
     times = [costs.verify(1 + size) for size in CALIBRATION_SIZES]
-    return unispec_length(CALIBRATION_SIZES, tokens, times)
+    return calibrated_size(CALIBRATION_SIZES, tokens, times)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ FOLDER has the dev texts (`wiki.jsonl`, `sejm.txt`, `questions.jsonl`). A draft 
 are recorded once at every position of a text and then played to every method, so that all methods
 see the same answers. There are two prices. Under the first, verified rows and draft passes cost
 nothing; it gives tokens per round, as emulators count. Under the second, a row costs 5 % and a
-draft pass 10 % of a plain pass; it gives tokens per time of a plain pass. The orders are those of
-`--method hybrid-fixed`.
+draft pass 10 % of a plain pass; it gives tokens per time of a plain pass.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from rich.progress import track
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.cli.texts import read_texts
 from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import FirstOf
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.context import Context
@@ -69,7 +69,7 @@ class Recorded:
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         answer = self.answers[len(context.ids)]
-        return replace(answer, tree=answer.tree.first_chain.head(limit), distributions=())
+        return replace(answer, tree=answer.tree.first_chain.head(limit))
 
     def answer(self, context: Context, limit: int) -> Proposal:
         """See `cost_aware.Answering`."""
@@ -85,12 +85,18 @@ def record(ids: Sequence[TargetId], drafter: Drafter, limit: int = 16) -> Text:
     return Text(ids, answers)
 
 
-def measure(texts: Iterable[Text], drafting: Drafting, costs: Costs) -> tuple[float, float]:
-    """Tokens per round, and per time in plain passes; of all texts together."""
+def measure(
+    texts: Iterable[Text], drafting: Drafting, order: Sequence[str], costs: Costs
+) -> tuple[float, float]:
+    """Tokens per round, and per time in plain passes; of all texts together.
+
+    order: of methods, the first of which that has a proposal makes it.
+    """
     statistics, time = Statistics(), 0.0
     drafting = replace(drafting, costs=lambda: costs, experience=Experience())
     for text in texts:
-        drafter = make_drafter(drafting, Recorded(text.answers) if text.answers else None)
+        model = Recorded(text.answers) if text.answers else None
+        drafter = FirstOf([make_drafter(replace(drafting, method=m), model) for m in order])
         for event in replay(text.ids, drafter, prompt_tokens=PROMPT_TOKENS):
             statistics.observe(event)
             if isinstance(event, Round):
@@ -149,11 +155,7 @@ def main(
     )
     make_text = recorder(draft_model, tokenizer, steps)
     names = ["dictionary", "copy", *(["draft"] if draft_model else [])]
-    conditions = {name: replace(drafting, method=name) for name in names}
-    for order in orders(names):
-        name = " > ".join(order)
-        conditions[name] = replace(drafting, method="hybrid-fixed", order=order)
-    conditions["hybrid"] = replace(drafting, method="hybrid")
+    conditions = [*((name,) for name in names), *orders(names), ("hybrid",)]
     for name, (file, text_field) in SETS.items():
         read = read_texts(data / file, field=text_field, limit=limit)
         encoded = [ids[:tokens] for ids in tokenizer.encode_batch(read) if len(ids) > PROMPT_TOKENS]
@@ -163,10 +165,10 @@ def main(
         ]
         print(f"\n{name}: {len(texts)} texts, {sum(map(len, encoded))} tokens\n")
         print("| method | tokens/round, free | tokens/pass, priced |\n|---|---|---|")
-        for condition, drafting_of in conditions.items():
-            rounds, _ = measure(texts, drafting_of, PRICES["free"])
-            _, passes = measure(texts, drafting_of, PRICES["priced"])
-            print(f"| {condition} | {rounds:.4f} | {passes:.4f} |", flush=True)
+        for order in conditions:
+            rounds, _ = measure(texts, drafting, order, PRICES["free"])
+            _, passes = measure(texts, drafting, order, PRICES["priced"])
+            print(f"| {' > '.join(order)} | {rounds:.4f} | {passes:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

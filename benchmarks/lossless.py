@@ -38,12 +38,9 @@ _PATH = click.Path(path_type=Path, exists=True)
 CONDITIONS = (
     ("dictionary", "none"),
     ("copy", "none"),
-    ("prompt-lookup", "none"),
-    ("draft", "naive"),
     ("draft", "context:5"),
     ("draft", "intersection"),
     ("draft", "exact"),
-    ("hybrid-fixed", "exact"),
     ("hybrid", "exact"),
 )
 

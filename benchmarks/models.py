@@ -152,7 +152,7 @@ def _keeps_cache(model: Any) -> bool:
             TOKENIZER,
             list(turn),
             max_tokens=30,
-            method="prompt-lookup",
+            method="copy",
             num_draft_tokens=4,
             prompt_cache=kept,
         )

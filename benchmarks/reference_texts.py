@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
+from lab.baselines.translations import make_translation
 from tokalign.assemble import load_models, pair_tables
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
-from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
+from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import DraftSession

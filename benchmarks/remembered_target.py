@@ -18,10 +18,10 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.baselines.unispec import UNISPEC_WIDTH
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.unispec import UNISPEC_WIDTH
 from tokalign.runtime.interfaces import RowStore, Sampler
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode

@@ -2,13 +2,11 @@
 
     python benchmarks/sampling.py [--data FOLDER] [--draft MODEL] [--temp 0.8] [--seeds 3]
 
-Five conditions for each translation, interleaved prompt by prompt and seed by seed:
+Three conditions for each translation, interleaved prompt by prompt and seed by seed:
 
 * `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
 * `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
 * `match, tree`: so it does, but it grows a tree of what the target may choose with that noise;
-* `residual`: the draft draws with noise of its own, and ids are accepted by residual rejection;
-* `residual, tree`: so it does, and draws several ids in a place, without replacement.
 
 It prints for each condition the rounds, accepted tokens per round, acceptance per proposed token,
 and the differences of accepted tokens per round to `greedy` and to `match`, with 95 % bootstrap
@@ -59,14 +57,12 @@ class LikeliestDrafts(Sampling):
         return None
 
 
-CHOICES: dict[str, tuple[type[Sampling], Any, bool]] = {
-    "greedy": (LikeliestDrafts, "match", False),
-    "match": (Sampling, "match", False),
-    "match, tree": (Sampling, "match", True),
-    "residual": (Sampling, "residual", False),
-    "residual, tree": (Sampling, "residual", True),
+CHOICES: dict[str, tuple[type[Sampling], bool]] = {
+    "greedy": (LikeliestDrafts, False),
+    "match": (Sampling, False),
+    "match, tree": (Sampling, True),
 }
-"""For each condition how ids are chosen and accepted, and whether trees are drafted."""
+"""For each condition how ids are chosen, and whether trees are drafted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +166,11 @@ def benchmark(
         for translation in translations:
             drafting = replace(decoder.drafting, translation=translation)
             for name in only:
-                kind, acceptance, tree = CHOICES[name]
+                kind, tree = CHOICES[name]
                 how_many = replace(drafting, alternatives=alternatives if tree else 0)
-                ids, counts = bench.run(text, kind(acceptance=acceptance, **how), how_many)
+                ids, counts = bench.run(text, kind(**how), how_many)
                 found[translation, name].append(counts)
-                differing += acceptance == "match" and ids != plain
+                differing += ids != plain
     click.echo(HEADER)
     for row in rows(found):
         click.echo(row)

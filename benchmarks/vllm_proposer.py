@@ -140,7 +140,6 @@ def print_savings(sets: dict[str, Texts], table: BackoffTable) -> None:
         "vLLM, both": batch({"dictionary": table}),
         "vLLM, both, p_min 0.15": batch({"dictionary": table}, p_min=0.15),
         "MLX, dictionary": lambda texts: emulate(texts, drafting("dictionary")),
-        "MLX, prompt-lookup": lambda texts: emulate(texts, drafting("prompt-lookup")),
         "MLX, hybrid as a chain": lambda texts: emulate(texts, drafting("hybrid", branches=False)),
         "MLX, hybrid": lambda texts: emulate(texts, drafting("hybrid")),
     }

@@ -92,10 +92,6 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
         {"draft": "DRAFT", "method": "draft", "translation": "context:4", "num_draft_tokens": 5},
     ),
     "no alternatives": ("--draft DRAFT --alternatives 0", {"draft": "DRAFT", "alternatives": 0}),
-    "an order": (
-        "--draft DRAFT --method hybrid-fixed --order copy,draft",
-        {"draft": "DRAFT", "method": "hybrid-fixed", "order": ("copy", "draft")},
-    ),
     "tables by name": (
         "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
         {"bare": True, "draft": "DRAFT", "dictionary": "DICTIONARY", "alignment": "ALIGNMENT"},
@@ -110,12 +106,8 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
         {"draft": "DRAFT", "method": "copy"},
     ),
     "sampling": (
-        "--temp 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --seed 3 --acceptance residual",
-        {
-            "sampling": Sampling(
-                temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=3, acceptance="residual"
-            )
-        },
+        "--temp 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --seed 3",
+        {"sampling": Sampling(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=3)},
     ),
     "a cache": (
         "--kv-bits 8 --kv-group-size 32 --quantized-kv-start 7 --prefill-step-size 9",

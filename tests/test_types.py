@@ -25,7 +25,7 @@ from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.intersection import TokenIntersection
-from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
+from tokalign.runtime.translation.retokenizing import ContextWindow
 from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
@@ -47,14 +47,13 @@ def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -
     text.follow(context.ids)
     draft.logits(text.ids)
     draft.draft(text.ids, 2).read().ids.append(DraftId(2))
-    draft.draw(text.ids, 2, sampler=sampler, after=context.ids).read().ids.append(TargetId(2))
+    draft.draw(text.ids, 2, sampler=sampler, after=context.ids).read().append(TargetId(2))
     draft.start_shortlists(text.ids, 1).among([], 3).read()[0].ids.append(DraftId(2))
     target.logits(context.ids)
     context.extend(target.read(None))
     known: list[Translation] = [
         SharedIds((8, 8)),
         SameTokenizer(pair),
-        Naive(pair, text),
         ContextWindow(pair, text, 5),
         TokenIntersection(pair, text, tables.intersection),
         ExactTranslation(pair, text, tables),

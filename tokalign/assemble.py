@@ -254,7 +254,6 @@ def choose_drafting(
         alternatives=options.alternatives,
         draft_rows=options.draft_rows,
         beam=options.beam,
-        order=tuple(options.order),
         dictionary=dictionary,
         alignment=alignment,
     )

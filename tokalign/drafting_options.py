@@ -19,11 +19,9 @@ from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,
     DRAFTER_METHODS,
-    HYBRID_ORDER,
     MODEL_METHODS,
     TABLE_METHODS,
     check_draft_tokens,
-    check_order,
     check_translation,
     choose_method,
 )
@@ -41,7 +39,7 @@ class DraftingOptions:
     method: "auto" or one of METHODS.
     translation: one of TRANSLATIONS; None to choose it by the tokenizers.
     num_draft_tokens: None to have every round choose its own by expected gain, zero included.
-    alternatives, order, draft_rows: as in `Drafting`.
+    alternatives, draft_rows: as in `Drafting`.
     drafter: the folder of a recurrent drafter; None to look for one, unless there is a draft model.
     beam_width, beam_length: of the drafter's beam, which is then proposed whole; with neither, the
         rows are chosen by their gain.
@@ -59,7 +57,6 @@ class DraftingOptions:
     drafter: FilePath | None = None
     beam_width: int | None = None
     beam_length: int | None = None
-    order: Sequence[str] = HYBRID_ORDER
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
     alignment: FilePath | None = None
@@ -74,7 +71,6 @@ class DraftingOptions:
         for name, most in (("beam_width", _WIDEST_BEAM), ("beam_length", _LONGEST_BEAM)):
             if getattr(self, name) is not None:
                 require_integer(name, getattr(self, name), least=1, most=most)
-        require_texts("order", self.order)
         if self.translation is not None:
             require_text("translation", self.translation)
         require_texts("language", _several(self.language))
@@ -97,7 +93,6 @@ class DraftingOptions:
         choose_method(self.method, draft=True, dictionary=True, drafter=True)
         check_translation(self.translation)
         check_draft_tokens(self.num_draft_tokens)
-        check_order(self.order)
 
     @property
     def dictionaries(self) -> tuple[FilePath, ...]:

@@ -57,7 +57,7 @@ def contenders(target: Path, drafts: Sequence[Path], tokens: int, k: int) -> lis
             ours = Tokalign(target, draft, tokens=tokens, options=options)
             name = f"tokalign, exact, {kind}, {draft.name}"
             found.append(Contender(name, plain_name, ours.generate))
-    for method in ("prompt-lookup", "hybrid"):
+    for method in ("copy", "hybrid"):
         ours = Tokalign(target, None, tokens=tokens, options=DraftingOptions(method=method))
         found.append(Contender(f"tokalign, {method}", plain_name, ours.generate))
     return found

@@ -35,7 +35,6 @@ PROMPT = [5, 17, 3]
 METHODS = [
     {"method": "plain"},
     {"method": "copy"},
-    {"method": "unispec"},
     {"num_draft_tokens": 3, "method": "draft"},
     {},
 ]
@@ -337,7 +336,7 @@ class Unlike:
         )
 
 
-@pytest.mark.parametrize("method", ["auto", "copy", "recycling", "plain"])
+@pytest.mark.parametrize("method", ["auto", "copy", "plain"])
 def test_processors_may_keep_a_state(method: str) -> None:
     """As long as no model drafts, they are called as mlx-lm calls them."""
     model, tokenizer = tokalign.load(str(DEMO / "target"))
@@ -358,7 +357,7 @@ def test_processors_may_keep_a_state(method: str) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("how", [*METHODS, {"method": "recycling"}], ids=str)
+@pytest.mark.parametrize("how", METHODS, ids=str)
 def test_a_seed_of_mlx_gives_mlx_lms_text(how: dict[str, Any]) -> None:
     model, tokenizer = tokalign.load(str(DEMO / "target"))
     model.set_dtype(mx.float32)
@@ -407,8 +406,8 @@ def test_several_prompts_are_batched(tmp_path: Path) -> None:
 
 def test_a_translation_that_has_no_tokenizers_is_refused() -> None:
     model = random_model()
-    steps = tokalign.speculative_generate_step([1, 2], model, model, translation="naive")
-    with pytest.raises(UsageError, match="translation naive needs the tokenizers"):
+    steps = tokalign.speculative_generate_step([1, 2], model, model, translation="exact")
+    with pytest.raises(UsageError, match="translation exact needs the tokenizers"):
         next(steps)
 
 

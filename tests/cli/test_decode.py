@@ -94,17 +94,8 @@ def test_every_method_gives_mlx_lms_output(models: dict[str, str], tmp_path: Pat
             "auto with a table": ["--dictionary", table],
             "dictionary": ["--method", "dictionary", "--dictionary", table],
             "copy": ["--method", "copy"],
-            "prompt-lookup": ["--method", "prompt-lookup"],
-            "recycling": ["--method", "recycling"],
-            "sam": ["--method", "sam", "--num-draft-tokens", "12"],
-            "unispec": ["--method", "unispec"],
-            "naive": ["--draft", models["draft"], "--translation", "naive"],
             "context:4": ["--draft", models["draft"], "--translation", "context:4"],
             "hybrid": ["--method", "hybrid", "--draft", models["draft"], "--dictionary", table],
-            "hybrid-fixed": [
-                *("--method", "hybrid-fixed", "--order", "copy,dictionary,draft"),
-                *("--draft", models["draft"], "--dictionary", table),
-            ],
             "same": ["--draft", models["target"], "--num-draft-tokens", "4"],
         }.items()
     }
@@ -212,7 +203,7 @@ def test_every_outcome_has_its_own_style(models: dict[str, str]) -> None:
     assert GREEN in same.stdout
     assert CYAN in same.stdout  # after a proposal accepted to its end
     assert MAGENTA not in same.stdout
-    other = run(*arguments, "--draft", models["draft"], "--translation", "naive", "--color")
+    other = run(*arguments, "--draft", models["draft"], "--translation", "context:5", "--color")
     assert MAGENTA in other.stdout
     assert "\x1b[" not in run(*arguments, "--method", "plain", "--color").stdout
     assert same.stderr.count("rejected and corrected") == 1

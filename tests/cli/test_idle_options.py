@@ -27,18 +27,11 @@ SWEEP = "sweep --target bielik --corpus no.txt --text no.txt --results no.csv"
 
 DRAFTING = (
     ("--alignment a.tok", "without --draft NAME"),
-    ("--translation naive", "without --draft NAME"),
-    ("--draft D --method copy --translation naive", "with --method copy"),
+    ("--translation context:5", "without --draft NAME"),
+    ("--draft D --method copy --translation context:5", "with --method copy"),
     ("--draft D --method drafter --alignment a.tok", "with --method drafter"),
     ("--draft D --translation context:5 --alignment a.tok", "with --translation context:5"),
     ("--method copy --alternatives 2", "with --method copy"),
-    ("--method hybrid-fixed --alternatives 2", "without --draft NAME"),
-    ("--order copy,draft", "without --method hybrid-fixed"),
-    ("--method hybrid-fixed --order copy,draft --language pl", "with --order copy,draft"),
-    (
-        "--draft D --method hybrid-fixed --order copy,dictionary --translation raw",
-        "with --order copy,dictionary",
-    ),
     ("--method copy --dictionary d.tok", "with --method copy"),
     ("--method plain --language pl", "with --method plain"),
     ("--method plain --num-draft-tokens 3", "with --method plain"),
@@ -53,7 +46,6 @@ GENERATION = (
     ("--top-k 5", "without --temp T"),
     ("--min-p 0.1", "without --temp T"),
     ("--xtc-probability 0.5", "without --temp T"),
-    ("--acceptance residual", "without --temp T"),
     ("--temp 0.7 --xtc-threshold 0.2", "without --xtc-probability P"),
     ("--kv-group-size 32", "without --kv-bits N"),
     ("--quantized-kv-start 9", "without --kv-bits N"),
@@ -65,7 +57,7 @@ IDLE = [
     (f"{DECODE} --json --color", "with --json"),
     (f"{DECODE} --json --verbose", "with --json"),
     (f"{DECODE} --quiet --verbose", "with --quiet"),
-    (f"chat --target {NOWHERE} --translation naive", "without --draft NAME"),
+    (f"chat --target {NOWHERE} --translation context:5", "without --draft NAME"),
     (f"chat --target {NOWHERE} --json --color", "with --json"),
     (f"chat --target {NOWHERE} --quiet --verbose", "with --quiet"),
     (f"{SERVE} --kv-group-size 32", "without --kv-bits N"),
@@ -91,7 +83,6 @@ IDLE = [
     (f"{BENCH} --windows p.txt --ignore-chat-template", "without --prompts FILE"),
     (f"{BENCH} --alignment a.tok", "without --draft NAME"),
     (f"{EMULATE} --method copy --dictionary d.tok", "with --method copy"),
-    (f"{EMULATE} --order copy", "without --method hybrid-fixed"),
     (f"{EMULATE} --row-cost 0.1", "with --method dictionary"),
     (f"{REPLAY} --translation none --alignment a.tok", "with --translation none"),
     ("check --target bielik --draft llama3.2 --field body", "without --text FILE"),
@@ -137,7 +128,6 @@ def test_it_is_refused_before_anything_loads(line: str, told: str) -> None:
         "--alternatives 2 --draft-rows 9",  # a recurrent drafter may be found
         "--beam-width 3",
         "--method drafter --alternatives 2",
-        "--method hybrid-fixed --order copy,draft --draft D --translation raw",
         "--temp 0 --top-p 0.9",
         "--top-p 1 --kv-group-size 64",
         "--method plain --num-draft-tokens auto",
@@ -151,7 +141,7 @@ def test_what_has_an_effect_or_asks_for_nothing_is_let_pass(typed: str) -> None:
 
 
 def test_a_server_whose_requests_may_name_a_draft_model_takes_its_options() -> None:
-    line = f"{SERVE} --allow-model-switching --translation naive --port 0"
+    line = f"{SERVE} --allow-model-switching --translation context:5 --port 0"
     assert isinstance(run(line).exception, MissingAssetError)
 
 

@@ -46,7 +46,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "t.txt"
 
 
-@pytest.mark.parametrize("translation", ["naive", "context:3", "intersection", "exact"])
+@pytest.mark.parametrize("translation", ["context:3", "intersection", "exact"])
 @pytest.mark.slow
 def test_a_replay_counts_rounds(draft: Path, text: Path, translation: str, bielik: Any) -> None:
     found = replay(draft, "bielik", text, "--translation", translation, "--num-draft-tokens", "3")
@@ -77,22 +77,3 @@ def test_options_that_cannot_be_honoured_are_refused(draft: Path, text: Path) ->
 
     assert isinstance(refused("--translation", "no"), UsageError)
     assert isinstance(refused("--translation", "none", "--quiet"), IncompatibleError)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_naive_accepts_next_to_nothing_and_the_intersection_something(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    """The opening of one text; `benchmarks/` has the figures on all of them."""
-    model = shared_data / "models" / "draft-llama-tiny"
-    line = (shared_data / "corpus" / "dev" / "wiki200.jsonl").open(encoding="utf-8").readline()
-    text = tmp_path / "t.txt"
-    text.write_text(json.loads(line)["text"].replace("\n", " ")[:240])
-    options = ["--dtype", "float32"]
-    found = {
-        name: replay(model, "bielik", text, "--translation", name, *options)["accepted_per_round"]
-        for name in ("naive", "intersection")
-    }
-    assert found["naive"] < 0.01
-    assert found["intersection"] > 0.1

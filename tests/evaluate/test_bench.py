@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,7 +18,6 @@ from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.rounds import Round
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +71,7 @@ def test_of_a_prompt_the_first_condition_of_each_draft_model_reads_it(
         return original(model, ids, *arguments, **named)
 
     monkeypatch.setattr(type(target), "__call__", counted)
-    conditions = [Condition(PLAIN), Condition("copy", 2), Condition("naive", 2, "draft")]
+    conditions = [Condition(PLAIN), Condition("copy", 2), Condition("context:5", 2, "draft")]
     shared = replace(
         bench, conditions=conditions, others={"draft": bench.decoder}, max_tokens=1, seed=1
     )
@@ -103,41 +101,6 @@ def test_all_conditions_emit_the_same_ids_and_a_killed_run_is_resumed(bench: Ben
     assert not list(bench.run(first + rest))
 
 
-@pytest.mark.slow
-def test_an_ablation_leaves_out_its_part_and_no_other(bench: Bench) -> None:
-    """With eight rows in every round, whatever they cost, every source proposes something."""
-    drafting = replace(bench.decoder.drafting, draft_rows=8)
-    decoder = replace(bench.decoder, draft=None, drafting=drafting, sampler=Sampling())
-    text = "Wisła jest długa. Wisła jest szeroka. Wisła"
-    alone = replace(
-        bench,
-        decoder=decoder,
-        prompts={block(): lambda given: given.prompt(text, use_template=False)},
-        max_tokens=24,
-    )
-
-    def rounds(name: str) -> Sequence[Round]:
-        generation = alone.generation(block(), Condition(name, 8))
-        for _ in generation:
-            pass
-        outputs.add(tuple(generation.context.emitted))
-        return generation.rounds
-
-    def sources(found: Sequence[Round]) -> set[str]:
-        return {source.partition(":")[0] for one in found for source in one.tree.sources}
-
-    outputs: set[tuple[int, ...]] = set()
-    whole = sources(rounds("hybrid"))
-    assert {"copy", "logits"} <= whole
-    assert sources(rounds("hybrid without copy")) == whole - {"copy"}
-    assert sources(rounds("hybrid without logits")) == {"copy"}
-    assert any(len(one.tree) > one.tree.chain_length for one in rounds("hybrid"))
-    chains = rounds("hybrid without trees")
-    assert all(len(one.tree) == one.tree.chain_length for one in chains)
-    assert max(len(one.tree) for one in chains) > 1
-    assert len(outputs) == 1
-
-
 def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
     drafting, tokenizer = Drafting(), bench.decoder.target.tokenizer
 
@@ -145,11 +108,10 @@ def test_conditions_are_those_that_the_pair_allows(bench: Bench) -> None:
         return {condition.name for condition in conditions}
 
     alone = conditions_of(drafting, lengths=[2], pair=None)
-    assert names(*alone) == {PLAIN, CONTROL, "copy", "prompt-lookup", "hybrid"}
+    assert names(*alone) == {PLAIN, CONTROL, "copy", "hybrid"}
     same = conditions_of(drafting, lengths=[2, 4], pair=(tokenizer, tokenizer))
     assert names(*same) - names(*alone) == {"none"}
     assert names(*bench.conditions) - names(*alone) == {
-        "naive",
         "context:5",
         "intersection",
         "exact",

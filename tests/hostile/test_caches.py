@@ -39,8 +39,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 METHODS: list[dict[str, Any]] = [
     {"method": "plain"},
     {"method": "copy"},
-    {"method": "prompt-lookup", "num_draft_tokens": 4},
-    {"method": "unispec"},
+    {"method": "copy", "num_draft_tokens": 4},
     {},
 ]
 

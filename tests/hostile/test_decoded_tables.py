@@ -178,13 +178,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "auto": {},
     "exact": {"method": "draft", "translation": "exact", "num_draft_tokens": 3},
     "intersection": {"method": "draft", "translation": "intersection", "num_draft_tokens": 3},
-    "hybrid-fixed": {"method": "hybrid-fixed", "translation": "exact", "num_draft_tokens": 2},
 }
 ATTACKS = {
     f"{name}-{method}-{sampling}": (name, method, sampling)
     for names, methods in (
         (DICTIONARIES, ("dictionary", "hybrid", "auto")),
-        (ALIGNMENTS, ("exact", "intersection", "hybrid-fixed", "auto")),
+        (ALIGNMENTS, ("exact", "intersection", "auto")),
     )
     for name in names
     for method in methods

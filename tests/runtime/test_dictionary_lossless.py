@@ -55,7 +55,7 @@ def tables(text: list[int], size: int) -> dict[str, Dictionary]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])
+@pytest.mark.parametrize("method", ["dictionary", "hybrid"])
 @pytest.mark.parametrize("kind", ["backoff", "dictspec", "both"])
 @pytest.mark.slow
 def test_a_dictionary_changes_the_rounds_and_not_the_output(

@@ -1,4 +1,4 @@
-"""A recurrent drafter never changes the output, and what it draws leaves the distribution as is.
+"""A recurrent drafter never changes the output.
 
 The drafter was taught a part of the greedy output, so that accepted paths, rejected ones and hidden
 states of inner rows all occur.
@@ -6,17 +6,14 @@ states of inner rows all occur.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
-from itertools import product
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from chi_square import Floats, p_value
 from mlx_lm.models.cache import RotatingKVCache
-from random_drafters import random_drafter, taught_drafter
+from random_drafters import taught_drafter
 from random_models import VOCABULARY, generate, random_model
 
 from tokalign.cost.expected_gain import Costs
@@ -35,10 +32,8 @@ from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.runtime.mlx.rejection import judge
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Draws
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -189,94 +184,6 @@ def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, ed
     other = list(ids)
     other[edited] = TargetId(other[edited] + 1)
     assert session.state_before_last(other) is None
-
-
-# -- drawn ids -------------------------------------------------------------------------------------
-
-WIDTH, LENGTH, RUNS = 4, 3, 300
-SHORT = (1, 3)
-
-
-def tiny_model() -> Any:
-    return random_model(3, vocabulary=WIDTH)
-
-
-def frequencies(options: Sampling, *, branches: bool) -> Floats:
-    """How often every sequence is emitted, over as many seeds as there are runs."""
-    wild, counts = random_drafter(tiny_model()), np.zeros((WIDTH,) * LENGTH)
-    for seed in range(RUNS):
-        seeded, context = replace(options, seed=seed), Context([TargetId(i) for i in SHORT])
-        session = TargetModelSession(tiny_model(), keeps_states=True)
-        drafting = BeamDrafter(
-            DrafterSession(wild, session),
-            sampler=seeded.draft_sampler(WIDTH),
-            length=2,
-            costs=lambda: Costs(rows=(1.0,)),
-            branches=branches,
-        )
-        verifier = TargetVerifier(session, seeded)
-        events = list(decode(context, drafting, verifier, limits=Limits(max_tokens=LENGTH)))
-        trees = [event.tree for event in events if isinstance(event, Round)]
-        assert any(tree.chain_length < len(tree) if branches else tree for tree in trees)
-        counts[tuple(context.emitted)] += 1
-    return counts
-
-
-def distribution(options: Sampling) -> Floats:
-    """The probability of every sequence under the target alone."""
-    session, found = TargetModelSession(tiny_model()), np.zeros((WIDTH,) * LENGTH)
-    for before in product(range(WIDTH), repeat=LENGTH - 1):
-        ids = [TargetId(i) for i in (*SHORT, *before)]
-        logits = np.array(session.logits(ids, last=LENGTH), dtype=np.float64)
-        p = np.exp(logits / options.temperature)
-        p /= p.sum(axis=-1, keepdims=True)
-        first = np.prod([p[place, token] for place, token in enumerate(before)])
-        found[before] = first * p[-1]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("how", "drawn", "passes"),
-    [
-        ({"rows": 2}, 2, 2),
-        ({"rows": 2, "branches": False}, 2, 2),
-        ({"rows": 9, "branches": False}, 4, 4),
-        ({"rows": 9}, 9, 4),
-        ({"beam": BeamShape(2, 3)}, 6, 3),
-        ({"beam": BeamShape(2, 3), "branches": False}, 3, 3),
-        ({"alternatives": 0}, 4, 4),
-        ({}, 8, 4),
-    ],
-)
-def test_no_more_ids_are_drawn_than_there_are_rows_for(
-    how: dict[str, Any], drawn: int, passes: int
-) -> None:
-    """Which ids of a drawn proposal are kept may not depend on what was drawn, so all are kept."""
-    sampling, session = Sampling(temperature=0.9, acceptance="residual"), opened()
-    session.logits([TargetId(i) for i in PROMPT])
-    drafter = beam_drafter(session, sampling, **how)
-    proposal = drafter.propose(Context([TargetId(i) for i in (*PROMPT, 8)]), 10)
-    assert len(proposal.tree) == drawn
-    assert proposal.draft_passes == passes == max(proposal.tree.depths)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("branches", [False, True], ids=["chain", "tree"])
-def test_drawn_ids_leave_the_targets_distribution(
-    monkeypatch: pytest.MonkeyPatch, *, branches: bool
-) -> None:
-    """By residual rejection; without it, what is drawn would be noticed."""
-    options = Sampling(temperature=0.5, acceptance="residual")
-    expected = distribution(options)
-    assert expected.sum() == pytest.approx(1, abs=1e-5)
-    assert p_value(frequencies(options, branches=branches), expected) > 1e-3
-
-    def accept_all(p: Any, drawn: Draws, **how: Any) -> Any:
-        kept = zip(judge(p, drawn, **how).tolist(), drawn.candidates, strict=True)
-        return mx.array([ids[0] if ids else token for token, ids in kept], dtype=mx.uint32)
-
-    monkeypatch.setattr("tokalign.runtime.mlx.sampling.judge", accept_all)
-    assert p_value(frequencies(options, branches=branches), expected) < 1e-3
 
 
 # -- the draft length controller -------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.interfaces import Sampler
-from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES, HYBRID_ORDER
+from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.processors import LogitsProcessor
@@ -68,7 +68,6 @@ def stream_generate(
     alternatives: int = DEFAULT_ALTERNATIVES,
     beam_width: int | None = None,
     beam_length: int | None = None,
-    order: Sequence[str] = HYBRID_ORDER,
     dictionary: FilePath | Sequence[FilePath] | None = None,
     language: str | Sequence[str] | None = None,
     alignment: FilePath | None = None,
@@ -104,15 +103,14 @@ def stream_generate(
     draft_tokenizer: the draft model's; `tokenizer` again if they share one. It may be left out for
         a model that `tokalign.load` has loaded.
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
-    method: "auto" for every source there is, or "plain", "dictionary", "copy", "prompt-lookup",
-        "draft", "drafter", "hybrid", "hybrid-fixed", "recycling", "sam", "unispec".
-    translation: how draft ids become target ids: "none", "naive", "context:P", "intersection" or
-        "exact". By default "none" if the tokenizers are equal, else "exact".
+    method: "auto" for every source there is, or "plain", "dictionary", "copy", "draft", "drafter",
+        "hybrid".
+    translation: how draft ids become target ids: "none", "context:P", "intersection" or "exact".
+        By default "none" if the tokenizers are equal, else "exact".
     num_draft_tokens: tokens drafted in a round. With None every round chooses its own number, zero
         included, by expected gain; what is learned about these models serves later calls.
     alternatives: tokens that the draft model proposes besides one for each of its passes, in a
         tree; 0 proposes chains.
-    order: the order in which "hybrid-fixed" asks its sources.
     dictionary, alignment: table files to use, of dictionaries one or several; otherwise they are
         found by the tokenizers, and an alignment that is not found is computed.
     language: of the dictionaries to use, such as "pl" or ("pl", "en"); all that fit by default.
@@ -162,7 +160,6 @@ def stream_generate(
             drafter=drafter,
             beam_width=beam_width,
             beam_length=beam_length,
-            order=order,
             dictionary=dictionary,
             language=language,
             alignment=alignment,

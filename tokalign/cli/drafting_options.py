@@ -15,10 +15,8 @@ from tokalign.cli.option_types import NAME, PATH
 from tokalign.runtime.methods import (
     AUTO,
     DEFAULT_ALTERNATIVES,
-    HYBRID_ORDER,
     METHODS,
     read_draft_tokens,
-    read_order,
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,13 +35,6 @@ target_tokenizer_option = click.option(
 draft_model_option = click.option(
     "--draft", "--draft-model", "draft", type=NAME, metavar="NAME", help=DRAFT_HELP
 )
-order_option = click.option(
-    "--order",
-    metavar="NAMES",
-    default=",".join(HYBRID_ORDER),
-    callback=lambda _context, _option, value: read_order(value),
-    help="The order in which hybrid-fixed asks its sources.",
-)
 language_option = click.option(
     "--language",
     multiple=True,
@@ -54,7 +45,7 @@ language_option = click.option(
 translation_option = click.option(
     "--translation",
     metavar="NAME",
-    help="How draft ids become target ids: none, raw, naive, context:P, intersection or exact. "
+    help="How draft ids become target ids: none, context:P, intersection or exact. "
     "Default: none for one tokenizer, exact for two.",
 )
 alternatives_option = click.option(
@@ -134,7 +125,6 @@ DRAFTING = (
         show_default=True,
         help="How to draft; auto uses every source there is.",
     ),
-    order_option,
     translation_option,
     alternatives_option,
     draft_rows_option,

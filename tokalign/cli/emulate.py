@@ -14,7 +14,6 @@ from tokalign.cli.drafting_options import (
     dictionary_option,
     every_position_option,
     language_option,
-    order_option,
     target_tokenizer_option,
 )
 from tokalign.cli.idle_options import refuse_idle, refuse_idle_drafting
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 )
 @dictionary_option
 @language_option
-@order_option
 @click.option(
     "--max-draft", type=click.IntRange(min=1), default=8, help="Tokens proposed in a step at most."
 )
@@ -61,7 +59,6 @@ def command(
     method: str,
     dictionary: tuple[Path, ...],
     language: tuple[str, ...],
-    order: tuple[str, ...],
     target: str,
     text_file: Path,
     field: str,
@@ -96,7 +93,6 @@ def command(
     options = DraftingOptions(
         method=method,
         num_draft_tokens=max_draft,
-        order=order,
         dictionary=dictionary,
         language=language,
     )

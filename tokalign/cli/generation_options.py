@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.decoder import Decoder, LanguageModel
     from tokalign.runtime.mlx.cache import CacheOptions
-    from tokalign.runtime.mlx.sampling import Acceptance, Sampling
+    from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.tables.finding import Note
     from tokalign.tokenizer.vocabulary import TargetId
 
@@ -109,14 +109,6 @@ SAMPLING = (
     ),
     click.option(
         "--seed", type=click.IntRange(0, 0xFFFFFFFF), help="Seed of sampling. Default: random."
-    ),
-    click.option(
-        "--acceptance",
-        type=click.Choice(["match", "residual"]),
-        default="match",
-        show_default=True,
-        help="For sampling: match gives the text of plain decoding with the same seed; residual "
-        "gives a text of the same distribution.",
     ),
     click.option(
         "--stop",
@@ -218,7 +210,6 @@ class GenerationOptions:
     xtc_probability: float
     xtc_threshold: float
     seed: int | None
-    acceptance: Acceptance
     stop: tuple[str, ...]
     extra_eos_token: tuple[str, ...]
     system_prompt: str | None
@@ -272,7 +263,6 @@ class GenerationOptions:
             xtc_threshold=self.xtc_threshold,
             xtc_exempt=tuple(sorted(exempt)) if self.xtc_probability else (),
             seed=self.seed if self.seed is not None else randbits(32),
-            acceptance=self.acceptance,
         )
 
 

@@ -63,27 +63,21 @@ def refuse_idle_drafting() -> None:
     Raises: UsageError.
     """
     given = click.get_current_context().params
-    method, order = given.get("method", AUTO), given.get("order", ())
+    method = given.get("method", AUTO)
     has_draft = given.get("draft") is not None
     may_have_draft = has_draft or given.get("allow_model_switching", False)
     has_beam = any(given.get(name) is not None for name in _OF_A_BEAM)
     translation = given.get("translation") or "exact"
-    fixed = method == "hybrid-fixed"
     by_method = {"beside": f"--method {method}"}
-    by_order = {"beside": f"--order {','.join(order)}"}
     by_beam = {"beside": "--beam-width and --beam-length"}
     no_draft = {"without": "--draft NAME"}
     for is_idle, names, why in (
-        (not fixed, ("order",), {"without": "--method hybrid-fixed"}),
-        (fixed and "dictionary" not in order, _OF_A_DICTIONARY, by_order),
-        (fixed and "draft" not in order, (*_OF_A_DRAFT, "alternatives"), by_order),
         (method not in (AUTO, *TABLE_METHODS), _OF_A_DICTIONARY, by_method),
         (method not in (AUTO, *MODEL_METHODS), _OF_A_DRAFT, by_method),
         (method not in (AUTO, *MODEL_METHODS, *DRAFTER_METHODS), ("alternatives",), by_method),
         (method not in (AUTO, *DRAFTER_METHODS), ("draft_rows", *_OF_A_BEAM), by_method),
         (method == "plain", ("num_draft_tokens",), by_method),
         (not may_have_draft, _OF_A_DRAFT, no_draft),
-        (not may_have_draft and fixed, ("alternatives",), no_draft),
         (translation not in _ALIGNED, ("alignment",), {"beside": f"--translation {translation}"}),
         (has_draft and method != "drafter", _OF_A_BEAM, {"beside": "--draft"}),
         (has_beam, ("num_draft_tokens",), by_beam),
@@ -100,7 +94,7 @@ def refuse_idle_sampling() -> None:
     """
     context = click.get_current_context()
     if context.get_parameter_source("temp") is ParameterSource.DEFAULT:
-        names = ["top_k", "min_p", "xtc_probability", "acceptance"]
+        names = ["top_k", "min_p", "xtc_probability"]
         if context.params["top_p"] < 1:
             names.append("top_p")
         refuse_idle(names, without="--temp T")

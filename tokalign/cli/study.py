@@ -38,9 +38,8 @@ from tokalign.cli.study_setup import (
 )
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
-from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only, with_ablations
+from tokalign.evaluate.study.protocol import PRESETS, Arm, arms, only
 from tokalign.json_text import parse_json
-from tokalign.runtime.methods import PARTS
 from tokalign.shipped import LANGUAGES, POLISH, prompts
 
 if TYPE_CHECKING:
@@ -98,11 +97,6 @@ _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 @click.option(
     "--condition", "conditions", multiple=True, metavar="NAME",
     help="Measure only this method or translation; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--without", "without", multiple=True, type=click.Choice([*PARTS]), metavar="PART",
-    help="Also measure a method without one of its parts; repeatable. Of hybrid: copy, dictionary, "
-    "logits, trees; of unispec: calibration, scores, expansion.",
 )  # fmt: skip
 @dtype_option
 @dictionary_option
@@ -244,7 +238,6 @@ def _study(
     max_tokens: int | None,
     prompt_language: str | None,
     conditions: tuple[str, ...],
-    without: tuple[str, ...],
     estimate: bool,
     dtype: str | None,
     dictionary: tuple[Path, ...],
@@ -277,7 +270,7 @@ def _study(
     loaded = load(options)
     if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
         note(f"prompts -> those in {chosen_language}", quiet=quiet)
-    chosen = only(with_ablations(arms(options.protocol, drafts_of(loaded)), without), conditions)
+    chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
     given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
     from tokalign.assemble import keep_loaded
     from tokalign.evaluate.measurements import MeasurementFile

@@ -134,12 +134,12 @@ class Bench:
         """How a condition drafts: its name is a method, else a translation of the draft model."""
         decoder = self.decoder_of(condition)
         drafting = replace(decoder.drafting, mixing=Mixing(), experience=Experience())
-        name = condition.method if condition.drafts else PLAIN
+        name = condition.name if condition.drafts else PLAIN
         if name in METHODS:
-            drafting = replace(drafting, method=name, without=condition.without)
+            drafting = replace(drafting, method=name)
         else:
             drafting = replace(drafting, method="draft", translation=condition.name)
-        if condition.chain or condition.without == "trees":
+        if condition.chain:
             drafting = replace(drafting, alternatives=0)
         if isinstance(condition.k, str):
             assert self.knowledge is not None, "auto needs opening knowledge"
@@ -287,8 +287,8 @@ def conditions_of(
     translations: Sequence[str] = ()
     if pair is not None:
         same = pair[0].fingerprint == pair[1].fingerprint
-        translations = ("none",) if same else ("naive", "context:5", "intersection", "exact")
+        translations = ("none",) if same else ("context:5", "intersection", "exact")
     dictionary = () if drafting.dictionary is None else ("dictionary",)
     drafter = ("drafter",) if with_drafter else ()
-    names = (*translations, *drafter, *dictionary, "copy", "prompt-lookup", "hybrid")
+    names = (*translations, *drafter, *dictionary, "copy", "hybrid")
     return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

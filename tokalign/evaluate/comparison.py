@@ -105,13 +105,13 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
 
 _ORDER = (
     PLAIN, CONTROL, "none", "raw", "naive", "context", "intersection", "exact",
-    "dictionary", "copy", "prompt-lookup", "recycling", "sam", "unispec", "hybrid-fixed", "hybrid",
+    "dictionary", "copy", "prompt-lookup", "recycling", "sam", "unispec", "hybrid",
 )  # fmt: skip
 
 
 def order_of(condition: Condition) -> tuple[int, str, str, bool, int]:
     """Sort key: published baselines first; chains before trees; k as a number, `auto` last."""
-    kind = condition.method.partition(":")[0]
+    kind = condition.name.partition(":")[0]
     place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
     length = condition.k if isinstance(condition.k, int) else 1 << 30
     return place, condition.name, condition.draft, not condition.chain, length

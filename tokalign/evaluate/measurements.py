@@ -22,9 +22,6 @@ FORMAT, VERSION = "tokalign-bench", 1
 PLAIN, CONTROL = "plain", "plain again"
 """Plain decoding, and the same once more: how far the two differ is the noise of the machine."""
 
-WITHOUT = " without "
-"""Stands in the name of an ablation, between a method and the part that is left out."""
-
 _MIB = 1 << 20
 _REMEDY = "give another file with --results"
 
@@ -33,8 +30,7 @@ _REMEDY = "give another file with --results"
 class Condition:
     """One way to decode.
 
-    name: `PLAIN`, `CONTROL`, a translation of the draft model, or another method, maybe `WITHOUT` a
-    part. k: ids or passes
+    name: `PLAIN`, `CONTROL`, a translation of the draft model, or another method. k: ids or passes
     drafted in a round, or "auto"; None for plain decoding and its control. draft: which of several
     draft models, by its name; empty for the only one, and without one. chain: the draft model
     proposes no tree, even where its translation could.
@@ -44,16 +40,6 @@ class Condition:
     k: int | str | None = None
     draft: str = ""
     chain: bool = False
-
-    @property
-    def method(self) -> str:
-        """The name without what is left out of the method."""
-        return self.name.partition(WITHOUT)[0]
-
-    @property
-    def without(self) -> str:
-        """The part of the method that is left out, one of `methods.PARTS`; empty for none."""
-        return self.name.partition(WITHOUT)[2]
 
     @property
     def drafts(self) -> bool:

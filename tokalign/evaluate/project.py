@@ -15,7 +15,6 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.fixed_order import FirstOf
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.knowledge import Knowledge
@@ -133,6 +132,21 @@ def _run(text: TracedText, drafter: Drafter, verifier: Verifier) -> None:
 def _is_model(trace: ProposalTrace, name: str) -> bool:
     """Whether a drafter spends passes."""
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
+
+
+class FirstOf:
+    """Takes the proposal of the first drafter that has one."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self._drafters = tuple(drafters)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        for drafter in self._drafters:
+            proposal = drafter.propose(context, limit)
+            if proposal.tree:
+                return proposal
+        return Proposal()
 
 
 class SimulatedClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokalign.evaluate.measurements import CONTROL, PLAIN, WITHOUT, Condition
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 
 WORDS = {
     "target, draft model": "the large model whose text is wanted, and a small one that guesses it; "
@@ -37,21 +37,8 @@ _CONDITIONS = {
     "recycling": "Token Recycling, as published: what the target found likely at earlier positions",
     "sam": "SAM-Decoding, as published: the longest match in the text so far",
     "unispec": "UniSpec, as published: several such sources in one tree",
-    "hybrid-fixed": "several sources, asked in a fixed order",
     "hybrid": "all sources at hand in one tree, which grows only while it is expected to pay",
 }
-
-
-_PARTS = {
-    "copy": "does not copy from the text",
-    "dictionary": "uses no dictionary",
-    "logits": "does not keep what the target found likely at earlier positions",
-    "trees": "proposes chains only",
-    "calibration": "drafts as many tokens on every machine",
-    "scores": "takes tokens level by level, not by how likely they are",
-    "expansion": "has no candidates beside the successors of the last token, and no threshold",
-}
-
 
 _OTHER = "a condition that this version of tokalign does not know"
 
@@ -64,10 +51,8 @@ def meanings(conditions: Iterable[Condition]) -> dict[str, str]:
     found: dict[str, str] = {}
     given = list(conditions)
     for condition in given:
-        kind = condition.method.partition(":")[0]
+        kind = condition.name.partition(":")[0]
         found[f"{kind}:P" if ":" in condition.name else kind] = _CONDITIONS.get(kind, _OTHER)
-    for part in dict.fromkeys(condition.without for condition in given if condition.without):
-        found[f"…{WITHOUT}{part}"] = _PARTS.get(part, _OTHER)
     if any(condition.chain for condition in given):
         found["…, a chain"] = "no alternatives are proposed, although they could be"
     if any(condition.draft for condition in given):

@@ -48,8 +48,8 @@ from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.runtime.translation.intersection import TokenIntersection
-from tokalign.runtime.translation.retokenizing import ContextWindow, Naive
-from tokalign.runtime.translation.shared_ids import RawIds, SameTokenizer
+from tokalign.runtime.translation.retokenizing import ContextWindow
+from tokalign.runtime.translation.shared_ids import SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.foreign import tokenizer_of_folder
@@ -255,20 +255,13 @@ class Decoder:
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the draft length controller is both.
-
-        Published methods draft as they do, whatever that costs; only UniSpec's draft size is chosen
-        by what is known of the machine, once.
-        """
+        """Drafter and verifier of one request; the draft length controller is both."""
         drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
         verifier = TargetVerifier(target, self.sampler, drafting.row_store)
         branches = verifier.can_branch
         neural: BeamDrafter | NeuralDrafter | None = self._recurrent(target, branches=branches)
         neural = neural or self.translated(prompt, draft, trees=branches)
         if knowledge is None or drafting.method == "plain":
-            return make_drafter(drafting, neural, branches=branches), verifier
-        if drafting.is_recycling:
-            drafting = replace(drafting, costs=knowledge.costs.for_ranking)
             return make_drafter(drafting, neural, branches=branches), verifier
         controller = make_controlled(drafting, knowledge, verifier, neural, branches=branches)
         return controller, controller
@@ -286,7 +279,6 @@ class Decoder:
             rows=drafting.draft_rows,
             costs=drafting.costs,
             branches=branches,
-            alternatives=drafting.alternatives,
         )
 
     def translated(
@@ -370,16 +362,12 @@ def make_translation(
     """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
 
     alignment: gives the pair's tables if the translation needs them.
-    sampler: draws the draft's ids; without one, and always in `naive` and `context`, the draft
-    takes its likeliest id.
+    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
+    likeliest id.
     """
     kind, _, window = name.partition(":")
     if kind == "none":
         return SameTokenizer(pair, sampler)
-    if kind == "raw":
-        return RawIds(pair)
-    if kind == "naive":
-        return Naive(pair, prompt.draft_text(pair, chunked=True))
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.draft.drawn_places import Place, Shape
-from tokalign.runtime.proposal import Array, Draws, Proposal, Verdict
+from tokalign.runtime.proposal import Array, Proposal, Verdict
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -153,17 +152,6 @@ class GreedyDraft(NamedTuple):
     masked_out: int = 0
 
 
-class DrawnDraft(NamedTuple):
-    """Ids drawn over the target's vocabulary.
-
-    distributions: for each id the draft distribution f[1, vocabulary] that it was drawn from; None
-    where the verifier needs none.
-    """
-
-    ids: list[TargetId]
-    distributions: list[Array | None]
-
-
 class Shortlist(NamedTuple):
     """The likeliest next ids at one position, unsorted, with their log-probabilities.
 
@@ -212,7 +200,7 @@ class DraftSession(Session[DraftId], Protocol):
         sampler: DraftSampler,
         after: Sequence[TargetId],
         shared: Intersection | None = None,
-    ) -> Pending[DrawnDraft]:
+    ) -> Pending[list[TargetId]]:
         """Draw `steps` (at least 1) target ids, with one pass each.
 
         after: the target ids that the drawn ones follow. shared: which target id each draft id
@@ -285,18 +273,8 @@ class BeamSession(Protocol):
 
     def draw(
         self, ids: Sequence[TargetId], steps: int, *, sampler: DraftSampler
-    ) -> Pending[DrawnDraft | None]:
+    ) -> Pending[list[TargetId] | None]:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
-        ...
-
-    def draw_tree(
-        self, ids: Sequence[TargetId], shape: Shape, *, sampler: DraftSampler
-    ) -> Pending[Place | None]:
-        """Draw a tree of ids that follow `ids`, with one step for each of its depths.
-
-        shape: of the tree (`draft/drawn_places.py`). Returns: the place at the end of the text,
-        with the drawn ids after it. Only where not `sampler.shares_noise`, without processors.
-        """
         ...
 
 
@@ -333,39 +311,32 @@ class Sampler(Protocol):
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
-        be left out unless `needs_history`. drawn: what was drawn to follow these rows. depths: of
-        rows that are no chain, where no history is needed; row i then chooses the id at index
-        `position + depths[i]`.
+        be left out unless `needs_history`. depths: of rows that are no chain, where no history is
+        needed; row i then chooses the id at index `position + depths[i]`.
         """
         ...
 
 
 class DraftSampler(Protocol):
-    """A draft model's choice, made over target ids with the target's filters and processors."""
+    """A draft model's choice, made over target ids with the target's filters and processors.
+
+    It uses the target's own noise, so that the target's choice can be predicted.
+    """
 
     @property
     def needs_history(self) -> bool:
         """See `Sampler`."""
         ...
 
-    @property
-    def shares_noise(self) -> bool:
-        """Whether `draw` uses the target's own noise, so that the target's choice can be predicted.
-
-        Nothing binds the proposed ids then: any other ones may be proposed as well.
-        """
-        ...
-
     def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
-        positions: of each row. Only where `shares_noise`, and without logits processors.
+        positions: of each row. Only without logits processors.
         """
         ...
 
@@ -378,22 +349,8 @@ class DraftSampler(Protocol):
         """
         ...
 
-    def draw_several(self, logits: Array, *, positions: Sequence[int]) -> tuple[Array, Array]:
-        """Scores f[rows, vocabulary] and the distributions f[rows, vocabulary] drawn from; lazy.
-
-        The ids with the largest scores of a row, the largest first, are drawn without replacement.
-        Those of an impossible id are -inf. Only where not `shares_noise`, without processors.
-        """
-        ...
-
-    def draw(
-        self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array
-    ) -> tuple[Array, Array | None]:
-        """Draw the id i[1] at index `position` from the draft's logits f[1, vocabulary]; lazy.
-
-        Returns: the id and the distribution f[1, vocabulary] that it was drawn from, or None where
-        the verifier needs none.
-        """
+    def draw(self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array) -> Array:
+        """Draw the id i[1] at index `position` from the draft's logits f[1, vocabulary]; lazy."""
         ...
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
@@ -407,11 +364,11 @@ class DraftSampler(Protocol):
         position: int,
         ids: Sequence[TargetId],
         noise: Array | None,
-    ) -> tuple[list[TargetId], Array | None]:
+    ) -> list[TargetId]:
         """Draw as `draw` does, among a few ids whose log-probabilities the host knows.
 
         logprobs: up to a constant. noise: from `noise_at` for the same position.
-        Returns: the drawn id, then the id that would be drawn without it, and so on; and the
-        distribution as in `draw`. Waits for the device only if there are logits processors.
+        Returns: the drawn id, then the id that would be drawn without it, and so on. Waits for the
+        device only if there are logits processors.
         """
         ...

@@ -5,7 +5,6 @@ It imports neither models nor mlx, so that the command line can parse its option
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokalign.errors import MissingAssetError, UsageError
@@ -18,59 +17,27 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """Asks for the method that fits what there is; see `choose_method`."""
 
-RECYCLING_METHODS = ("recycling", "sam", "unispec")
-"""Published methods that draft from what the target found likely after the rows it verified.
+METHODS = ("plain", "dictionary", "copy", "draft", "drafter", "hybrid")
 
-They draft as many ids in every round, whatever that costs.
-"""
-
-METHODS = (
-    "plain",
-    "dictionary",
-    "copy",
-    "prompt-lookup",
-    "draft",
-    "drafter",
-    "hybrid",
-    "hybrid-fixed",
-    *RECYCLING_METHODS,
-)
-PARTS = {
-    "copy": "hybrid",
-    "dictionary": "hybrid",
-    "logits": "hybrid",
-    "trees": "hybrid",
-    "calibration": "unispec",
-    "scores": "unispec",
-    "expansion": "unispec",
-}
-"""Parts that a method can be measured without, each with its method: ablations."""
-
-MODEL_METHODS = ("draft", "hybrid", "hybrid-fixed")
-"""Methods that draft with a model. The hybrids also work without one."""
+MODEL_METHODS = ("draft", "hybrid")
+"""Methods that draft with a model. The hybrid also works without one."""
 
 DRAFTER_METHODS = ("drafter", "hybrid")
 """Methods that draft with a recurrent drafter. The hybrid also works without one."""
 
-LOOKUP_METHODS = ("dictionary", "copy", "prompt-lookup", "hybrid", "hybrid-fixed")
+LOOKUP_METHODS = ("dictionary", "copy", "hybrid")
 """Methods that work without a draft model, so that they can be emulated on a text."""
 
-TABLE_METHODS = ("dictionary", "hybrid", "hybrid-fixed")
-"""Methods that use a dictionary. The hybrids also work without one."""
+TABLE_METHODS = ("dictionary", "hybrid")
+"""Methods that use a dictionary. The hybrid also works without one."""
 
-TRANSLATIONS = ("none", "raw", "naive", "context:P", "intersection", "exact")
+TRANSLATIONS = ("none", "context:P", "intersection", "exact")
 
 DEFAULT_DRAFT_TOKENS = 2
 """How many ids a draft model proposes in a round, as in mlx-lm's speculative_generate_step."""
 
-ORDERED = ("dictionary", "copy", "prompt-lookup", "draft")
-"""The sources that the order of `hybrid-fixed` may name."""
-
 DEFAULT_ALTERNATIVES = 4
 """How many ids a draft model proposes besides one for each of its passes."""
-
-HYBRID_ORDER = ("dictionary", "prompt-lookup", "draft")
-"""Default order of `hybrid-fixed`: free sources before the model, as in DictSpec's hybrid."""
 
 
 def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
@@ -98,19 +65,6 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -
             f"{HOW_TO_BUILD}"
         )
     return asked
-
-
-def read_order(order: str) -> tuple[str, ...]:
-    """The order of `hybrid-fixed` as typed, separated by commas. Raises: as `check_order`."""
-    names = tuple(name.strip() for name in order.split(","))
-    check_order(names)
-    return names
-
-
-def check_order(names: Sequence[str]) -> None:
-    """Raises: UsageError for a source that `hybrid-fixed` does not know."""
-    if unknown := [name for name in names if name not in ORDERED]:
-        raise UsageError(f"there is no source {unknown[0]!r}; choose from {', '.join(ORDERED)}")
 
 
 def check_draft_tokens(count: int | None) -> None:

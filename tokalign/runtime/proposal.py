@@ -16,31 +16,11 @@ TARGET = "target"
 """The source of a token that no drafter proposed."""
 
 
-class Draws(NamedTuple):
-    """Ids that were drawn to follow each row: the row after the text, then that after each id.
-
-    candidates: the drawn ids of each row, in the order in which they were drawn. distributions:
-    f[1, vocabulary] that they were drawn from without replacement, lazy; None for a row without.
-    """
-
-    candidates: Sequence[Sequence[TargetId]]
-    distributions: Sequence[Array | None]
-
-    def row(self, index: int) -> Draws:
-        """Those of one row alone."""
-        return Draws(self.candidates[index : index + 1], self.distributions[index : index + 1])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A guess at how the target goes on, and what drafting it cost.
 
     tree: the ids to verify in one pass, one row each; empty where a drafter has no guess.
-    distributions: for the text and then for each id the draft distribution f[1, vocabulary] that
-        the ids after it were drawn from, lazy; None, or missing at the end, if they were not
-        drawn. Several ids after one are drawn without replacement and stand in that order.
-        Whether a drawn id is proposed must not depend on which id was drawn, so whoever cuts or
-        ranks by the ids drops the distributions.
     draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
     model_seconds: time spent in those passes; the rest of a drafter's time is host time.
     translation_seconds: the host's time between those passes and the ids.
@@ -48,30 +28,11 @@ class Proposal:
     """
 
     tree: TokenTree = EMPTY_TREE
-    distributions: tuple[Array | None, ...] = ()
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0
     translation_seconds: float = 0.0
     run_ahead: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises: ValueError for ids that have both a distribution and a probability."""
-        if self.distributions and self.tree.probabilities:
-            raise ValueError("drawn ids carry no probabilities: nobody may choose among them")
-
-    @property
-    def drawn(self) -> Draws | None:
-        """The drawn ids by the row that they follow; None if none was drawn."""
-        if all(q is None for q in self.distributions):
-            return None
-        rows = 1 + len(self.tree)
-        found = [*self.distributions, *[None] * rows][:rows]
-        candidates: list[list[TargetId]] = [[] for _ in found]
-        for token, parent in zip(self.tree.ids, self.tree.parents, strict=True):
-            if found[parent + 1] is not None:
-                candidates[parent + 1].append(token)
-        return Draws(candidates, found)
 
 
 class Rows(Sequence[Array]):

@@ -96,7 +96,6 @@ class TargetVerifier:
             logits,
             position=len(context.ids),
             ids=context.ids,
-            drawn=proposal.drawn,
             depths=None if is_chain else [0, *tree.depths],
         )
         # Processors change the log-probabilities, so with them the raw ones are computed again.
@@ -122,7 +121,7 @@ class TargetVerifier:
         with a rejected id. That costs a wait for each accepted id, and spares the rows that were
         guessed wrong.
         """
-        tree, drawn = proposal.tree, proposal.drawn
+        tree = proposal.tree
         history = list(context.ids)
         choices: dict[int, TargetId] = {}
         logprobs: dict[int, Array] = {}
@@ -132,7 +131,6 @@ class TargetVerifier:
                 logits[row : row + 1],
                 position=len(history),
                 ids=history,
-                drawn=None if drawn is None else drawn.row(row),
             )
             (choices[row],) = self._session.read(chosen)
             logprobs[row] = row_logprobs[0]

@@ -102,7 +102,7 @@ def test_a_hybrid_names_the_dictionary_that_answered() -> None:
     assert "dictionary:right" not in tree.sources
 
 
-@pytest.mark.parametrize("method", ["dictionary", "hybrid", "hybrid-fixed"])
+@pytest.mark.parametrize("method", ["dictionary", "hybrid"])
 def test_the_wrong_language_costs_next_to_nothing(method: str) -> None:
     def rounds(table: Any) -> int:
         statistics = Statistics()

@@ -13,7 +13,6 @@ from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.draft.drawn_places import shape_of, tree_after
 from tokalign.runtime.mlx.beam_search import search
 from tokalign.runtime.mlx.drafter_session import DrafterSession, compiled_step
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
@@ -170,7 +169,7 @@ def test_drafting_waits_once_at_its_end(
 
 
 def test_drawing_waits_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling = Sampling(temperature=0.7, acceptance="residual", seed=4)
+    sampling = Sampling(temperature=0.7, seed=4)
     target = TargetModelSession(random_model(), keeps_states=True)
     session = DrafterSession(random_drafter(random_model()), target)
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
@@ -181,24 +180,4 @@ def test_drawing_waits_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = pending.read()
     assert waits.seen == ["tolist"]
     assert drawn is not None
-    assert len(drawn.ids) == len(drawn.distributions) == 4
-
-
-def test_drawing_a_tree_waits_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling = Sampling(temperature=0.7, top_k=2, acceptance="residual", seed=4)
-    target = TargetModelSession(random_model(), keeps_states=True)
-    session = DrafterSession(random_drafter(random_model()), target)
-    ids = [TargetId(i) for i in (5, 17, 3, 8)]
-    target.logits(ids[:3])
-    waits, shape = Waits(monkeypatch), shape_of(4, 12)
-    pending = session.draw_tree(ids, shape, sampler=sampling)
-    assert waits.seen == []
-    text = pending.read()
-    assert waits.seen == ["eval", *["tolist"] * 8]  # the arrays are there by then
-    assert session.passes == 4
-    assert text is not None
-    assert (len(shape), len(text.following)) == (3, 2)  # top-k leaves two
-    tree, distributions = tree_after(text, "drafter")
-    assert tree.parents.count(-1) == 2
-    assert len(tree) < 12
-    assert len(distributions) == len(tree) + 1
+    assert len(drawn) == 4

@@ -287,7 +287,7 @@ def turns_keep_a_cache(name: str) -> None:
                 TOKENIZER,
                 list(turn),
                 max_tokens=30,
-                method="prompt-lookup",
+                method="copy",
                 num_draft_tokens=4,
                 prompt_cache=kept,
             )
@@ -352,7 +352,7 @@ def test_a_bounded_cache_is_gone_on_with_when_it_is_full() -> None:
     for turn in (PROMPT[:20], PROMPT[30:50], PROMPT[60:63]):
         steps = generate_step(mx.array(turn), model, max_tokens=15, prompt_cache=own)
         found = stream_generate(
-            model, TOKENIZER, list(turn), max_tokens=15, method="prompt-lookup", prompt_cache=ours
+            model, TOKENIZER, list(turn), max_tokens=15, method="copy", prompt_cache=ours
         )
         assert [response.token for response in found] == [token for token, _ in steps]
 

@@ -147,7 +147,7 @@ def play(
     trees: bool = False,
 ) -> tuple[int, int, list[tuple[int, ...]]]:
     """Replay `text` with an oracle: accepted tokens, rounds, proposals."""
-    canonical = name not in ("naive", "context:5")
+    canonical = name != "context:5"
     session = Oracle(pair.draft, text, canonical=canonical, can_branch=trees)
     ids = pair.target.encode(text)
     translation = make_translation(
@@ -174,7 +174,6 @@ def onto_bielik(request: pytest.FixtureRequest, bielik: Tokenizer[Any]) -> Pair:
 @pytest.mark.parametrize(
     ("name", "trees"),
     [
-        ("naive", False),
         ("context:5", False),
         ("intersection", False),
         ("intersection", True),
@@ -188,21 +187,6 @@ def test_the_draft_reads_the_committed_bytes_at_every_round(
     """The oracle asserts it. Of the published ones, intersection reads a canonical text as well."""
     accepted, rounds, _ = play(name, onto_bielik, text, trees=trees)
     assert accepted + rounds == len(onto_bielik.target.encode(text)) - 2
-
-
-def test_naive_puts_a_space_before_every_chunk(onto_bielik: Pair) -> None:
-    accepted, rounds, proposals = play("naive", onto_bielik, SENTENCES[0])
-    spaced = [p for p in proposals if p and onto_bielik.target.vocabulary.tokens[p[0]][:1] == b" "]
-    assert len(spaced) == sum(map(bool, proposals))
-    assert accepted < rounds / 3
-
-
-def test_a_window_accepts_what_naive_does_not(onto_bielik: Pair) -> None:
-    text = " ".join(SENTENCES[:4])
-    naive, rounds, _ = play("naive", onto_bielik, text)
-    windowed, fewer, _ = play("context:5", onto_bielik, text)
-    assert windowed > 2 * naive
-    assert fewer < rounds
 
 
 def test_what_the_target_lacks_is_counted_as_unmapped(onto_bielik: Pair) -> None:
@@ -242,7 +226,7 @@ def test_an_intersection_proposes_tokens_of_equal_bytes(onto_bielik: Pair) -> No
     )
 
 
-@pytest.mark.parametrize("name", ["naive", "context:5", "intersection", "exact"])
+@pytest.mark.parametrize("name", ["context:5", "intersection", "exact"])
 def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> None:
     """The oracle has nothing to add and ends its turn; the proposal does so in target ids."""
     text = "Tak."

@@ -30,7 +30,7 @@ _LOOKED_AT = 8
 
 def explained(condition: Condition, draft_models: Mapping[str, Decoder]) -> bool:
     """Whether the causes of a condition are looked for: translations at a draft length of 2."""
-    translates = condition.method not in METHODS and condition.name != "none"
+    translates = condition.name not in METHODS and condition.name != "none"
     return condition.k == 2 and translates and condition.draft in draft_models
 
 

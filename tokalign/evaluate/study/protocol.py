@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tokalign.errors import UsageError
-from tokalign.evaluate.measurements import BASELINES, WITHOUT, Block, Condition
-from tokalign.runtime.methods import PARTS, check_translation
+from tokalign.evaluate.measurements import BASELINES, Block, Condition
+from tokalign.runtime.methods import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"
 SETS = (ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS)
@@ -134,11 +134,6 @@ def arms(protocol: Protocol, drafts: Drafts) -> list[Arm]:
         found.append(Arm(Condition("hybrid", "auto", name), sampled=True))
     for method in (*drafts.methods, "copy"):
         found += [Arm(Condition(method, k)) for k in ((4,) if quick or tasks else (4, "auto"))]
-    if tasks:
-        found += [
-            Arm(Condition(method, "auto")) for method in ("prompt-lookup", "recycling", "sam")
-        ]
-        found.append(Arm(Condition("unispec", "auto"), sampled=True))
     found.append(Arm(Condition("hybrid", "auto"), sampled=True))
     return found
 
@@ -149,8 +144,7 @@ def _of_one_tokenizer(draft: str) -> list[Arm]:
 
 def _of_two_tokenizers(draft: str, quick: bool) -> list[Arm]:
     found = []
-    for name, chain in (("raw", False), ("naive", False), ("intersection", True)):
-        found += [Arm(Condition(name, k, draft, chain)) for k in ((2,) if quick else (2, 4))]
+    found += [Arm(Condition("intersection", k, draft, True)) for k in ((2,) if quick else (2, 4))]
     for name, chain in ((_WINDOW, False), ("exact", True), ("exact", False)):
         for k in (2, 4):
             found.append(Arm(Condition(name, k, draft, chain), sampled=k == 2 and not chain))
@@ -160,28 +154,10 @@ def _of_two_tokenizers(draft: str, quick: bool) -> list[Arm]:
     return found
 
 
-def with_ablations(found: Sequence[Arm], parts: Sequence[str]) -> list[Arm]:
-    """The arms, and after each of a part's method one without the part, for each of the parts.
-
-    A method that the preset leaves out is added. parts: of `methods.PARTS`.
-    """
-    found = list(found)
-    for method in dict.fromkeys(PARTS[part] for part in parts):
-        if all(arm.condition.name != method for arm in found):
-            found.append(Arm(Condition(method, "auto")))
-    added = []
-    for part in parts:
-        for arm in found:
-            if arm.condition.name == PARTS[part]:
-                name = f"{arm.condition.name}{WITHOUT}{part}"
-                added.append(replace(arm, condition=replace(arm.condition, name=name)))
-    return [*found, *added]
-
-
 def only(found: Sequence[Arm], names: Sequence[str]) -> list[Arm]:
     """The arms whose condition has one of these names, and the baselines; all without names.
 
-    A method brings its ablations. `context:P` is measured for any window P where `context:5` is.
+    `context:P` is measured for any window P where `context:5` is.
     Raises: UsageError for a name that no condition has.
     """
     found = [*found, *(arm for name in names for arm in _of_window(found, name))]
@@ -191,11 +167,7 @@ def only(found: Sequence[Arm], names: Sequence[str]) -> list[Arm]:
             f"this study has no condition {unknown[0]!r}; choose from {', '.join(known)}"
         )
     return [
-        arm
-        for arm in found
-        if not names
-        or not arm.condition.drafts
-        or {arm.condition.name, arm.condition.method} & {*names}
+        arm for arm in found if not names or not arm.condition.drafts or arm.condition.name in names
     ]
 
 

@@ -1,21 +1,17 @@
 """Drafters: each guesses how the target goes on, in target ids.
 
-    lookup.py               from a dictionary, or from the prompt and the output
-        dictionary_fit.py       which of several dictionaries know the text
-    context_copy.py         copies of what followed an earlier occurrence of the text's end
-        suffix_automaton.py     where that was
-    logit_store.py          what the target found likely at verified rows
-        logit_sources.py        the store as sources of the hybrid
-    neural.py               a draft model
-    recurrent.py            a recurrent drafter
-        beams.py                its beam search as a tree
-    drawn_places.py         trees of drawn ids, of either kind of model
-    hybrid.py               one tree of all sources
-        mixing.py               one probability for each id that several sources expect
-        trust.py                how often each source was right
-        cost_aware.py           when a draft model is asked
-    none.py                 plain decoding
-
-Baselines, as published: `fixed_order.py` (DictSpec's hybrid), `recycling.py` (Token Recycling and
-SAM-Decoding), `unispec.py`; the last two share `adjacency.py` and `ranked_rows.py`.
+lookup.py               from a dictionary
+    dictionary_fit.py       which of several dictionaries know the text
+context_copy.py         copies of what followed an earlier occurrence of the text's end
+    suffix_automaton.py     where that was
+logit_store.py          what the target found likely at verified rows
+    logit_sources.py        the store as sources of the hybrid
+neural.py               a draft model
+recurrent.py            a recurrent drafter
+    beams.py                its beam search as a tree
+hybrid.py               one tree of all sources
+    mixing.py               one probability for each id that several sources expect
+    trust.py                how often each source was right
+    cost_aware.py           when a draft model is asked
+none.py                 plain decoding
 """

@@ -145,7 +145,7 @@ class CostAwareHybrid:
             kept = best_ids(joined.probabilities, joined.parents, costs, spent=spent)
         self._answer = answer.tree.first_chain
         self._experience.proposed.observe(len(kept))
-        return replace(answer, tree=joined.select(kept), distributions=())
+        return replace(answer, tree=joined.select(kept))
 
     def _believed(self, answer: TokenTree) -> TokenTree:
         """The model's tree; if it states no probabilities, its chain with learned ones."""

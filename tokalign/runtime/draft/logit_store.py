@@ -23,7 +23,6 @@ from typing import Any, NewType, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.runtime.draft.ranked_rows import ranked
 from tokalign.tables.bundle import array_bytes
 from tokalign.tables.logit_rows import (
     ID_BITS,
@@ -163,3 +162,13 @@ class LogitStore:
             return None
         begin = slot * KEPT
         return self._flat_ids[begin : begin + KEPT], self._flat_codes[begin : begin + KEPT]
+
+
+def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same rows, the likeliest id of each first; ties stay in their order.
+
+    likely: i[rows, width]. logprobs: f[rows, width].
+    """
+    rows = np.arange(len(likely))[:, None]
+    order = np.argsort(-logprobs, axis=-1, kind="stable")
+    return likely[rows, order], logprobs[rows, order]

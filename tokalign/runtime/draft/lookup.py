@@ -1,4 +1,4 @@
-"""Drafting by looking up, without a model: in a static table, or in the prompt and the output."""
+"""Drafting by looking up in static tables, without a model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _LESS_SURE = 0.7
 """Subtracted from the log-odds of alternatives. The weights of the mixture (`mixing.py`) hold for
 the best id of a context; they would make too much of the others. Fitted as those weights were."""
-
-PROMPT_LOOKUP = "prompt-lookup"
 
 
 class DictionaryDrafter:
@@ -74,39 +71,3 @@ def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
     tables = table.by_source if isinstance(table, Dictionaries) else {SOURCE: table}
     fit = DictionaryFit(tables)
     return [DictionarySource(name, one, fit) for name, one in tables.items()]
-
-
-class PromptLookupDrafter:
-    """Proposes what followed the first earlier occurrence of the context's last n-gram (PLD).
-
-    As published, it takes the longest n-gram that occurs earlier, of 3 ids down to 1, and copies up
-    to 10 ids. N-grams are indexed as the context grows, so the cost of a round does not depend on
-    the length of the context.
-    Source: github.com/apoorvumang/prompt-lookup-decoding, and Transformers'
-    PromptLookupCandidateGenerator.
-    """
-
-    def __init__(self, *, max_tokens: int = 10) -> None:
-        self._sizes = (3, 2, 1)
-        self._max_tokens = max_tokens
-        self._first_end: dict[tuple[TargetId, ...], int] = {}
-        self._indexed = 0
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
-        ids = context.ids
-        self._index(ids)
-        for size in self._sizes:
-            end = self._first_end.get(tuple(ids[-size:])) if size <= len(ids) else None
-            if end is not None:
-                copied = ids[end : end + min(self._max_tokens, limit)]
-                return Proposal(tree=TokenTree.chain(copied, PROMPT_LOOKUP))
-        return Proposal()
-
-    def _index(self, ids: Sequence[TargetId]) -> None:
-        """Remember where each n-gram first ends, except for the one at the end of the context."""
-        for end in range(max(self._indexed, 1), len(ids)):
-            for size in self._sizes:
-                if size <= end:
-                    self._first_end.setdefault(tuple(ids[end - size : end]), end)
-        self._indexed = len(ids)

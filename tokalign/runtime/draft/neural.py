@@ -10,7 +10,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
-from tokalign.runtime.proposal import Array, Proposal
+from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translation.base import Translated, Translation
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -63,8 +63,7 @@ class NeuralDrafter:
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         """All that at most `steps` passes have found; ids at most `limit` deep.
 
-        Somebody else chooses the rows. Drawn ids have no probabilities and are to be proposed as
-        they are.
+        Somebody else chooses the rows.
         """
         proposal, _ = self._draft(context, steps, limit)
         return proposal
@@ -85,19 +84,14 @@ class NeuralDrafter:
         if not translated.tree:
             chain = translated.ids[:limit]
             tree = self._tree(translated, chain, learned)
-            distributions = translated.distributions[: len(chain)]
-            kept = len(tree)
-        elif translated.distributions:
-            tree, distributions = _cut_at(limit, translated)
             kept = len(tree)
         else:
-            tree, distributions = translated.tree, ()
+            tree = translated.tree
             tree = tree.likeliest(len(tree), least=0.0, depth=limit)
             kept = steps if translated.keeps_chain else 0
         self._guessed = len(context.ids), tree.first_chain.ids
         proposal = Proposal(
             tree=tree,
-            distributions=distributions,
             draft_passes=self._session.passes - passes,
             counts=translated.counts,
             model_seconds=in_model,
@@ -111,8 +105,7 @@ class NeuralDrafter:
         """The chain, and the other first ids that the translation knows, as leaves."""
         others = translated.alternatives[: self._alternatives] if chain else ()
         probabilities = self._probabilities(translated, len(chain), learned)
-        if not translated.distributions:
-            probabilities += tuple([probability for _, probability in others])
+        probabilities += tuple([probability for _, probability in others])
         count = len(chain) + len(others)
         return TokenTree(
             chain + tuple([token for token, _ in others]),
@@ -134,19 +127,9 @@ class NeuralDrafter:
     ) -> tuple[float, ...]:
         """Those that the translation knows, then how often the further positions were right.
 
-        learned: the latter, for as many positions as are at hand. Drawn ids get no probabilities:
-        choosing among them by probability would change their distribution (`rejection.py`).
+        learned: the latter, for as many positions as are at hand.
         """
-        if translated.distributions:
-            return ()
         if length > len(learned):
             learned = self._acceptance.probabilities(length)
         known = translated.probabilities[:length]
         return known + tuple(learned[len(known) : length])
-
-
-def _cut_at(depth: int, drawn: Translated) -> tuple[TokenTree, tuple[Array | None, ...]]:
-    """A drawn tree without its deeper ids, and its distributions. Only the depth may count here."""
-    tree, (of_text, *of_ids) = drawn.tree, drawn.distributions
-    kept = [index for index, at in enumerate(tree.depths) if at <= depth]
-    return tree.select(kept), (of_text, *[of_ids[index] for index in kept])

@@ -3,9 +3,8 @@
 The search looks at more continuations than are worth verifying, because listing them costs nothing
 on top of a step. The expected gain decides which of them become rows, as for every source. A beam
 of fixed shape, as published, is there for experiments.
-Where the target samples with noise that the drafter shares, the search predicts its choices. Where
-nothing can be predicted, ids are drawn, and the verifier is told the distributions, which are
-exactly known: a tree of several candidates for residual acceptance, a chain with logits processors.
+Where the target samples, the search predicts its choices, because the drafter shares its noise.
+With logits processors, which need the history of every row, a chain is drawn instead.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from time import perf_counter
 from tokalign.cost.expected_gain import Costs, best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.drawn_places import can_draw_trees, shape_of, tree_after
 from tokalign.runtime.interfaces import BeamSession, DraftSampler
-from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
@@ -43,7 +40,6 @@ class BeamDrafter:
     width: beams of a search, unless `beam` says.
     beam: propose this beam whole, however unlikely; None lets costs choose the rows.
     rows: propose so many ids, whatever they cost. branches: whether a proposal may be a tree.
-    alternatives: ids in a drawn tree besides one for each step, where neither beam nor rows say.
     """
 
     def __init__(
@@ -57,15 +53,13 @@ class BeamDrafter:
         rows: int | None = None,
         costs: Callable[[], Costs],
         branches: bool = True,
-        alternatives: int = DEFAULT_ALTERNATIVES,
     ) -> None:
         self._session, self._sampler = session, sampler
         self._beam, self._rows, self._costs = beam, rows, costs
         self._length = length if beam is None else beam.length
         self._width = 1 if not branches else width if beam is None else beam.width
         self._branches = branches
-        self._alternatives = alternatives if branches else 0
-        self._draws = sampler is not None and (sampler.needs_history or not sampler.shares_noise)
+        self._draws = sampler is not None and sampler.needs_history
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
@@ -87,20 +81,17 @@ class BeamDrafter:
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         """All that a search of at most `steps` steps has found; ids at most `limit` deep.
 
-        Somebody else chooses the rows. Drawn ids have no probabilities and are to be proposed as
-        they are. Nothing is found in the first round, before the target's first pass.
+        Somebody else chooses the rows. Drawn ids have no probabilities. Nothing is found in the
+        first round, before the target's first pass.
         """
         steps = min(steps, limit)
         if not steps:
             return Proposal()
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
-        if self._draws:
-            proposal = self._drawn(context, steps)
-        else:
-            proposal = Proposal(tree=self._searched(context, steps))
+        tree = self._drawn(context, steps) if self._draws else self._searched(context, steps)
         took, in_model = perf_counter() - began, self._session.seconds - seconds
-        return replace(
-            proposal,
+        return Proposal(
+            tree=tree,
             draft_passes=self._session.passes - passes,
             model_seconds=in_model,
             translation_seconds=max(0.0, took - in_model),
@@ -117,26 +108,9 @@ class BeamDrafter:
         tree = beams.tree(SOURCE)
         return tree.likeliest(len(tree), least=_LEAST_REACHED, depth=steps)
 
-    def _drawn(self, context: Context, steps: int) -> Proposal:
+    def _drawn(self, context: Context, steps: int) -> TokenTree:
         assert self._sampler is not None
-        count = self._drawn_ids(steps)
-        steps = min(steps, count)
-        if self._branches and count > steps and can_draw_trees(self._sampler):
-            shape = shape_of(steps, count)
-            text = self._session.draw_tree(context.ids, shape, sampler=self._sampler).read()
-            if text is None:
-                return Proposal()
-            tree, distributions = tree_after(text, SOURCE)
-            return Proposal(tree=tree, distributions=distributions)
+        if self._rows is not None and self._beam is None:
+            steps = min(steps, self._rows)
         drawn = self._session.draw(context.ids, steps, sampler=self._sampler).read()
-        if drawn is None:
-            return Proposal()
-        return Proposal(
-            tree=TokenTree.chain(drawn.ids, SOURCE), distributions=tuple(drawn.distributions)
-        )
-
-    def _drawn_ids(self, steps: int) -> int:
-        """How many ids a proposal of so many steps may have; what is drawn cannot be cut."""
-        if self._beam is not None:
-            return self._width * steps
-        return steps + self._alternatives if self._rows is None else self._rows
+        return EMPTY_TREE if drawn is None else TokenTree.chain(drawn, SOURCE)

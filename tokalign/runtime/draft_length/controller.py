@@ -165,8 +165,8 @@ class DraftLengthController:
         self._drafting.passes, self._drafting.tree = passes, proposal.tree
         tree = self._joined(proposal.tree, context, limit, took)
         if tree and not tree.probabilities:
-            return proposal  # drawn ids are to be proposed as they are
-        return replace(proposal, tree=self._worth_verifying(tree, limit, took), distributions=())
+            return proposal  # a drawn chain has no probabilities to cut it by
+        return replace(proposal, tree=self._worth_verifying(tree, limit, took))
 
     def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
         """The model's tree, merged with the free sources' offer if there is one for this place."""

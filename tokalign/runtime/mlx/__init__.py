@@ -17,7 +17,6 @@ sampling.py             choosing ids, on the device
     candidates.py           the same among a few, on the host
     noise.py                randomness keyed by seed and position
     drawing.py              drawing a draft over target ids
-    rejection.py            accepting what was drawn from another distribution
     likeliest.py            the likeliest ids of every row
 recurrent_drafter.py    a recurrent drafter's network
     hidden_state.py         the target's last hidden state, from which it starts

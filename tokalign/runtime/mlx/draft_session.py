@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.interfaces import (
     DraftSampler,
-    DrawnDraft,
     GreedyDraft,
     Pending,
     PendingShortlists,
@@ -67,13 +66,13 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: DraftSampler,
         after: Sequence[TargetId],
         shared: Intersection | None = None,
-    ) -> Pending[DrawnDraft]:
+    ) -> Pending[list[TargetId]]:
         """See `interfaces.DraftSession`."""
         if not self._can_draft(ids, steps):
-            return UnderWay(self.busy, lambda: DrawnDraft([], []))
+            return UnderWay(self.busy, list[TargetId])
         onto = None if shared is None else self._project(shared)
-        drawn, distributions = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
-        return UnderWay(self.busy, lambda: DrawnDraft(drawn.tolist(), distributions))
+        drawn = draw(self, ids, steps, sampler=sampler, after=after, onto=onto)
+        return UnderWay(self.busy, lambda: cast("list[TargetId]", drawn.tolist()))
 
     @timed
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:

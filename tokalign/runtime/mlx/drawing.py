@@ -1,8 +1,7 @@
 """Drawing a draft over target ids, with the draft model's probabilities of them.
 
-Filters, processors and randomness then mean the same for both models, and the distribution that an
-id was drawn from is known exactly. All of it stays on the device: the host waits once for a whole
-chain.
+Filters, processors and randomness then mean the same for both models. All of it stays on the
+device: the host waits once for a whole chain.
 """
 
 from __future__ import annotations
@@ -106,25 +105,23 @@ def draw(
     sampler: DraftSampler,
     after: Sequence[TargetId],
     onto: ToTargetIds | None = None,
-) -> tuple[Array, list[Array | None]]:
+) -> Array:
     """Start drawing `steps` (1 or more) target ids that follow the draft's `ids`, one pass each.
 
     after: the target ids that the drawn ones follow. onto: None if both models have the same ids.
-    Returns: the drawn ids i[steps] and the distribution f[1, vocabulary] of each, both lazy.
+    Returns: the drawn ids i[steps], lazy.
     """
     history = mx.array(list(after) if sampler.needs_history else [], dtype=mx.uint32)
     drawn: list[Array] = []
-    distributions: list[Array | None] = []
     row = session.logits(ids)
     while True:
         logits = row if onto is None else onto.logits(row)
-        chosen, distribution = sampler.draw(logits, position=len(after) + len(drawn), ids=history)
+        chosen = sampler.draw(logits, position=len(after) + len(drawn), ids=history)
         drawn.append(chosen)
-        distributions.append(distribution)
         if len(drawn) == steps:
             break
         history = mx.concatenate([history, chosen])
         row = session.feed(chosen if onto is None else onto.draft_ids(chosen))
     all_drawn = mx.concatenate(drawn)
     session.start(all_drawn)
-    return all_drawn, distributions
+    return all_drawn

@@ -12,8 +12,11 @@ import mlx.core as mx
 
 from tokalign.runtime.proposal import Array
 
-TARGET, DRAFT, VERDICT = range(3)
-"""Independent streams at every position."""
+TARGET, VERDICT = 0, 2
+"""Independent streams at every position: what the target chooses by, and what XTC decides by."""
+
+_STREAMS = 3
+"""Another number would change the text of every seed."""
 
 _BLOCK = 1024
 """How many ids share a key."""
@@ -36,20 +39,18 @@ def gumbel(seed: int, stream: int, position: int, shape: tuple[int, int]) -> Arr
     return -mx.log(-mx.log1p(-mx.maximum(u, 2.0**-33)))
 
 
-def uniform(
-    seed: int, stream: int, position: int, rows: int, *, number: int = 0, count: int = 1
-) -> Array:
-    """Uniform noise f[rows, count] in [0, 1), where row i is for `position + i`; lazy.
+def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0) -> Array:
+    """Uniform noise f[rows, 1] in [0, 1), where row i is for `position + i`; lazy.
 
-    number: the first one of the independent numbers at every position (of 1024).
+    number: which one of the independent numbers at every position (of 1024).
     """
-    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + count]
+    return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
 
 
 def _keys(seed: int, stream: int, position: int, rows: int) -> Array:
     seed &= 0xFFFFFFFF
     keys = mx.array([[seed, position + row] for row in range(rows)], dtype=mx.uint32)
-    return mx.vmap(partial(mx.random.split, num=VERDICT + 1))(keys)[:, stream]
+    return mx.vmap(partial(mx.random.split, num=_STREAMS))(keys)[:, stream]
 
 
 def _block(key: Array) -> Array:

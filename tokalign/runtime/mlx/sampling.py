@@ -1,27 +1,23 @@
 """How ids are chosen: greedily, or by sampling whose randomness is keyed by position.
 
 The filters are mlx-lm's own, in its order: top-p, min-p, XTC, top-k, then the temperature. A choice
-is the largest of `score + noise` (`noise.py`), so the draft's noise can be the target's or its own:
-
-* `match`: the target's choice is emitted, and a draft is right if it is the same id. So the draft
-  chooses with the noise that the target will choose with at that position.
-* `residual`: the draft chooses with noise of its own, and the verifier is told the distribution
-  that it drew from (`rejection.py`).
+is the largest of `score + noise` (`noise.py`). The target's choice is emitted, and a draft is right
+if it is the same id. So the draft chooses with the noise that the target will choose with at that
+position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast, get_args
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
-from tokalign.arguments import require_callables, require_integer, require_number, shown
-from tokalign.errors import UsageError
+from tokalign.arguments import require_callables, require_integer, require_number
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.processors import (
@@ -30,17 +26,14 @@ from tokalign.runtime.mlx.processors import (
     at_width,
     logprobs_of,
 )
-from tokalign.runtime.mlx.rejection import judge
-from tokalign.runtime.proposal import Array, Draws
+from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
-_XTC, _FIRST = 1, 2
-"""Which of a position's numbers decide about XTC, and about the first drawn candidate."""
+_XTC = 1
+"""Which of a position's numbers decides about XTC."""
 
 _COLDEST = 1e-30
 """Lower temperatures choose as this one does: the scores would leave float32, and all be equal."""
-
-Acceptance: TypeAlias = Literal["match", "residual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +41,8 @@ class Sampling:
     """How the target chooses. Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
-    and on its position, not on how many rows a pass had. So with `match` a seed gives the text of
-    plain sampling, whatever drafts. With `residual` the text has the same distribution, but a seed
-    gives the same text only if the same proposals are made.
+    and on its position, not on how many rows a pass had. So a seed gives the text of plain
+    sampling, whatever drafts.
     Only the low 32 bits of `seed` are used.
     xtc_probability: how often a token is chosen without the likeliest ones, as mlx-lm does it: all
     ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled out.
@@ -66,7 +58,6 @@ class Sampling:
     xtc_exempt: tuple[int, ...] = ()
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
-    acceptance: Acceptance = "match"
 
     def __post_init__(self) -> None:
         """Raises: UsageError for an argument of a wrong type or out of its range."""
@@ -78,10 +69,6 @@ class Sampling:
         require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
         require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
         require_callables("processors", self.processors)
-        if self.acceptance not in get_args(Acceptance):
-            raise UsageError(
-                f"acceptance has to be match or residual, not {shown(self.acceptance)}"
-            )
 
     @property
     def needs_history(self) -> bool:
@@ -105,25 +92,11 @@ class Sampling:
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        if drawn is None or self.temperature == 0 or self.acceptance == "match":
-            return self.pick(logprobs, position=position, depths=depths), logprobs
-        scores = self._scores(logprobs, position, depths)
-        at = list(range(scores.shape[0]) if depths is None else depths)
-        rows, most = max(at) + 1, max(map(len, drawn.candidates))
-        uniform = keyed.uniform(self.seed, keyed.VERDICT, position, rows, number=_FIRST, count=most)
-        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (rows, scores.shape[1]))
-        chosen = judge(
-            mx.softmax(scores, axis=-1),
-            drawn,
-            uniform=uniform[mx.array(at)],
-            noise=gumbel[mx.array(at)],
-        )
-        return chosen, logprobs
+        return self.pick(logprobs, position=position, depths=depths), logprobs
 
     def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
         """The ids i[rows] of plain decoding; row i of `logprobs` f[rows, vocabulary] is for
@@ -139,41 +112,16 @@ class Sampling:
             gumbel = gumbel[mx.array(list(depths))]
         return mx.argmax(scores + gumbel, axis=-1)
 
-    def draw(
-        self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array
-    ) -> tuple[Array, Array | None]:
+    def draw(self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array) -> Array:
         """See `interfaces.DraftSampler`."""
         logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
-        if self.temperature == 0:
-            return mx.argmax(logprobs, axis=-1), None
-        scores = self._scores(logprobs, position)
-        gumbel = keyed.gumbel(self.seed, self._draft_stream, position, scores.shape)
-        q = mx.softmax(scores, axis=-1) if self.acceptance == "residual" else None
-        return mx.argmax(scores + gumbel, axis=-1), q
-
-    def draw_several(self, logits: Array, *, positions: Sequence[int]) -> tuple[Array, Array]:
-        """See `interfaces.DraftSampler`.
-
-        The largest sums of log q and Gumbel noise, in their order, are ids drawn one after the
-        other without replacement (Kool, van Hoof, Welling 2019, "Stochastic Beams and Where to
-        Find Them").
-        """
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        scores = mx.concatenate(
-            [self._scores(logprobs[row : row + 1], at) for row, at in enumerate(positions)]
-        )
-        shape = (1, logits.shape[-1])
-        noise = {
-            at: keyed.gumbel(self.seed, keyed.DRAFT, at, shape) for at in sorted(set(positions))
-        }
-        gumbel = mx.concatenate([noise[at] for at in positions])
-        return scores + gumbel, mx.softmax(scores, axis=-1)
+        return self.pick(logprobs, position=position)
 
     def noise_at(self, position: int, vocabulary: int) -> Array | None:
         """See `interfaces.DraftSampler`."""
         if self.temperature == 0:
             return None
-        return keyed.gumbel(self.seed, self._draft_stream, position, (1, vocabulary))[0]
+        return keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))[0]
 
     def draw_among(
         self,
@@ -182,24 +130,15 @@ class Sampling:
         position: int,
         ids: Sequence[TargetId],
         noise: Array | None,
-    ) -> tuple[list[TargetId], Array | None]:
+    ) -> list[TargetId]:
         """See `interfaces.DraftSampler`."""
         among = np.array(list(logprobs))
         values = self._processed(logprobs, position, ids)
         if noise is None:
-            return _ranked(among, values), None
+            return _ranked(among, values)
         left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left] / self.temperature
-        ranked = _ranked(among, scores + np.array(noise)[among])
-        if self.acceptance == "match":
-            return ranked, None
-        q = mx.zeros((1, noise.shape[0]))
-        return ranked, q.at[0, mx.array(among)].add(mx.array(softmax(scores), dtype=mx.float32))
-
-    @property
-    def shares_noise(self) -> bool:
-        """See `interfaces.DraftSampler`."""
-        return self.acceptance == "match"
+        return _ranked(among, scores + np.array(noise)[among])
 
     def expect(self, logits: Array, *, positions: Sequence[int]) -> Array:
         """See `interfaces.DraftSampler`.
@@ -259,11 +198,6 @@ class Sampling:
         filtered = self.filter(logprobs, position, depths)
         return filtered.astype(mx.float32) * (1 / max(self.temperature, _COLDEST))
 
-    @property
-    def _draft_stream(self) -> int:
-        """The target's own stream if the draft has to choose the same id, else another one."""
-        return keyed.TARGET if self.acceptance == "match" else keyed.DRAFT
-
     def _processed(
         self, logprobs: Mapping[TargetId, float], position: int, ids: Sequence[TargetId]
     ) -> Floats:
@@ -309,7 +243,6 @@ class CallableSampler:
         *,
         position: int,
         ids: Sequence[TargetId] = (),
-        drawn: Draws | None = None,
         depths: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`. What is proposed never matters here."""

@@ -8,8 +8,7 @@ exact.py                `exact`, the default between two tokenizers
     exact_continuation.py   a chain after the chosen cover
 growth.py               trees of a draft model, pass by pass
     token_trees.py          trees in which every draft token is one target token
-    drawn_tree.py           trees of drawn ids
-shared_ids.py           ids as they are: `none`, and `raw` as a baseline
-retokenizing.py         baselines: `naive` and `context:P`
+shared_ids.py           ids as they are: `none`
+retokenizing.py         baseline: `context:P`
 intersection.py         baseline: `intersection`
 """

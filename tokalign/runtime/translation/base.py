@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSession, DrawnDraft, GreedyDraft, Pending
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.interfaces import DraftSession, GreedyDraft, Pending
 from tokalign.runtime.text import token_bytes
 from tokalign.tables.alignment import Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -33,7 +32,6 @@ class Translated(NamedTuple):
 
     probabilities: of the leading ids, as in `TokenTree`, as far as they are known.
     alternatives: other ids for the place of the first one, the likeliest first.
-    distributions: as in `Proposal`.
     tree: what a draft model's tree says instead, with all probabilities; `ids` are empty then.
     keeps_chain: propose the tree's likeliest chain however unlikely it is.
     """
@@ -42,7 +40,6 @@ class Translated(NamedTuple):
     counts: Mapping[str, int] = MappingProxyType({})
     probabilities: tuple[float, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
-    distributions: tuple[Array | None, ...] = ()
     tree: TokenTree = EMPTY_TREE
     keeps_chain: bool = False
 
@@ -88,12 +85,11 @@ class PendingGreedyDraft:
 class PendingDrawnDraft:
     """Drawn ids under way. They are target ids and need no translation."""
 
-    drawn: Pending[DrawnDraft]
+    drawn: Pending[list[TargetId]]
 
     def finish(self) -> Translated:
         """See `PendingDraft`."""
-        ids, distributions = self.drawn.read()
-        return Translated(tuple(ids), distributions=tuple(distributions))
+        return Translated(tuple(self.drawn.read()))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ It needs three things together (`docs/alignment.md`):
 The draft model then goes on after several of the likeliest covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-Where ids are accepted by the distributions that they were drawn from, the tree is drawn in a shape
-that is settled beforehand (`draft/drawn_places.py`). Where the target or the draft model's cache
-takes no tree, the draft is a chain after the likeliest next target token (`exact_continuation.py`),
-and the host waits twice: for the covers, and for the whole chain.
+Where the target or the draft model's cache takes no tree, the draft is a chain after the likeliest
+next target token (`exact_continuation.py`), and the host waits twice: for the covers, and for the
+whole chain.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from functools import cached_property
 from operator import attrgetter
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.drawn_places import Place, Shape, can_draw_trees, shape_of
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.translation.base import Pair, PendingDraft
@@ -39,7 +37,6 @@ from tokalign.runtime.translation.cover_search import (
 )
 from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.drawn_tree import DrawnTree
 from tokalign.runtime.translation.exact_continuation import (
     Continuation,
     GrownDraft,
@@ -48,7 +45,6 @@ from tokalign.runtime.translation.exact_continuation import (
 from tokalign.runtime.translation.growth import (
     LEAST_NODE,
     WIDTH,
-    Branches,
     Growth,
     can_rank,
     expectation,
@@ -97,8 +93,7 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        branches = alternatives > 0 and session.can_branch
-        grows = branches and can_rank(self._sampler)
+        grows = alternatives > 0 and session.can_branch and can_rank(self._sampler)
         self._boundary.follow(committed)
         self._translator.pending = pending
         counts, noise = self._count_unstable(context), self._start_noise(context, session)
@@ -113,14 +108,9 @@ class ExactTranslation:
             return NothingDrafted(counts)
         if grows:
             return self._grow(covers, context, session, steps - 1, noise, counts)
-        ranked, distribution = self._rank(covers, context, noise)
-        if branches and can_draw_trees(self._sampler):
-            shape = shape_of(steps, steps + alternatives)
-            return self._draw_tree(covers, ranked, distribution, shape, context, session, counts)
+        ranked = self._rank(covers, context, noise)
         cover = covers.likeliest_with(ranked[0])
-        draft = Continuation(
-            self._pair, self._boundary, cover, len(committed), distribution, counts
-        )
+        draft = Continuation(self._pair, self._boundary, cover, len(committed), counts)
         if steps > 1 and cover.data:
             own_ids = [*ids[: len(ids) - cover.back], cover.token]
             self._go_on(draft, own_ids, context, session, steps - 1)
@@ -168,39 +158,6 @@ class ExactTranslation:
         possible = covers.possible if sampler is None else 1.0
         self._last = draft = GrownDraft(growth, len(context.ids), possible, counts)
         return draft
-
-    def _draw_tree(
-        self,
-        covers: CandidateCovers,
-        ranked: Sequence[TargetId],
-        distribution: Array | None,
-        shape: Shape,
-        context: Context,
-        session: DraftSession,
-        counts: Counter[str],
-    ) -> DrawnTree:
-        """Start the passes that draw a tree after the likeliest covers of the first drawn ids.
-
-        ranked: ids in the order in which they were drawn from `distribution`.
-        """
-        assert self._sampler is not None
-        chosen = [covers.likeliest_with(token) for token, _ in zip(ranked, shape, strict=False)]
-        branches = Branches(session, self._text.ids, max(cover.back for cover in chosen))
-        text = Place(shape, distribution=distribution)
-        for cover, below in zip(chosen, shape, strict=False):
-            going = below if cover.data else ()  # nothing follows a special token
-            row = branches.begin(cover.token, back=cover.back) if going else -1
-            text.following.append(Place(going, cover.ids, len(cover.ids), row))
-        _count(covers, chosen[0].back, counts)
-        return DrawnTree(
-            branches,
-            text,
-            start=len(context.ids),
-            sampler=self._sampler,
-            target_of=self._shared.target_of,
-            shared=self._shared,
-            counts=counts,
-        )
 
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.
@@ -256,13 +213,13 @@ class ExactTranslation:
 
     def _rank(
         self, covers: CandidateCovers, context: Context, noise: Array | None
-    ) -> tuple[list[TargetId], Array | None]:
-        """The next target token, then alternatives to it if it is drawn; and its distribution.
+    ) -> list[TargetId]:
+        """The next target token, then alternatives to it if it is drawn.
 
-        Covers that were not looked at are not in the distribution. Any will do that is known.
+        Covers that were not looked at are not drawn from.
         """
         if self._sampler is None:
-            return [covers.leader()], None
+            return [covers.leader()]
         return self._sampler.draw_among(
             covers.logprobs(),
             position=len(context.ids),

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from tokalign.runtime.interfaces import DrawnDraft, GreedyDraft, Pending
-from tokalign.runtime.proposal import Array
+from tokalign.runtime.interfaces import GreedyDraft, Pending
 from tokalign.runtime.translation.base import Alternative, Pair, Translated
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import TranslatedCover
@@ -51,8 +50,7 @@ class GrownDraft:
 class Continuation:
     """A chosen cover, and the passes under way that draft on after it.
 
-    start: how many target ids are committed before it. distribution: what the cover's first id was
-    drawn from, None if it was not drawn or the verifier needs none.
+    start: how many target ids are committed before it.
     drafted, drawn: at most one of them is under way, depending on how the ids are chosen.
     alternatives: first tokens that may be proposed, the cover's own included.
     probability: of first tokens, where it is known how often they are right.
@@ -63,31 +61,27 @@ class Continuation:
     boundary: Boundary
     cover: TranslatedCover
     start: int
-    distribution: Array | None
     counts: Counter[str]
     drafted: Pending[GreedyDraft] | None = None
-    drawn: Pending[DrawnDraft] | None = None
+    drawn: Pending[list[TargetId]] | None = None
     alternatives: Sequence[Alternative] = ()
     probability: Mapping[TargetId, float] = field(default_factory=dict)
     chain: tuple[TargetId, ...] = ()
 
     def finish(self) -> Translated:
         """See `PendingDraft`."""
-        distributions: tuple[Array | None, ...] = ()
         if self.drafted is not None:
             self.chain = self._join_drafted(self.drafted.read().ids)
         elif self.drawn is not None:
-            self.chain, distributions = self._join_drawn(self.drawn.read())
+            self.chain = self._join_drawn(self.drawn.read())
         else:
             self.chain = self.cover.ids
-            distributions = () if self.distribution is None else (self.distribution,)
         first = self.chain[:1]
         return Translated(
             self.chain,
             self.counts,
             probabilities=tuple([self.probability[t] for t in first if t in self.probability]),
             alternatives=tuple([other for other in self.alternatives if other[0] not in first]),
-            distributions=distributions,
         )
 
     def _join_drafted(self, drafted: Sequence[DraftId]) -> tuple[TargetId, ...]:
@@ -106,18 +100,9 @@ class Continuation:
             spelled.pop()
         return (*ids, *end)
 
-    def _join_drawn(
-        self, drawn: DrawnDraft
-    ) -> tuple[tuple[TargetId, ...], tuple[Array | None, ...]]:
-        """Target ids of the cover and those drawn after it, token for token of the intersection.
-
-        Where no distribution binds the ids, their text is encoded as a whole, which is likelier.
-        """
-        first, ids = self.cover.ids, drawn.ids
-        if self.distribution is not None:
-            of_first = (self.distribution, *[None] * (len(first) - 1))
-            return (*first, *ids), (*of_first, *drawn.distributions)
+    def _join_drawn(self, drawn: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        """Target ids of the cover and those drawn after it, their text encoded as a whole."""
         tokens = self.pair.target.vocabulary.tokens
-        ordinary = list(takewhile(bool, [tokens[i] for i in ids]))
+        ordinary = list(takewhile(bool, [tokens[i] for i in drawn]))
         whole = self.boundary.encode(self.cover.data + b"".join(ordinary))
-        return (*(whole or first), *ids[len(ordinary) if whole else 0 :]), ()
+        return (*(whole or self.cover.ids), *drawn[len(ordinary) if whole else 0 :])

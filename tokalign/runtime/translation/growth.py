@@ -76,9 +76,9 @@ Expect: TypeAlias = Callable[[Sequence[int], Array], Array]
 def can_rank(sampler: DraftSampler | None) -> bool:
     """Whether ids may be ranked by how probably the target chooses them.
 
-    They may not if a distribution binds them; logits processors would need each row's history.
+    They may not with logits processors, which would need each row's history.
     """
-    return sampler is None or (sampler.shares_noise and not sampler.needs_history)
+    return sampler is None or not sampler.needs_history
 
 
 def expectation(sampler: DraftSampler | None, start: int) -> Expect | None:

@@ -1,7 +1,6 @@
-"""Published translations that decode the draft's ids to text and encode the text again.
+"""`context:P`, the published translation that decodes the draft's ids and encodes the text again.
 
-They are kept as baselines. Each does what its authors describe, except that the draft model's
-context always has the right bytes.
+It does what its authors describe, except that the draft model's context always has the right bytes.
 """
 
 from __future__ import annotations
@@ -15,29 +14,6 @@ from tokalign.runtime.text import token_bytes
 from tokalign.runtime.translation.base import Pair, PendingDraft, PendingGreedyDraft, Translated
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tokenizer.vocabulary import TargetId
-
-
-class Naive:
-    """`naive`: `encode(decode(draft ids))`, each chunk an isolated string to both tokenizers.
-
-    Source: Transformers' universal assisted decoding without its context window. A target with a
-    dummy prefix puts a space before every chunk, so that next to nothing is accepted.
-    """
-
-    def __init__(self, pair: Pair, text: DraftText) -> None:
-        self._pair, self._text = pair, text
-
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
-        """See `Translation`."""
-        self._text.follow(context.ids)
-        return PendingGreedyDraft(session.draft(self._text.ids, steps), self._translate)
-
-    def _translate(self, drafted: GreedyDraft) -> Translated:
-        chunk, end = self._pair.split_end(drafted.ids)
-        ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return Translated((*ids, *end))
 
 
 class ContextWindow:

@@ -1,9 +1,8 @@
-"""Translations that leave ids as they are: for one tokenizer, and as a baseline for two."""
+"""Translations that leave ids as they are, for models with one tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import TypeVar, cast
 
 import numpy as np
@@ -72,32 +71,6 @@ class SharedIds:
     def known(self, ids: Sequence[TargetId]) -> list[DraftId]:
         """The ids that the draft model has, too."""
         return [DraftId(token) for token in ids if token < self._draft_size]
-
-
-class RawIds:
-    """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
-
-    Where the two tokenizers differ, the draft model reads other text than the target, and what it
-    drafts is right by chance, or where both vocabularies have the same token at the same place. Ids
-    that the other vocabulary does not have are left out of the draft's context, and end a draft.
-
-    Source: the "no translation" condition of the Polish study, which is what mlx-lm does with two
-    tokenizers. It is kept as a baseline.
-    """
-
-    def __init__(self, pair: Pair) -> None:
-        self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
-
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
-        """See `Translation`."""
-        known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
-        return PendingGreedyDraft(session.draft(known, steps), self._translate)
-
-    def _translate(self, drafted: GreedyDraft) -> Translated:
-        known = takewhile(lambda token: token < self._sizes[1], drafted.ids)
-        return Translated(tuple([TargetId(token) for token in known]))
 
 
 def _same_ids(draft_size: int, target_size: int) -> Intersection:

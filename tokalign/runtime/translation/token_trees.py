@@ -1,7 +1,7 @@
 """Trees in which every draft token is one target token: no text is translated, only ids.
 
 `shared_ids.py` and `intersection.py` grow their trees with it. The first pass lists what may follow
-the text; `growth.py` does the rest, or `drawn_tree.py` if the target accepts by distributions.
+the text; `growth.py` does the rest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.drawn_places import Place, can_draw_trees, shape_of
 from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
 from tokalign.runtime.translation.base import PendingDraft, Translated
-from tokalign.runtime.translation.drawn_tree import DrawnTree
 from tokalign.runtime.translation.growth import (
     TEXT,
     Branches,
@@ -71,22 +69,9 @@ def start_tree(
     after one that stands for none the tree ends. shared: as for `DraftSession.branch`.
     Returns: None where only a chain is possible.
     """
-    if not alternatives or not session.can_branch:
+    if not alternatives or not session.can_branch or not can_rank(sampler):
         return None
-    start = len(context.ids)
-    if sampler is not None and can_draw_trees(sampler):
-        text = Place(shape_of(steps, steps + alternatives))
-        return DrawnTree(
-            Branches(session, ids, 0),
-            text,
-            start=start,
-            sampler=sampler,
-            target_of=target_of,
-            shared=shared,
-        )
-    if not can_rank(sampler):
-        return None
-    expect = expectation(sampler, start)
+    expect = expectation(sampler, len(context.ids))
 
     def extend(node: Node, token: DraftId) -> Extension:
         target = target_of(token)

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from tokalign.runtime.draft.adjacency import Adjacency
+from lab.baselines.adjacency import Adjacency
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -10,10 +10,8 @@ from adjacencies import Rows, adjacency_of, confidences, ids, teach
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Costs
-from tokalign.runtime.context import Context
-from tokalign.runtime.draft.adjacency import Adjacency
-from tokalign.runtime.draft.unispec import (
+from lab.baselines.adjacency import Adjacency
+from lab.baselines.unispec import (
     ABLATED,
     DEPTH,
     PUBLISHED,
@@ -25,6 +23,8 @@ from tokalign.runtime.draft.unispec import (
     draft_size,
     grow,
 )
+from tokalign.cost.expected_gain import Costs
+from tokalign.runtime.context import Context
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.baselines.adjacency import Adjacency, likeliest_chain
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.adjacency import Adjacency, likeliest_chain
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -166,3 +166,35 @@ def draft_size(costs: Costs) -> int:
         for size in range(1, int(sizes[-1]) + 1)
     }
     return max(rates, key=rates.__getitem__)
+
+
+_DEGREE, _KNOTS = 2, 8
+
+
+def calibrated_size(sizes: Sequence[int], tokens: Sequence[float], times: Sequence[float]) -> int:
+    """The draft size that UniSpec's calibration chooses (appendix F).
+
+    The time of a pass is fitted by B-splines of degree 2 on 8 knots and its tokens by a cubic, and
+    differential evolution maximizes their ratio.
+    sizes: the lengths that were measured, ascending. tokens, times: of a step at each of them.
+    """
+    from scipy.interpolate import BSpline
+    from scipy.optimize import differential_evolution
+
+    least, longest = sizes[0], sizes[-1]
+    lengths = np.array(sizes, dtype=float)
+    inner = np.linspace(least, longest, _KNOTS)
+    beyond = (inner[1] - inner[0]) * np.arange(1, _DEGREE + 1)
+    knots = np.concatenate([inner[0] - beyond[::-1], inner, inner[-1] + beyond])
+    basis = BSpline.design_matrix(lengths, knots, _DEGREE).toarray()
+    time = BSpline(knots, np.linalg.lstsq(basis, np.array(times))[0], _DEGREE)
+    accepted = np.polynomial.Polynomial.fit(lengths, tokens, deg=3)
+    found = differential_evolution(
+        lambda g: -float(accepted(g[0]) / time(g[0])),
+        [(least, longest)],
+        seed=42,
+        maxiter=1000,
+        atol=1e-6,
+        tol=1e-6,
+    )
+    return round(float(found.x[0]))

@@ -8,15 +8,15 @@ from adjacencies import adjacency_of, ids, ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.context import Context
-from tokalign.runtime.draft.adjacency import Adjacency
-from tokalign.runtime.draft.recycling import (
+from lab.baselines.adjacency import Adjacency
+from lab.baselines.recycling import (
     PUBLISHED_SHAPE,
     SAM_COPIED,
     SamDrafter,
     TokenRecyclingDrafter,
     recycled_tree,
 )
+from tokalign.runtime.context import Context
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from lab.baselines.adjacency import Adjacency, likeliest_chain
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.adjacency import Adjacency, likeliest_chain
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree

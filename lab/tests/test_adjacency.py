@@ -7,7 +7,7 @@ from adjacencies import adjacency_of, ids, teach
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.adjacency import Adjacency, likeliest_chain
+from lab.baselines.adjacency import Adjacency, likeliest_chain
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

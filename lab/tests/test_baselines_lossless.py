@@ -8,10 +8,10 @@ import pytest
 from mlx_lm.models.cache import RotatingKVCache
 from random_models import generate, random_model
 
-from tokalign.runtime.draft.adjacency import Adjacency
+from lab.baselines.adjacency import Adjacency
+from lab.baselines.recycling import SamDrafter, TokenRecyclingDrafter
+from lab.baselines.unispec import Expansion, UniSpecDrafter
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft.recycling import SamDrafter, TokenRecyclingDrafter
-from tokalign.runtime.draft.unispec import Expansion, UniSpecDrafter
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -33,7 +33,6 @@ SAMPLINGS = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=0.9, top_p=0.95, seed=11),
     "processed": Sampling(temperature=0.7, seed=3, processors=[lambda ids, logits: logits * 1.5]),
-    "residual": Sampling(temperature=0.7, seed=5, acceptance="residual"),
 }
 
 

@@ -1,0 +1,85 @@
+"""Published translations that are kept as baselines: `raw` and `naive`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Prompt
+from tokalign.runtime.decoder import make_translation as product_translation
+from tokalign.runtime.interfaces import DraftSampler, DraftSession, GreedyDraft
+from tokalign.runtime.translation.base import (
+    Pair,
+    PendingDraft,
+    PendingGreedyDraft,
+    Translated,
+    Translation,
+)
+from tokalign.runtime.translation.draft_text import DraftText
+from tokalign.tables.alignment import Alignment
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+class RawIds:
+    """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
+
+    Where the two tokenizers differ, the draft model reads other text than the target, and what it
+    drafts is right by chance, or where both vocabularies have the same token at the same place. Ids
+    that the other vocabulary does not have are left out of the draft's context, and end a draft.
+
+    Source: the "no translation" condition of the Polish study, which is what mlx-lm does with two
+    tokenizers. It is kept as a baseline.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
+
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
+    ) -> PendingDraft:
+        """See `Translation`."""
+        known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
+        return PendingGreedyDraft(session.draft(known, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        known = takewhile(lambda token: token < self._sizes[1], drafted.ids)
+        return Translated(tuple([TargetId(token) for token in known]))
+
+
+class Naive:
+    """`naive`: `encode(decode(draft ids))`, each chunk an isolated string to both tokenizers.
+
+    Source: Transformers' universal assisted decoding without its context window. A target with a
+    dummy prefix puts a space before every chunk, so that next to nothing is accepted.
+    """
+
+    def __init__(self, pair: Pair, text: DraftText) -> None:
+        self._pair, self._text = pair, text
+
+    def begin(
+        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
+    ) -> PendingDraft:
+        """See `Translation`."""
+        self._text.follow(context.ids)
+        return PendingGreedyDraft(session.draft(self._text.ids, steps), self._translate)
+
+    def _translate(self, drafted: GreedyDraft) -> Translated:
+        chunk, end = self._pair.split_end(drafted.ids)
+        ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
+        return Translated((*ids, *end))
+
+
+def make_translation(
+    name: str,
+    pair: Pair,
+    prompt: Prompt,
+    alignment: Callable[[], Alignment],
+    sampler: DraftSampler | None = None,
+) -> Translation:
+    """The translation `name` for one request, `raw` and `naive` included."""
+    if name == "raw":
+        return RawIds(pair)
+    if name == "naive":
+        return Naive(pair, prompt.draft_text(pair, chunked=True))
+    return product_translation(name, pair, prompt, alignment, sampler)
