@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 settings.register_profile("shared", deadline=None)  # a machine shared with others has no clock
 settings.load_profile("shared")
 
+# Test files are compiled, with their assertions rewritten, once and not once for each worker; the
+# commands that tests start do not compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 WHOLE_PROGRAMS = "api", "cli", "hostile", "report", "serve", "train"
 """Folders whose tests run, serve, attack, draw or train as a user does: not in the fast lane."""

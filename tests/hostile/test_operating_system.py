@@ -7,10 +7,12 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import DEMO
@@ -90,7 +92,7 @@ def run(
         env=os.environ
         | {"TOKALIGN_CACHE": str(folder / "cache"), "TOKALIGN_TABLES": str(folder / "tables")}
         | {"XDG_DATA_HOME": str(folder / "data")}
-        | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+        | {"PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=300,
         check=False,
     )
@@ -189,31 +191,50 @@ def without_stdout(folder: Path, arguments: list[str], how: str) -> Ended:
         return run(folder, arguments, stdout=stdout)
 
 
-HOW = [pytest.param("full", marks=needs_full), "abandoned", "closed"]
+WAYS = ("full", "abandoned", "closed")
+FORMS = ("text", "json")
+
+
+def in_turn(ways: dict[str, Sequence[tuple[str, ...]]]) -> list[Any]:
+    """Every name in each of its ways. The first way of the first name, the second of the second,
+    and so on belong to every run; all the others together take minutes."""
+    return [
+        pytest.param(
+            name,
+            *way,
+            marks=[
+                *([] if at == number % len(known) else [pytest.mark.long]),
+                *([needs_full] if "full" in way else []),
+            ],
+            id="-".join((name, *way)),
+        )
+        for number, (name, known) in enumerate(ways.items())
+        for at, way in enumerate(known)
+    ]
+
+
 REASONS = {"full": "No space left", "abandoned": "closed by its reader", "closed": "descriptor"}
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [pytest.param("full", marks=needs_full), "abandoned", "closed"])
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["decode", "--help"]])
 def test_help_without_stdout_is_one_line(tmp_path: Path, arguments: list[str], how: str) -> None:
     without_stdout(tmp_path, arguments, how).assert_one_line(1, "stdout", REASONS[how])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_without_stdout_is_one_line(
-    folder: Path, name: str, form: list[str], how: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "form", "how"), in_turn(dict.fromkeys(COMMANDS, tuple(product(FORMS, WAYS))))
+)
+def test_a_command_without_stdout_is_one_line(folder: Path, name: str, form: str, how: str) -> None:
     prepare(folder, name)
-    arguments = [*COMMANDS[name], *(flag for flag in form if flag not in COMMANDS[name])]
+    flags = ["--json"] if form == "json" and "--json" not in COMMANDS[name] else []
+    arguments = [*COMMANDS[name], *flags]
     without_stdout(folder, arguments, how).assert_one_line(1, "stdout", REASONS[how])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [pytest.param("full", marks=needs_full), "closed"])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "how"), in_turn(dict.fromkeys(COMMANDS, (("full",), ("closed",))))
+)
 def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: str) -> None:
     prepare(folder, name)
     if how == "closed":
@@ -225,7 +246,6 @@ def test_a_command_without_stderr_does_its_work(folder: Path, name: str, how: st
     assert ended.out
 
 
-@pytest.mark.slow
 def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
     wrong = (["tables", "verify", "none.tok"], 4), (["decode", "--nonsense"], 2), (["check"], 2)
     for arguments, code in wrong:
@@ -235,7 +255,6 @@ def test_an_error_without_stderr_keeps_its_exit_code(folder: Path) -> None:
                 assert run(folder, arguments, stderr=stderr) == Ended(code, "", "")
 
 
-@pytest.mark.slow
 def test_with_all_streams_closed_no_other_file_takes_their_place(folder: Path) -> None:
     """Otherwise the table or the page would get the number of stdout, and what is printed."""
     before = (folder / TABLE).read_bytes()
@@ -245,7 +264,6 @@ def test_with_all_streams_closed_no_other_file_takes_their_place(folder: Path) -
     assert (folder / "page.html").read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
-@pytest.mark.slow
 def test_a_prompt_that_cannot_be_read_is_one_line(folder: Path) -> None:
     arguments = [*COMMANDS["decode"], "-p", "-", "--quiet"]
     run(folder, arguments, start=lambda: os.close(0)).assert_one_line(2, "stdin", "--prompt")
@@ -301,26 +319,23 @@ FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
 ENDINGS = {"bench --save": ".md"}
 
 
-def wrong_places(name: str) -> list[str]:
+def wrong_places(name: str) -> list[tuple[str, ...]]:
     """Where the output of a command cannot be."""
     ending = ENDINGS.get(name, "")
     if name in FOLDERS:
-        return ["file", "file/inside", *([READ_ONLY] if Path("/sys").is_dir() else [])]
+        return [("file",), ("file/inside",), *([(READ_ONLY,)] if Path("/sys").is_dir() else [])]
     if ending:
-        return [f"file/inside{ending}", f"none/inside{ending}"]
+        return [(f"file/inside{ending}",), (f"none/inside{ending}",)]
     if name.startswith("calibrate"):  # it measures for ten seconds first, and makes folders
-        return ["folder"]
-    return ["folder", "file/inside", "none/inside"]
+        return [("folder",)]
+    return [("folder",), ("file/inside",), ("none/inside",)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_an_output_that_cannot_be_there_is_one_line(folder: Path, name: str) -> None:
-    for place in wrong_places(name):
-        run(folder, [*OUTPUTS[name], place]).assert_one_line(2, place)
+@pytest.mark.parametrize(("name", "place"), in_turn({name: wrong_places(name) for name in OUTPUTS}))
+def test_an_output_that_cannot_be_there_is_one_line(folder: Path, name: str, place: str) -> None:
+    run(folder, [*OUTPUTS[name], place]).assert_one_line(2, place)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_file(
     folder: Path, tmp_path: Path, name: str
@@ -343,7 +358,6 @@ def test_a_report_never_takes_the_place_of_a_device(folder: Path, device: str) -
     assert os.stat("/dev/null").st_rdev == before.st_rdev
 
 
-@pytest.mark.slow
 def test_a_build_goes_on_when_the_disk_has_room_again(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ala ma kota.\n")
     (tmp_path / "b.txt").write_text("".join(f"{line}\n" for line in LINES))
