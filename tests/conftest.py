@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ from places import shared_folder
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
-settings.register_profile("shared", deadline=None)  # a machine shared with others has no clock
+# A machine shared with others has no clock; and whoever changes nothing sees no other examples.
+settings.register_profile("shared", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("shared")
+
+# Two threads of a BLAS for each of two workers would wait for each other; the models are tiny.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Test files are compiled, with their assertions rewritten, once and not once for each worker; the
 # commands that tests start do not compile the package again.
@@ -43,6 +49,23 @@ def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
 def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Curves and passed checks of a developer change no test, and no test changes them."""
     os.environ["TOKALIGN_CACHE"] = str(tmp_path_factory.mktemp("user-cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def official_vocabularies_are_read_once() -> Iterator[None]:
+    """Every command that is tested in this process gets the same object for one of them.
+
+    What a tokenizer computes when it is first asked, such as its splitter, is then shared as well.
+    """
+    read = Tokenizer.from_file
+    known = cache(read)
+
+    def from_file(path: Path, *more: Any) -> Tokenizer[Any]:
+        return (known if "site-packages" in Path(path).parts else read)(path, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tokenizer, "from_file", from_file)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """The wheel, installed alone in a fresh environment, does what the checkout does.
 
-It is built and installed for real, away from the repository; the vocabularies come from the
-distributions of requirements-vocabularies.txt. Skipped where no package index can be reached.
+In the long lane it is built and installed for real, away from the repository; the vocabularies come
+from the distributions of requirements-vocabularies.txt. That is skipped where no package index can
+be reached. In every run it is unpacked, and this environment's Python runs it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 from zipfile import ZipFile
@@ -29,28 +31,27 @@ pytestmark = pytest.mark.slow
 
 
 class Installation(NamedTuple):
-    """python: of the environment. folder: where commands run. home: of the user who runs them."""
+    """command: that was installed. folder: where it runs. home: of the user who runs it.
 
-    python: Path
+    more: variables of the environment.
+    """
+
+    command: tuple[str | Path, ...]
     folder: Path
     home: Path
-
-    @property
-    def command(self) -> Path:
-        """The command that was installed."""
-        return self.python.with_name("tokalign")
+    more: Mapping[str, str] = MappingProxyType({})
 
     @property
     def environment(self) -> dict[str, str]:
         """What a command sees: nothing of the caller's environment is in its way."""
         ours = ("PYTHON", "TOKALIGN", "XDG")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"}
+        return kept | {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"} | {**self.more}
 
     def run(self, *arguments: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command line to its end. typed: what it reads from stdin."""
         result = subprocess.run(
-            [self.command, *arguments],
+            [*self.command, *arguments],
             env=self.environment,
             cwd=self.folder,
             input=typed,
@@ -88,18 +89,43 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installa
     subprocess.run([*pip, f"{wheel}[mlx]"], check=True)
     for name in ("empty", "home"):
         (folder / name).mkdir()
-    return Installation(python, folder / "empty", folder / "home")
+    return Installation((python.with_name("tokalign"),), folder / "empty", folder / "home")
+
+
+@pytest.fixture
+def unpacked(wheel: Path, tmp_path: Path) -> Installation:
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    for name in ("empty", "home"):
+        (tmp_path / name).mkdir()
+    command = (sys.executable, "-m", "tokalign")
+    more = {"PYTHONPATH": str(tmp_path / "site")}
+    return Installation(command, tmp_path / "empty", tmp_path / "home", more)
+
+
+def test_what_is_in_it_is_enough(unpacked: Installation) -> None:
+    found = unpacked.json("check", "--draft", "llama3.2", "--target", "bielik")
+    assert found["intersection_pairs"] == 29_110
+    assert found["found_dictionaries"] > 1
+    drafted, plain = (
+        unpacked.json("decode", *PAIR, "--ignore-chat-template", "-m", "8", "-p", "Wisła", *method)
+        for method in (("--num-draft-tokens", "3"), ("--method", "plain"))
+    )
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["num_draft_tokens"] > 0
+    assert list(unpacked.folder.iterdir()) == []
 
 
 def installation_files(installed: Installation) -> dict[Path, tuple[int, int]]:
     """Every file of the environment with its size and time, compiled modules left out."""
     found = {}
-    for path in installed.python.parents[1].rglob("*"):
+    for path in Path(installed.command[0]).parents[1].rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
     return found
 
 
+@pytest.mark.long
 def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     before = installation_files(installed)
 
@@ -149,7 +175,7 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
 
 def served(installed: Installation, prompt: str) -> dict[str, Any]:
     """What `tokalign serve` answers to a prompt, before it is told to end."""
-    command = [installed.command, "serve", *PAIR, "--port", "0", "--json"]
+    command = [*installed.command, "serve", *PAIR, "--port", "0", "--json"]
     with subprocess.Popen(
         command, env=installed.environment, cwd=installed.folder, stdout=subprocess.PIPE, text=True
     ) as server:

@@ -63,15 +63,15 @@ def test_speculation_goes_on_beyond_the_model_s_positions_as_mlx_lm_does(
 ) -> None:
     """`generate_step` does not look at `max_position_embeddings`, here 256; nor may this one."""
     model, ids = pair["model"], [5, 17, 3]
-    steps = tokalign.speculative_generate_step(mx.array(ids), model, model, max_tokens=280)
-    assert [token for token, *_ in steps] == plain(model, ids, 280)
+    steps = tokalign.speculative_generate_step(mx.array(ids), model, model, max_tokens=270)
+    assert [token for token, *_ in steps] == plain(model, ids, 270)
 
 
 @pytest.mark.parametrize("options", METHODS, ids=str)
 @pytest.mark.parametrize("length", [3, 270])
 def test_so_does_text(pair: dict[str, Any], options: dict[str, Any], length: int) -> None:
     """Also after a prompt that is longer itself, as in a long chat with a rotating cache."""
-    ids, count = [5 + i % 250 for i in range(length)], 280 if length < 256 else 20
+    ids, count = [5 + i % 250 for i in range(length)], 270 if length < 256 else 20
     pair = {**pair, "tokenizer": without_stop_ids(pair["tokenizer"])}
     found = list(tokalign.stream_generate(prompt=ids, max_tokens=count, **pair, **options))
     assert [one.token for one in found] == plain(pair["model"], ids, count)
@@ -426,8 +426,9 @@ def random_state_after(steps: Any, count: int) -> tuple[list[int], list[int]]:
     return ids, mx.random.state[0].tolist()
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("taken", [1, 5, 16])
+@pytest.mark.parametrize(
+    ("taken", "name"), [(1, "filters and XTC"), (5, "greedy"), (16, "temperature")]
+)
 @pytest.mark.parametrize("options", METHODS, ids=str)
 def test_a_call_leaves_the_random_state_where_mlx_lm_leaves_it(
     pair: dict[str, Any], options: dict[str, Any], taken: int, name: str

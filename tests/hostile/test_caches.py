@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -143,9 +143,13 @@ class Walk:
         return [self.random.randrange(300, 4000) for _ in range(count)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        pytest.param(kind, seed, marks=pytest.mark.long if seed else [])
+        for kind, seed in product(KINDS, SEEDS)
+    ],
+)
 def test_a_walk_over_a_cache_equals_fresh_runs(
     target: LanguageModel[Any], tmp_path: Path, kind: str, seed: int
 ) -> None:

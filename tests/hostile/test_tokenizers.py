@@ -602,7 +602,7 @@ def test_what_is_modelled_has_the_ids_of_the_library(
     markup = any(not token.special for token in theirs.get_added_tokens_decoder().values())
 
     @given(text=texts)
-    @settings(max_examples=60)
+    @settings(max_examples=20)
     def agree(text: str) -> None:
         if ours.spec.by_characters and SPACE_MARK in text:
             return
@@ -739,21 +739,21 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
         ("tekken.json", as_json(tekken_document())),
     ):
         path = tmp_path / name
-        for cut in range(0, len(whole) - 1, 41):
+        for cut in range(0, len(whole) - 1, 141):
             path.write_bytes(whole[:cut])
             with pytest.raises(VocabularyError) as caught:
                 Tokenizer.from_file(path)
             assert_clear(caught.value, path)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("files", [100, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("make", [byte_level_document, character_document])
 def test_a_damaged_file_is_refused_or_read_as_the_library_reads_it(
-    make: Callable[[], dict[str, Any]], tmp_path: Path
+    make: Callable[[], dict[str, Any]], files: int, tmp_path: Path
 ) -> None:
     whole, draw, read = as_json(make()), Random(9), 0
     path = tmp_path / "tokenizer.json"
-    for _ in range(1000):
+    for _ in range(files):
         damaged = bytearray(whole)
         damaged[draw.randrange(len(whole))] = draw.choice(b'09aZ"{}[],: \\u\xff')
         path.write_bytes(damaged)
@@ -767,7 +767,7 @@ def test_a_damaged_file_is_refused_or_read_as_the_library_reads_it(
         theirs.encode_special_tokens = True
         for text in SENTENCES:
             assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
-    assert read > 20
+    assert read > files // 50
 
 
 def test_the_fallback_bytes_of_the_suite_are_all_there() -> None:

@@ -113,14 +113,14 @@ def conversation(seed: int, models: Models) -> Iterator[tuple[list[int], list[in
         prompt = next_prompt(draw, models, prompt, answer)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(16))
 def test_every_turn_is_that_of_a_fresh_run(models: Models, seed: int) -> None:
     for answer, expected in conversation(seed, models):
         assert answer
         assert answer == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_two_hundred_conversations(models: Models, first: int) -> None:
     """With edits, retries, resets, rewritten ends and interrupts; drafts of two vocabularies."""

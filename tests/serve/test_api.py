@@ -181,7 +181,7 @@ def test_filters_that_leave_one_id_are_greedy_decoding(
 )
 def test_options_that_change_the_output(server: Server, option: dict[str, Any]) -> None:
     option = {**option, "extra_body": {**LOOP["extra_body"], **option.get("extra_body", {})}}
-    assert said(server, max_tokens=60, **option) != said(server, max_tokens=60, **LOOP)
+    assert said(server, max_tokens=30, **option) != said(server, max_tokens=30, **LOOP)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -286,7 +286,7 @@ def test_the_beginning_of_a_stop_text_or_marker_is_not_lost(
 
 @pytest.mark.slow
 def test_a_prediction_is_copied_from(server: Server) -> None:
-    prompt: dict[str, Any] = {"max_tokens": 120, **LOOP, "extra_body": {**LOOP["extra_body"]}}
+    prompt: dict[str, Any] = {"max_tokens": 60, **LOOP, "extra_body": {**LOOP["extra_body"]}}
     whole = said(server, "Rzeki", temperature=1.0, seed=8, **prompt)
 
     def passes(**more: Any) -> tuple[str, float]:
@@ -437,7 +437,7 @@ def test_a_cache_of_bounded_size(server: Server) -> None:
         assert said(small, max_tokens=8) == said(server, max_tokens=8)
         with ThreadPoolExecutor(3) as pool:
             replies = list(
-                pool.map(lambda i: ask(small, f"{USER} {i}", max_tokens=80, **LOOP), range(3))
+                pool.map(lambda i: ask(small, f"{USER} {i}", max_tokens=60, **LOOP), range(3))
             )
-        alone = [ask(small, f"{USER} {i}", max_tokens=80, **LOOP) for i in range(3)]
-    assert [r.usage.completion_tokens for r in replies + alone] == [80] * 6
+        alone = [ask(small, f"{USER} {i}", max_tokens=60, **LOOP) for i in range(3)]
+    assert [r.usage.completion_tokens for r in replies + alone] == [60] * 6

@@ -84,7 +84,7 @@ def test_what_is_ruled_out_is_what_may_not_follow(bielik: Tokenizer[Any]) -> Non
     compare(bielik, tokens=4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_ruled_out_is_what_may_not_follow_in_large_vocabularies(
     tokenizer: Tokenizer[Any],
 ) -> None:

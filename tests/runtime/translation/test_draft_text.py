@@ -45,7 +45,8 @@ def test_bytes_are_the_committed_ones_and_ids_their_encoding(
         expected = b" " + committed if draft.spec.dummy_prefix and committed else committed
         assert view.segment.text == expected
         assert view.ids == draft.bpe.encode(expected)
-    if is_normalized("NFC", text):  # committed bytes are never composed, a whole text may be
+    # Committed bytes are never composed, a whole text may be; and to some targets "▁" is a space.
+    if is_normalized("NFC", text) and "▁" not in text:
         assert view.ids == draft.bpe.encode(draft.text_bytes(text))
 
 

@@ -154,10 +154,10 @@ def demo() -> dict[str, Any]:
     ("how", "translation"),
     [
         ("greedy", "context:5"),
-        ("greedy", "intersection"),
-        ("greedy", "exact"),
-        ("sampled", "intersection"),
         ("sampled", "exact"),
+        pytest.param("greedy", "intersection", marks=pytest.mark.long),
+        pytest.param("greedy", "exact", marks=pytest.mark.long),
+        pytest.param("sampled", "intersection", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.slow
@@ -173,7 +173,11 @@ def test_the_demo_pair_emits_the_script(demo: dict[str, Any], translation: str, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "translation"),
-    [("bielik-qwen", "intersection"), ("bielik-qwen", "exact"), ("qwen-bielik", "exact")],
+    [
+        ("bielik-qwen", "intersection"),
+        pytest.param("bielik-qwen", "exact", marks=pytest.mark.long),
+        pytest.param("qwen-bielik", "exact", marks=pytest.mark.long),
+    ],
 )
 def test_official_tokenizers_emit_the_script(
     request: pytest.FixtureRequest, names: str, translation: str
