@@ -158,9 +158,9 @@ def test_pushing_text_in_any_parts_gives_the_library_s_encoding(subject: Tokeniz
     for _, line in zip(range(400), lines(), strict=False):
         data, encoder, at = subject.text_bytes(line), IncrementalEncoder(subject.bpe), 0
         while at < len(data):
-            stable, size = encoder.ids[: encoder.stable], draw.randint(1, 12)
+            settled, size = encoder.ids[: encoder.settled], draw.randint(1, 12)
             encoder.push(data[at : at + size])
-            assert encoder.ids[: len(stable)] == stable
+            assert encoder.ids[: len(settled)] == settled
             at, pushes = at + size, pushes + 1
         assert encoder.ids == subject.encode(line)
     assert pushes > 5000

@@ -29,8 +29,6 @@ KEYS = {
     "boundaries_inside_draft_tokens",
     "merge_site_boundaries",
     "draft_tokens_ruled_out",
-    "unstable_boundaries",
-    "unstable_tokens",
     "healed_boundaries",
     "tokens_taken_back",
     "verdict",

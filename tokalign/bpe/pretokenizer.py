@@ -64,13 +64,6 @@ class Splitter(Protocol):
         """
         ...
 
-    def only_grows(self, piece: bytes) -> bool:
-        """Whether `piece`, the last of a text, will be the beginning of a piece whatever follows.
-
-        A splitter may answer no where that is not worth knowing.
-        """
-        ...
-
 
 class Reads(NamedTuple):
     """What a step of a pre-tokenizer reads to decide about cuts.
@@ -207,13 +200,6 @@ class RegexSplitter:
         """See `Splitter.count_settled`. Cost: 2 µs for a word."""
         return count_by_reach(self._reach, text, pieces)
 
-    def only_grows(self, piece: bytes) -> bool:
-        """See `Splitter.only_grows`: yes after a letter, no after white space.
-
-        A run of white space loses its last character to a word that follows.
-        """
-        return as_text(piece)[-1:].isalpha()
-
 
 class WordSplitter:
     """Where texts are not cut: a run of spaces with the word after it is a piece nevertheless.
@@ -272,10 +258,6 @@ class WordSplitter:
         end = found.start() if found is not None else len(text)
         return min(count_pieces(pieces, end)[0], max(len(pieces) - 1, 0))
 
-    def only_grows(self, piece: bytes) -> bool:
-        """See `Splitter.only_grows`."""
-        return True
-
 
 class AddedTokenSplitter:
     """Cuts out the added tokens that are found in ordinary text, before anything else is cut.
@@ -320,10 +302,6 @@ class AddedTokenSplitter:
         # With the piece that begins before `end` or there: to the rest it is the one that is open.
         stretch = pieces[settled : count + 1]
         return settled + (self._rest.count_settled(text[start:end], stretch) if stretch else 0)
-
-    def only_grows(self, piece: bytes) -> bool:
-        """See `Splitter.only_grows`."""
-        return False
 
 
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"

@@ -170,10 +170,6 @@ class LibrarySplitter:
             at -= len(pieces[count])
         return count
 
-    def only_grows(self, piece: bytes) -> bool:
-        """See `Splitter.only_grows`."""
-        return False
-
 
 _NO_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
 

@@ -126,18 +126,14 @@ class BoundaryRates:
     merge_site_boundaries: share of boundaries at which a draft token is ruled out (130 are tried).
     draft_tokens_ruled_out: how many tokens of the draft's vocabulary are ruled out on average,
         estimated from the same trials.
-    unstable_boundaries: share of boundaries at which more text may change the last tokens of the
-        draft's encoding.
-    unstable_tokens: how many tokens it may change, on average over all boundaries.
-    healed_boundaries: share of boundaries at which the rest of the text does change them.
+    healed_boundaries: share of boundaries at which the rest of the text changes the last tokens of
+        the draft's encoding.
     tokens_taken_back: how many tokens it changes, on average over the healed boundaries.
     """
 
     boundaries: int
     merge_site_boundaries: float
     draft_tokens_ruled_out: float
-    unstable_boundaries: float
-    unstable_tokens: float
     healed_boundaries: float
     tokens_taken_back: float
 
@@ -147,13 +143,11 @@ class _Boundary:
     """One boundary.
 
     left: the target's text up to it, from the last settled piece on. last: the token it ends with.
-    unstable: how many of the draft's last tokens more text may change.
-    changed: how many of them the rest of the line does change.
+    changed: how many of the draft's last tokens the rest of the line changes.
     """
 
     left: bytes
     last: TargetId
-    unstable: int
     changed: int
 
 
@@ -180,8 +174,6 @@ def measure_boundaries(
         boundaries=len(found),
         merge_site_boundaries=_mean([count > 0 for count in ruled_out]),
         draft_tokens_ruled_out=round(_mean(ruled_out) * in_vocabulary),
-        unstable_boundaries=_mean([boundary.unstable > 0 for boundary in found]),
-        unstable_tokens=_mean([boundary.unstable for boundary in found]),
         healed_boundaries=_mean([boundary.changed > 0 for boundary in found]),
         tokens_taken_back=_mean(healed),
     )
@@ -232,14 +224,12 @@ def _boundaries(
         text.push(spelled[last])
         if end > len(ahead.text):
             ahead.push(data[len(ahead.text) : end])
-            stable = ahead.stable
-            pairs = zip(ahead.ids[stable:], whole[stable:], strict=False)
-            unstable = len(ahead.ids) - stable
+            pairs = zip(ahead.ids, whole, strict=False)
+            kept = sum(1 for _ in takewhile(lambda two: two[0] == two[1], pairs))
             yield _Boundary(
                 left=b"".join([spelled[i] for i in text.ids[text.settled :]]),
                 last=last,
-                unstable=unstable,
-                changed=unstable - sum(1 for _ in takewhile(lambda two: two[0] == two[1], pairs)),
+                changed=len(ahead.ids) - kept,
             )
 
 
