@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,15 @@ def official_vocabularies_are_read_once() -> Iterator[None]:
 
     What a tokenizer computes when it is first asked, such as its splitter, is then shared as well.
     """
-    read = Tokenizer.from_file
-    known = cache(read)
+    read, known = Tokenizer.from_file, dict[str, Tokenizer[Any]]()
 
     def from_file(path: Path, *more: Any) -> Tokenizer[Any]:
-        return (known if "site-packages" in Path(path).parts else read)(path, *more)
+        if "site-packages" not in Path(path).parts:
+            return read(path, *more)
+        key = f"{path} {more}"
+        if key not in known:
+            known[key] = read(path, *more)
+        return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tokenizer, "from_file", from_file)

@@ -370,7 +370,7 @@ def _open_drafter(
 
     Raises: UsageError if there is a draft model besides; as `named_drafter`.
     """
-    from tokalign.runtime.mlx.drafter_finding import find_drafter, named_drafter
+    from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
 
     if options.drafter is not None and with_model:
         raise UsageError(

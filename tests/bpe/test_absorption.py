@@ -69,11 +69,9 @@ def witness(absorption: Absorption, bpe: BytePairEncoding, last: int, data: byte
 
 def following(bpe: BytePairEncoding, last: bytes, draw: Random) -> bytes:
     """The beginning of a token, or of what a token that begins with `last` has after it."""
-    first, end = bpe.order.starting_with(last)
+    first, end = bpe.order.extending(last)
     if first < end and draw.random() < 0.5:
-        rest = bpe.order.spelled[draw.randrange(first, end)][len(last) :]
-        if rest:
-            return rest
+        return bpe.order.spelled[draw.randrange(first, end)][len(last) :]
     spelled = draw.choice(bpe.order.spelled)
     return spelled[: draw.randint(1, len(spelled))]
 

@@ -66,7 +66,7 @@ def test_settled_ids_survive_every_continuation(tokenizer: Tokenizer[Any], broke
 def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iterator[bytes]:
     """What completes a short end of `text` to a token, alone and with more; and other bytes."""
     for size in range(min(len(text), 10)):
-        first, last = bpe.order.starting_with(text[len(text) - size :])
+        first, last = bpe.order.extending(text[len(text) - size :])
         if first < last:
             rest = bpe.order.spelled[draw.randrange(first, last)][size:]
             yield rest

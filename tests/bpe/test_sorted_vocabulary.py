@@ -22,7 +22,9 @@ def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix
     ids = {i for i, token in enumerate(tokens) if token}
     first, last = order.starting_with(prefix)
     assert set(order.ids[first:last]) == {i for i in ids if tokens[i].startswith(prefix)}
+    first, last = order.extending(prefix)
     longer = {i for i in ids if tokens[i].startswith(prefix) and tokens[i] != prefix}
+    assert set(order.ids[first:last]) == longer
     assert order.extended == {
         i
         for i in ids
@@ -34,8 +36,8 @@ def test_ranges_are_what_comparing_every_token_gives(tokens: list[bytes], prefix
 def test_extended_of_a_real_vocabulary(tokenizer: Tokenizer[Any]) -> None:
     order, tokens = tokenizer.bpe.order, tokenizer.bpe.tokens
     for token in order.ids[::997]:
-        spelled = order.spelled[slice(*order.starting_with(tokens[token]))]
-        assert (token in order.extended) == (spelled[-1] != tokens[token])
+        first, last = order.extending(tokens[token])
+        assert (token in order.extended) == (first < last)
 
 
 @given(st.text(alphabet=" aż\n", max_size=20))

@@ -17,7 +17,7 @@ from polish import SENTENCES, texts
 from small_tokenizers import random_merges
 
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.spines import NEVER, Spine
+from tokalign.bpe.validity import NEVER, Spine
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 SEEDS = range(4)
@@ -103,7 +103,7 @@ def test_a_sequence_is_canonical_iff_every_pair_is_for_any_merges(seed: int) -> 
 
 
 def test_the_worked_example_of_the_spines(bielik: Tokenizer[Any]) -> None:
-    """`sz` may not follow `▁War`, because the merge of `ar` and `s` crosses; see `spines.py`."""
+    """`sz` may not follow `▁War`, because the merge of `ar` and `s` crosses; see `validity.py`."""
     bpe, ids = bielik.bpe, bielik.vocabulary.id_of
 
     def periods(spine: Spine[Any]) -> list[tuple[bytes, int, int]]:

@@ -33,8 +33,7 @@ from tokalign.errors import (
 from tokalign.evaluate.calibrate import self_draft_trace
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.drafter_finding import find_drafter
-from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
+from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
 
 PROMPT = "Zażółć gęślą"
 TOKENS = 30

@@ -13,7 +13,7 @@ from published_pipelines import PIPELINES, Step
 from tokenizer_files import added, template
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tokalign.tokenizer.library_splitter import library_of
+from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.spelling import byte_alphabet
 
 TEXTS = (

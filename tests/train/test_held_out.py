@@ -7,7 +7,7 @@ from labelled import random_labels, small_drafter
 
 from tokalign.train.batches import Batches
 from tokalign.train.fit import Recipe, begin, make_step
-from tokalign.train.held_out import accepted_counts, measure_acceptance
+from tokalign.train.training import accepted_counts, measure_acceptance
 
 
 def test_counts_are_those_of_the_drafter_s_own_chains() -> None:

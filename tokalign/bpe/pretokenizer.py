@@ -2,7 +2,7 @@
 
 Pieces are bytes. Where characters matter, bytes are decoded with `surrogateescape`: a byte that is
 not part of valid UTF-8 becomes a lone surrogate, which no pre-tokenizer takes for a letter, a digit
-or a space. `tokenizer/library_splitter.py` has the splitter that asks the `tokenizers` library.
+or a space. `tokenizer/library.py` has the splitter that asks the `tokenizers` library.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Generic
@@ -48,6 +48,11 @@ class TokenOrder(Generic[Id]):
         start = bisect_left(self.spelled, prefix)
         after = _successor(prefix)
         return start, bisect_left(self.spelled, after, start) if after else len(self.spelled)
+
+    def extending(self, prefix: bytes) -> tuple[int, int]:
+        """The range of tokens that begin with `prefix` and are longer: start, end (exclusive)."""
+        start, end = self.starting_with(prefix)
+        return bisect_right(self.spelled, prefix, start, end), end
 
 
 def _successor(prefix: bytes) -> bytes:

@@ -109,7 +109,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
-    from tokalign.runtime.mlx.blas import slow_blas
+    from tokalign.runtime.mlx.machine import slow_blas
 
     if (remedy := slow_blas()) is not None:
         note(remedy, quiet=quiet)
@@ -150,7 +150,7 @@ def _load(
     """The target with the draft model that is named, else the drafter that is named or found."""
     from tokalign.assemble import load_decoder
     from tokalign.drafting_options import DraftingOptions
-    from tokalign.runtime.mlx.drafter_finding import find_drafter
+    from tokalign.runtime.mlx.drafter_folder import find_drafter
 
     if draft is not None and drafter is not None:
         raise UsageError("--drafter and --draft exclude each other: leave one of them out")

@@ -2,7 +2,7 @@
 
 Imports `bpe`. Start with `vocabulary.py` and `tokenizer.py`. `files.py` reads tokenizer files, with
 a reader for each kind in `formats/` that returns a `spec.py`; `self_check.py` compares what was
-read with the library that owns the format, and finds the level at which it can be used. Texts are
-cut by `library_splitter.py`; where the merges are not known, `library_encoder.py` encodes pieces.
+read with the library that owns the format, and finds the level at which it can be used. What
+only the library knows is in `library.py`.
 `foreign.py` has tokenizers that are programs.
 """

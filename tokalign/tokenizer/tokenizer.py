@@ -28,8 +28,7 @@ from tokalign.bpe.pretokenizer import (
 )
 from tokalign.errors import IncompatibleError, VocabularyError
 from tokalign.tokenizer.files import open_tokenizer_file
-from tokalign.tokenizer.library_encoder import LibraryEncoder
-from tokalign.tokenizer.library_splitter import LibrarySplitter, library_of
+from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
 from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary

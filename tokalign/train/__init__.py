@@ -7,9 +7,8 @@ labelled_corpus.py             target and corpus -> labels
     windows.py                     corpus -> windows of ids
     future_ids.py                  window -> hidden states, and the ids that follow
     labels.py                      labels on disk
-training.py                    labels -> drafter folder
+training.py                    labels -> drafter folder, and how many guesses are accepted
     batches.py, fit.py             labels -> steps of AdamW
-    held_out.py                    how many guesses would be accepted by now
     checkpoint.py                  how a killed run goes on
 estimate.py                    what all this will take, before it starts
 

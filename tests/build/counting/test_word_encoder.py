@@ -19,7 +19,7 @@ from tokalign.build.counting.batch_bpe import BatchBpe
 from tokalign.build.counting.hash_index import ABSENT, HashIndex
 from tokalign.build.counting.windows import IdSpace
 from tokalign.build.counting.word_encoder import WordEncoder, words_stand_alone
-from tokalign.tokenizer.library_splitter import LibrarySplitter
+from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
 

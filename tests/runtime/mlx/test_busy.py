@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokalign.runtime.mlx import busy
-from tokalign.runtime.mlx.busy import BusyTime, UnderWay
+from tokalign.runtime.mlx import session
+from tokalign.runtime.mlx.session import BusyTime, UnderWay
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(busy, "perf_counter", found)
+    monkeypatch.setattr(session, "perf_counter", found)
     return found
 
 

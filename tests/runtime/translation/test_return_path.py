@@ -170,14 +170,10 @@ def test_the_demo_pair_emits_the_script(demo: dict[str, Any], translation: str, 
     assert {0, 1, 3} < set(emitted)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "translation"),
-    [
-        ("bielik-qwen", "intersection"),
-        pytest.param("bielik-qwen", "exact", marks=pytest.mark.long),
-        pytest.param("qwen-bielik", "exact", marks=pytest.mark.long),
-    ],
+    [("bielik-qwen", "intersection"), ("bielik-qwen", "exact"), ("qwen-bielik", "exact")],
 )
 def test_official_tokenizers_emit_the_script(
     request: pytest.FixtureRequest, names: str, translation: str

@@ -1,6 +1,6 @@
 """How the merges make the tokens of a vocabulary: all of them at once, as arrays.
 
-The theory is that of `bpe/validity.py` and `bpe/spines.py`, which answer for one pair of tokens at
+The theory is that of `bpe/validity.py`, which answers for one pair of tokens at
 a time and explain the words used here. These arrays answer for a whole vocabulary, or for a million
 pairs, in one call.
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.spines import NEVER
+from tokalign.bpe.validity import NEVER
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 
@@ -44,7 +44,7 @@ class Rules:
 
 
 class EdgeTokens(NamedTuple):
-    """`spines.EdgeToken` as arrays, i64[rows].
+    """`validity.EdgeToken` as arrays, i64[rows].
 
     owner: the index of the larger token at whose edge `id` stands, among the tokens asked about.
     """
@@ -168,7 +168,7 @@ class Derivations:
 
 
 def crosses(rank: Ints, a: EdgeTokens, b: EdgeTokens) -> Bools:
-    """`spines.crosses` of many pairs, row by row. rank: of the merge of `a` and `b`."""
+    """`validity.crosses` of many pairs, row by row. rank: of the merge of `a` and `b`."""
     a_enters_last = (b.left >= a.entered) & (rank < a.blocking_rank) & (rank <= b.left)
     b_enters_last = (a.left > b.entered) & (rank <= b.blocking_rank) & (rank < a.left)
     crossed = np.where(a.entered > b.entered, a_enters_last, b_enters_last)

@@ -1,7 +1,7 @@
 """Which tokens may not follow which, for a whole vocabulary at once.
 
 A merge of a and b crosses the boundary between a token with a on its right spine and a token with b
-on its left spine, if it happens while both stand there (`spines.crosses`). For a given a and b,
+on its left spine, if it happens while both stand there (`validity.crosses`). For a given a and b,
 whether it does depends on the token before the boundary through one number only: how long a stays
 at its edge. So for each a there is a list of the tokens that a may rule out, sorted by how long a
 has to stay to do it. A token rules out the beginning of the list of each a on its right spine, as

@@ -3,7 +3,6 @@
 session.py              passes of a model over whole contexts, counted and timed
     target_session.py       the target's
     draft_session.py        the draft model's: likeliest ids and drawn chains
-    busy.py                 how much of the time passes are under way
 cache.py                a model's cache, kept in step with the contexts that it is given
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
@@ -22,9 +21,7 @@ recurrent_drafter.py    a recurrent drafter's network
     hidden_state.py         the target's last hidden state, from which it starts
     beam_search.py          its beam search
     drafter_session.py      a drafter at work for one request
-    states_of_text.py       what it starts from along a given text
-    drafter_folder.py       its files
-    drafter_finding.py      finding the drafter that belongs to a target
+    drafter_folder.py       its files, and finding the drafter that belongs to a target
 weights.py              a model's weights, and their device
 model_arguments.py      the sizes of a model's vocabulary and context
 machine.py              for which machine and models a measured cost curve is valid

@@ -22,10 +22,9 @@ from tokalign.runtime.interfaces import (
     PendingShortlists,
     Shortlist,
 )
-from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 from tokalign.runtime.mlx.drawing import ToTargetIds, draw
 from tokalign.runtime.mlx.likeliest import likeliest
-from tokalign.runtime.mlx.session import ModelSession, timed
+from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay, timed
 from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree

@@ -15,9 +15,8 @@ import mlx.core as mx
 from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.interfaces import DraftSampler, Pending
 from tokalign.runtime.mlx.beam_search import Step, search
-from tokalign.runtime.mlx.busy import BusyTime, UnderWay
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
-from tokalign.runtime.mlx.session import timed
+from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
 

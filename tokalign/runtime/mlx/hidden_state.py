@@ -13,7 +13,7 @@ Models that multiply by a weight outside of a module have no such head; `docs/mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -24,6 +24,7 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.twin import twin_of
 from tokalign.runtime.proposal import Array
+from tokalign.tokenizer.vocabulary import TargetId
 
 
 class _Calls:
@@ -140,3 +141,22 @@ def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:
         return watched
 
     return twin_of(model, replace)
+
+
+class StatesOfText:
+    """Gives a drafter its states (`drafter_session.KeepsStates`) as if passes had just run.
+
+    model: the target. ids: the text. prompt: how many of the ids were given; after these alone
+    there is no state, as before the first pass of a generation.
+    Raises: IncompatibleError for a model whose states cannot be had.
+    """
+
+    def __init__(self, model: Any, ids: Sequence[TargetId], *, prompt: int) -> None:
+        states = HiddenStates(model)
+        states.model(mx.array([list(ids)]))
+        self._hidden, self._prompt = states.take(), prompt
+        mx.eval(self._hidden)
+
+    def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
+        """The state f[1, hidden] before the last of `ids`, with which the text begins."""
+        return None if len(ids) <= self._prompt else self._hidden[len(ids) - 2 : len(ids) - 1]

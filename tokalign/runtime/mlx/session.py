@@ -2,19 +2,20 @@
 
 `ModelSession` runs the passes, over contexts and over trees. What only the target's session does
 and only the draft model's (drafting ahead) is in `target_session.py` and `draft_session.py`, the
-cache in `cache.py`.
+cache in `cache.py`. Results are read when they are done; `BusyTime` counts how long passes are
+under way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
+from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import mlx.core as mx
 
 from tokalign.errors import ContextLengthError, UsageError
-from tokalign.runtime.mlx.busy import BusyTime
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
 from tokalign.runtime.mlx.tree_attention import TreeModel
 from tokalign.runtime.mlx.tree_probe import can_branch
@@ -22,8 +23,55 @@ from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
 
-P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class BusyTime:
+    """Seconds between `begin` and `end`; where several overlap, each moment counts once."""
+
+    def __init__(self) -> None:
+        self._seconds = self._since = 0.0
+        self._under_way = 0
+
+    @property
+    def seconds(self) -> float:
+        """The time counted until now."""
+        return self._seconds + (perf_counter() - self._since if self._under_way else 0.0)
+
+    def begin(self) -> None:
+        """One more pass is under way."""
+        if not self._under_way:
+            self._since = perf_counter()
+        self._under_way += 1
+
+    def end(self) -> None:
+        """One pass less is under way."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._seconds += perf_counter() - self._since
+
+
+class UnderWay(Generic[T]):
+    """A result that the device is computing; from now until it is read counts as busy time.
+
+    wait: waits for the device and gives the result.
+    """
+
+    __slots__ = ("_busy", "_wait")
+
+    def __init__(self, busy: BusyTime, wait: Callable[[], T]) -> None:
+        self._busy, self._wait = busy, wait
+        busy.begin()
+
+    def read(self) -> T:
+        """See `interfaces.Pending`."""
+        try:
+            return self._wait()
+        finally:
+            self._busy.end()
+
+
+P = ParamSpec("P")
 SomeSession = TypeVar("SomeSession", bound="Busy")
 
 

@@ -13,8 +13,7 @@ from tokalign.bpe.absorption import Absorption, shared_absorption
 from tokalign.bpe.encoder import BytePairEncoding
 from tokalign.bpe.incremental import IncrementalEncoder
 from tokalign.bpe.pretokenizer import incomplete_tail
-from tokalign.bpe.spines import Spine
-from tokalign.bpe.validity import PairValidity
+from tokalign.bpe.validity import PairValidity, Spine
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -1,6 +1,6 @@
 """What a tokenizer.json does before and after its model: normalizers, pre-tokenizers, templates.
 
-The library's own objects do what the steps say (`library_splitter.py`, `Tokenizer.prepared`). What
+The library's own objects do what the steps say (`library.py`, `Tokenizer.prepared`). What
 is read here is what only a growing text asks for: which spaces are put in front of texts, how a
 space is spelled, and which steps cut nothing.
 """

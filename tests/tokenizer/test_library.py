@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers
 
 from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.library_splitter import LibrarySplitter
+from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
 
 SEVERAL = st.text(st.sampled_from("aA'rRvelsx12 !/\n\u2003中カ\u0301ż.-²"), max_size=12)

@@ -1,13 +1,15 @@
-"""Pieces as the `tokenizers` library cuts them: its own pre-tokenizer, whatever its steps are.
+"""What only the `tokenizers` library knows: its pre-tokenizers, and the models that are not BPE.
 
-So every pipeline is exactly what the library does. What is known here about the steps is only how
-far they read (`Reach`), which tells the cuts that no later text can move. For a step that is not
-in `_BY_NEIGHBOURS` no cut is taken to be final: a growing text is then cut again as a whole, which
-is slower, and never wrong.
+`LibrarySplitter` cuts texts with the library's own pre-tokenizer, so every pipeline is exactly what
+the library does. What is known here about the steps is only how far they read (`Reach`), which
+tells the cuts that no later text can move. For a step that is not in `_BY_NEIGHBOURS` no cut is
+taken to be final: a growing text is then cut again as a whole, which is slower, and never wrong.
 
 An expression that looks back makes the cuts after a place depend on the text before it, as far as
 it looks: at most as many characters as it is spelled with, because Oniguruma asks for a known
 distance. So a text is cut again from a place only if that gives the same cuts over that distance.
+
+`LibraryEncoder` has a model of the library encode the pieces (Unigram).
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import regex
 
+from tokalign.bpe.encoder import PieceEncoder
 from tokalign.bpe.pretokenizer import (
     GPT2_PATTERN,
     NEIGHBOURS,
     Reach,
     Reads,
+    Splitter,
     as_bytes,
     as_text,
     count_by_reach,
@@ -33,10 +37,12 @@ from tokalign.bpe.pretokenizer import (
     looks_back,
 )
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.spelling import byte_alphabet
+from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
+from tokalign.tokenizer.vocabulary import Id, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+
 
 Step = Mapping[str, Any]
 """A step of a pipeline, as a tokenizer.json spells it."""
@@ -240,3 +246,53 @@ def _origins(text: str) -> list[int]:
 def _byte_offsets(text: str) -> list[int]:
     """For each character of `text`, its first byte; and the end."""
     return [0, *accumulate(len(as_bytes(character)) for character in text)]
+
+
+class LibraryEncoder(PieceEncoder[Id]):
+    """A canonical encoder whose pieces a model of the library encodes.
+
+    model: the library's. by_characters: whether it reads characters, or the byte alphabet.
+    A byte that is not part of valid UTF-8 is spelled by byte fallback, or lost.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary[Id],
+        splitter: Splitter,
+        *,
+        by_characters: bool,
+        added: Mapping[bytes, Id],
+    ) -> None:
+        spelled = {token[0] for token in vocabulary.id_of if len(token) == 1}
+        super().__init__(
+            tokens=vocabulary.tokens,
+            fallback=vocabulary.fallback,
+            splitter=splitter,
+            added=added,
+            missing=frozenset(range(256)) - spelled if not by_characters else frozenset(),
+            encode_piece=self._encode_piece,
+        )
+        self._model, self._by_characters = model, by_characters
+        self._bytes = {vocabulary.tokens[i]: i for i in vocabulary.fallback}
+
+    def _encode_piece(self, piece: bytes) -> tuple[Id, ...]:
+        if piece in self.added:
+            return (self.added[piece],)
+        if not self._by_characters:
+            return tuple(self._ids(write_byte_level([piece])[0]))
+        ids: list[Id] = []
+        text = ""
+        for character in as_text(piece):
+            if 0xDC80 <= ord(character) <= 0xDCFF:
+                ids += self._ids(text)
+                byte = bytes([ord(character) - 0xDC00])
+                ids += [self._bytes[byte]] if byte in self._bytes else []
+                text = ""
+            else:
+                text += character
+        return (*ids, *self._ids(text))
+
+    def _ids(self, text: str) -> Sequence[Id]:
+        found = self._model.tokenize(text.replace(" ", SPACE_MARK)) if text else ()
+        return [cast("Id", token.id) for token in found]
