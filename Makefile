@@ -36,11 +36,11 @@ bench: $(STAMP)
 		--save lab/results/bench-demo.md --save lab/results/bench-demo.html
 
 test: $(STAMP)
-	$(FAST) $(BIN)/python -m pytest -n 2 -m "not long"
+	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 # What takes minutes for each test file: every architecture of mlx-lm over hundreds of tokens.
 test-long: $(STAMP)
-	$(FAST) $(BIN)/python -m pytest -n 2 -m long
+	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 # Two real models, 2.5 GB of weights: $TOKALIGN_REAL_MODELS is a folder with SmolLM2-135M-Instruct in
 # smollm2-135m/ and Qwen2.5-Coder-0.5B-Instruct in qwen2.5-coder-0.5b/, as their authors publish them.
@@ -50,7 +50,7 @@ test-real: $(STAMP)
 
 # The laws of alignment, tables, drafting and the loop on small samples: under a minute on two cores.
 test-fast: $(STAMP)
-	$(FAST) $(BIN)/python -m pytest -n 2 -m "not slow and not long"
+	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 format: $(STAMP)
 	$(BIN)/ruff format .
