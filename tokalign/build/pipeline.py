@@ -17,7 +17,7 @@ from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.stages import Stage, silent
-from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle, write_bundle
+from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -123,12 +123,13 @@ def _sample(lines: Iterable[str], every: int) -> Iterator[str]:
 
 def write_table(path: Path, bundle: Bundle) -> WrittenTable:
     """Write a table. A table of other content at that path is kept as `*.previous`."""
-    previous = _set_aside(path, encode_bundle(bundle)) if path.is_file() else None
-    write_bundle(path, bundle)
+    data = encode_bundle(bundle)
+    previous = _set_aside(path, data) if path.is_file() else None
+    write_file(path, data, parents=True, remedy=OUTPUT_REMEDY)
     return WrittenTable(
         path=path,
         kind=bundle.kind,
-        bytes=path.stat().st_size,
+        bytes=len(data),
         entries=int(bundle.statistics[_ENTRIES[bundle.kind]]),
         previous=previous,
     )

@@ -26,7 +26,7 @@ from tokalign.build.dictionary.pruning import (
     keep_best,
     ranked_predictions,
 )
-from tokalign.build.dictionary.smoothing import in_other_text, smooth
+from tokalign.build.dictionary.smoothing import Smoothed, in_other_text, smooth
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix
 
@@ -89,19 +89,19 @@ def find_candidates(
     levels: Sequence[Level],
     p_min: float,
     optimism: Sequence[float] | None = None,
-    smoothed_levels: tuple[Sequence[Floats], Sequence[Floats]] | None = None,
+    smoothed: Smoothed | None = None,
 ) -> Candidates:
     """What could be stored after each context of these n-grams.
 
     optimism: of contexts by length, from 1 on (`optimism.py`); `USUAL` by default.
-    smoothed_levels: from `smooth`, if that has been done.
+    smoothed: from `smooth`, if that has been done.
     """
     if len(levels) < 2:
         return Candidates(predictions=[[]], contexts=Contexts.that_gain(levels, []))
-    smoothed, weights = smooth(levels) if smoothed_levels is None else smoothed_levels
+    likely, weights = smoothed or smooth(levels)
     lowered = [0.0, *([USUAL] * (len(levels) - 1) if optimism is None else optimism)]
     probabilities = [
-        in_other_text(values, less) for values, less in zip(smoothed, lowered, strict=True)
+        in_other_text(values, less) for values, less in zip(likely, lowered, strict=True)
     ]
     ranks = ranked_predictions(levels, probabilities)
     return Candidates(
@@ -115,16 +115,22 @@ def find_candidates(
 
 
 def measure_optimism(
-    levels: Sequence[Level], *, vocabulary_size: int, max_bytes: int, p_min: float = P_MIN
+    levels: Sequence[Level],
+    *,
+    vocabulary_size: int,
+    max_bytes: int,
+    p_min: float = P_MIN,
+    smoothed: Smoothed | None = None,
 ) -> list[float]:
     """The optimism of a table of this size, by length of context: see `optimism.py`.
 
     It is that of the contexts which such a table would have if it was `USUAL`.
+    smoothed: from `smooth`, if that has been done.
     """
     if len(levels) < 2:
         return []
-    smoothed = smooth(levels)
-    candidates = find_candidates(levels, p_min, smoothed_levels=smoothed)
+    smoothed = smoothed or smooth(levels)
+    candidates = find_candidates(levels, p_min, smoothed=smoothed)
     room = entries_within(max_bytes, id_width=_width(vocabulary_size))
     stored = [np.zeros(len(level), dtype=bool) for level in levels[:-1]]
     for some in candidates.best(room):
@@ -140,17 +146,24 @@ def make_table(
     max_bytes: int,
     p_min: float = P_MIN,
     optimism: Sequence[float] | None = None,
+    smoothed: Smoothed | None = None,
 ) -> BackoffTable:
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
 
-    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured.
+    levels: from `grow_tree`. p_min: see `P_MIN`. optimism: by default measured. smoothed: from
+    `smooth`, if that has been done.
     Cost: about 4 µs and 80 bytes per n-gram, and 4 µs per entry; half as much again to measure.
     """
+    smoothed = smoothed or smooth(levels)
     if optimism is None:
         optimism = measure_optimism(
-            levels, vocabulary_size=vocabulary_size, max_bytes=max_bytes, p_min=p_min
+            levels,
+            vocabulary_size=vocabulary_size,
+            max_bytes=max_bytes,
+            p_min=p_min,
+            smoothed=smoothed,
         )
-    candidates = find_candidates(levels, p_min, optimism)
+    candidates = find_candidates(levels, p_min, optimism, smoothed)
     width = _width(vocabulary_size)
     entries = candidates.best(entries_within(max_bytes, id_width=width))
     # There are far fewer different predictions than there may be: room for more entries.

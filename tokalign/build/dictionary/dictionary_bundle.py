@@ -17,7 +17,7 @@ from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimis
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT
+from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, smooth
 from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
@@ -132,10 +132,17 @@ def backoff_bundle(
             f"give at least {options.max_bytes - room + 10_000}"
         )
     with stage(1, "Choosing contexts") as advance:
-        size, p_min = len(target.vocabulary), options.p_min
-        optimism = measure_optimism(levels, vocabulary_size=size, max_bytes=room, p_min=p_min)
+        size, p_min, smoothed = len(target.vocabulary), options.p_min, smooth(levels)
+        optimism = measure_optimism(
+            levels, vocabulary_size=size, max_bytes=room, p_min=p_min, smoothed=smoothed
+        )
         table = make_table(
-            levels, vocabulary_size=size, max_bytes=room, p_min=p_min, optimism=optimism
+            levels,
+            vocabulary_size=size,
+            max_bytes=room,
+            p_min=p_min,
+            optimism=optimism,
+            smoothed=smoothed,
         )
         advance(1)
     return replace(

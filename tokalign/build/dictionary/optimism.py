@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from tokalign.build.dictionary.ngram_tree import MISSING, Floats, Level
 from tokalign.build.dictionary.pruning import Mask, Predictions
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT
+from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, Smoothed
 
 USUAL = 0.5
 """The optimism before anything is known. Lines held out of corpora of 1.5 to 47 million characters,
@@ -80,7 +80,7 @@ class _Stored:
 
 def leave_one_out(
     levels: Sequence[Level],
-    smoothed: tuple[Sequence[Floats], Sequence[Floats]],
+    smoothed: Smoothed,
     ranked: Sequence[Sequence[Predictions]],
     stored: Sequence[Mask],
 ) -> list[Answers]:
@@ -108,7 +108,7 @@ class _Asked:
     def __init__(
         self,
         levels: Sequence[Level],
-        smoothed: tuple[Sequence[Floats], Sequence[Floats]],
+        smoothed: Smoothed,
         length: int,
         least: float,
     ) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,13 +25,18 @@ from tokalign.build.dictionary.ngram_tree import Floats, Level
 DISCOUNT = 0.9
 CONCENTRATION = 0.5
 
+Smoothed: TypeAlias = tuple[Sequence[Floats], Sequence[Floats]]
+"""The probabilities and the back-off weights that `smooth` gives."""
 
-def smooth(levels: Sequence[Level]) -> tuple[list[Floats], list[Floats]]:
+
+def smooth(levels: Sequence[Level]) -> Smoothed:
     """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
 
     The back-off weight of an n-gram that is a context is the factor of p(w | shorter context)
     above. For the highest order it is 1.
     """
+    if not levels:
+        return [], []
     probabilities = [levels[0].counts / levels[0].counts.sum()]
     weights: list[Floats] = []
     for contexts, continued in pairwise(levels):
