@@ -3,13 +3,11 @@
     python benchmarks/engines.py equal             # the train corpus through each engine
     python benchmarks/engines.py killed            # two of four ranks are killed, and it goes on
     python benchmarks/engines.py nodes             # two commands with ranks of their own
-    python benchmarks/engines.py rates             # what each step costs: for docs/scale.md
 
 With `--copies N` all of them take the train corpus N times, 131 MB each. All use the shared corpora
 (`--shared FOLDER`, default ../shared/data next to the project) and need
-`pip install 'tokalign[cluster]'`; `equal --engine ray` needs Ray too. Tables are compared by their
-SHA-256. Seconds depend on what else the machine does; the load is printed beside them, and `rates`
-counts processor seconds.
+`pip install 'tokalign[cluster]'`. Tables are compared by their SHA-256. Seconds depend on what else
+the machine does; the load is printed beside them.
 """
 
 from __future__ import annotations
@@ -30,20 +28,7 @@ from typing import Any
 
 import click
 
-from tokalign.build.corpus import Corpus
-from tokalign.build.counting.shares import Counting, Share
-from tokalign.build.counting.steps import collect, count, cut, encode, prune
-from tokalign.build.counting.token_ngrams import MAX_NGRAMS, make_encoder
-from tokalign.build.counting.word_encoder import MAX_WORDS
-from tokalign.build.counting.workers import workers
-from tokalign.build.dictionary.backoff import make_table
-from tokalign.build.dictionary.ngram_tree import grow_tree
-from tokalign.build.sources import find_sources
 from tokalign.cli.output import print_json
-from tokalign.names.registry import resolve_tokenizer
-from tokalign.tables.dictionary import MAX_CONTEXT
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -128,61 +113,6 @@ def nodes(shared: Path, scratch: Path | None, copies: int) -> None:
         other = subprocess.Popen(second, stderr=subprocess.DEVNULL)
         print_json({"run": "two machines", **_build(corpus, folder / "two", *both)})
         print_json({"exit of the other": other.wait()})
-
-
-@benchmark.command()
-@shared_option
-@scratch_option
-@copies_option
-@tasks_option
-def rates(shared: Path, scratch: Path | None, copies: int, tasks: int) -> None:
-    """Do every share of every step in this process, and count processor seconds and bytes."""
-    with _folder(scratch) as folder:
-        target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
-        corpus = Corpus(find_sources([str(_repeated(shared, folder / "corpus", copies))]))
-        counting = Counting(
-            corpus=corpus,
-            tokenizer=target,
-            max_order=MAX_CONTEXT + 1,
-            min_count=2,
-            max_ngrams=MAX_NGRAMS,
-            folder=folder / "counts",
-        )
-        counting.folder.mkdir()
-        shares = [Share(number, tasks) for number in range(tasks)]
-        steps: dict[str, Callable[[Share, Any], None]] = {
-            "encode": lambda share, apply: encode(counting, share, apply, lambda _: None),
-            "cut": lambda share, apply: cut(counting, share, apply),
-            "count": lambda share, apply: count(counting, share, apply, lambda _: None),
-            "prune": lambda share, _: prune(counting, share),
-        }
-        with workers(1, partial(make_encoder, target, MAX_WORDS)) as apply:
-            for name, step in steps.items():
-                with _clock(name, counting.folder):
-                    for share in shares:
-                        step(share, apply)
-        with _clock("table", counting.folder):
-            levels = grow_tree(collect(counting, tasks))
-            make_table(levels, vocabulary_size=len(target.vocabulary), max_bytes=4_900_000)
-        print_json({"ngrams": [len(level) for level in levels]})
-
-
-@contextmanager
-def _clock(step: str, folder: Path) -> Iterator[None]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield
-    sizes: dict[str, int] = {}
-    for path in folder.rglob("*"):
-        sizes[path.suffix] = sizes.get(path.suffix, 0) + path.stat().st_size * path.is_file()
-    print_json(
-        {
-            "step": step,
-            "cpu_seconds": round(time.process_time() - cpu, 1),
-            "seconds": round(time.perf_counter() - wall, 1),
-            "load": round(os.getloadavg()[0], 1),
-            "megabytes_on_disk": {kind: round(size / 1e6, 1) for kind, size in sizes.items()},
-        }
-    )
 
 
 @contextmanager

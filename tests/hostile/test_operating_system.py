@@ -19,7 +19,7 @@ from places import DEMO
 from polish import SENTENCES
 from studied import a_result
 
-from tokalign.build.counting.run_files import is_whole
+from tokalign.build.counting.runs import is_whole
 from tokalign.cli import _COMMANDS, tables
 
 TARGET, DRAFT = str(DEMO / "target"), str(DEMO / "draft")

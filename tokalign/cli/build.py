@@ -6,7 +6,6 @@ What is built of which names: `build_plan.py`. The steps of a build: `tokalign/b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.build_plan import (
-    build_on_engine,
+    build_on_datatrove,
     dictionary_options,
     plan_reading,
     plan_tables,
 )
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.engine_options import EngineOptions, engine_options
 from tokalign.cli.idle_options import refuse_idle
 from tokalign.cli.option_types import NAME, PATH, FiniteRange, Size
 from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
 
 _SHOWN_PROBLEMS = 10
+_TASKS = ("tasks", "workers", "local_tasks", "local_rank_offset")
 
 
 @click.command("build")
@@ -129,7 +128,34 @@ _SHOWN_PROBLEMS = 10
     default=100_000,
     help="--from-model: how many tokens it reads.",
 )
-@engine_options
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "datatrove"]),
+    default="local",
+    help="backoff: what counts: the cores of this machine, or datatrove on one or several machines "
+    "(docs/scale.md). The table is the same.",
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(min=1),
+    help="datatrove: how many tasks share the corpus files. Default: the workers.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="datatrove: how many tasks run at once. Default: one per core.",
+)
+@click.option(
+    "--local-tasks",
+    type=click.IntRange(min=1),
+    help="datatrove: how many of the tasks are done on this machine. Default: all the rest.",
+)
+@click.option(
+    "--local-rank-offset",
+    type=click.IntRange(min=0),
+    default=0,
+    help="datatrove: the first task of this machine. The machine with task 0 makes the table.",
+)
 @click.argument("more_corpus_files", type=NAME, metavar="[FILE]...", nargs=-1)
 @json_option
 @quiet_option
@@ -154,7 +180,11 @@ def command(
     alignment_only: bool,
     from_model: bool,
     positions: int,
-    engine: EngineOptions,
+    engine: str,
+    tasks: int | None,
+    workers: int | None,
+    local_tasks: int | None,
+    local_rank_offset: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -176,14 +206,14 @@ def command(
     _refuse_idle(kind, engine, [name for name, is_given in alone.items() if is_given])
     if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
-    on_engine = engine.engine != "local"
-    if on_engine and not dictionary_only:
+    on_datatrove = engine == "datatrove"
+    if on_datatrove and not dictionary_only:
         raise UsageError(
-            f"--engine {engine.engine} counts a dictionary; give --dictionary-only, and build the "
+            "--engine datatrove counts a dictionary; give --dictionary-only, and build the "
             "alignment with a command of its own"
         )
+    from tokalign.build.cluster import log_problem
     from tokalign.build.corpus import Corpus
-    from tokalign.build.engines import log_problem
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
@@ -199,12 +229,12 @@ def command(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need --corpus FILE"
         )
-    files = find_corpus(names, stdin=not on_engine, note=tell)
+    files = find_corpus(names, stdin=not on_datatrove, note=tell)
     corpus = Corpus(
         files,
         field=field,
         weights=read_weights(weights, files),
-        report=refuse if on_invalid == "refuse" else log_problem if on_engine else report,
+        report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
     options = dictionary_options(
         kind,
@@ -214,14 +244,17 @@ def command(
         memory=memory,
         workspace=workspace,
     )
-    if on_engine:
-        built = build_on_engine(
-            engine,
+    if on_datatrove:
+        built = build_on_datatrove(
             target,
             corpus,
             options,
             language=language or POLISH,
             output=output,
+            tasks=tasks,
+            workers=workers,
+            local_tasks=local_tasks,
+            first=local_rank_offset,
             tell=tell,
         )
     else:
@@ -255,7 +288,7 @@ def command(
         echo(_as_text(built))
 
 
-def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None:
+def _refuse_idle(kind: str, engine: str, alone: Sequence[str]) -> None:
     """Raises: UsageError for options of what is not built. alone: --dictionary-only or the like."""
     counting = {"kind", "dictionary_bytes", "ngrams", "p_min", "memory", "workspace", "weights"}
     for flag in alone:
@@ -272,9 +305,8 @@ def _refuse_idle(kind: str, engine: EngineOptions, alone: Sequence[str]) -> None
         refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
     else:
         refuse_idle(("ngrams",), without="--dictionary-kind dictspec")
-    if engine.engine == "local":
-        tasks = {field.name for field in fields(EngineOptions)} - {"engine"}
-        refuse_idle(tasks, without="--engine datatrove or --engine ray")
+    if engine == "local":
+        refuse_idle(_TASKS, without="--engine datatrove")
 
 
 def _check_language(language: str | None, *, bundled: bool) -> str:

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokalign.cli.engine_options import EngineOptions
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,50 +90,49 @@ def plan_reading(
     }
 
 
-def build_on_engine(
-    engine: EngineOptions,
+def build_on_datatrove(
     target: str,
     corpus: Corpus,
     options: BackoffOptions | DictspecOptions,
     *,
     language: str,
     output: Path | None,
+    tasks: int | None,
+    workers: int | None,
+    local_tasks: int | None,
+    first: int,
     tell: Callable[[str], None],
 ) -> BuildReport:
-    """Build a dictionary on datatrove or Ray; no table in the report if another machine makes it.
+    """Build a dictionary on datatrove; no table in the report if another machine makes it.
 
+    tasks, workers: by default one per core. local_tasks: of this machine, from number `first` on;
+        by default all the rest.
     Raises: UsageError for a kind of dictionary that is not counted so, and for tasks that do not
         fit together.
     """
+    from tokalign.build.cluster import plan_dictionary, run_job
     from tokalign.build.counting.memory_budget import plan_processes
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-    from tokalign.build.engines import plan_dictionary
-    from tokalign.build.executors import Executor, run_job
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
 
     if not isinstance(options, BackoffOptions):
-        raise UsageError(f"--engine {engine.engine} is for --dictionary-kind backoff; use local")
-    assert engine.engine != "local"
+        raise UsageError("--engine datatrove is for --dictionary-kind backoff; use local")
     ours: Resolved[TargetId] = resolve_tokenizer(target)
     tell(ours.description)
     folder = (output or table_folder()) / ours.slug
-    if options.workspace is None:
-        options = replace(options, workspace=folder / f"{language}.job")
-    wanted = engine.workers or os.cpu_count() or 1
-    workers, max_words = plan_processes(
+    options = replace(options, workspace=options.workspace or folder / f"{language}.job")
+    wanted = workers or os.cpu_count() or 1
+    processes, max_words = plan_processes(
         options.memory, jobs=wanted, vocabulary_size=len(ours.tokenizer.vocabulary)
     )
-    tasks = engine.tasks or wanted
-    here = engine.local_tasks or tasks - engine.local_rank_offset
-    if not 0 < here <= tasks - engine.local_rank_offset:
+    tasks = tasks or wanted
+    here = local_tasks or tasks - first
+    if not 0 < here <= tasks - first:
         raise UsageError(
-            f"the tasks of this machine ({engine.local_rank_offset} to "
-            f"{engine.local_rank_offset + here - 1}) are not among --tasks {tasks}; "
-            "give a lower --local-rank-offset or fewer --local-tasks"
+            f"the tasks of this machine ({first} to {first + here - 1}) are not among --tasks "
+            f"{tasks}; give a lower --local-rank-offset or fewer --local-tasks"
         )
-    if engine.engine == "ray" and here < tasks:
-        raise UsageError("Ray spreads the tasks itself; leave out --local-tasks and its offset")
     if len(corpus.weights) < tasks:
         tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
     job = plan_dictionary(
@@ -144,19 +142,12 @@ def build_on_engine(
         language=language,
         path=folder / f"{language}.dictionary.tok",
         shares=tasks,
+        jobs=processes,
         max_words=max_words,
     )
-    executor = Executor(
-        engine=engine.engine,
-        workers=workers,
-        memory=options.memory // workers,
-        first=engine.local_rank_offset,
-        tasks=here,
-    )
-    built = run_job(job, executor)
+    built = run_job(job, processes=processes, first=first, tasks=here)
     if not built.tables:
-        end = engine.local_rank_offset + here - 1
-        tell(f"tasks {engine.local_rank_offset} to {end} are done; the machine with task 0 goes on")
+        tell(f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on")
     return built
 
 

@@ -33,7 +33,7 @@ paragraphs = st.lists(
         lambda files: any(line and not line.isspace() for lines in files for line in lines)
     ),
     shard_characters=st.sampled_from([1, 30, 1 << 20]),
-    range_windows=st.sampled_from([1, 2048]),
+    at_once=st.sampled_from([1, 50, 1 << 18]),
     most_runs=st.sampled_from([2, 3, 512]),
     max_order=st.integers(1, 9),
     min_count=st.integers(1, 4),
@@ -43,7 +43,7 @@ paragraphs = st.lists(
 def test_counts_equal_a_counter_whatever_the_chunks(
     files: list[list[str]],
     shard_characters: int,
-    range_windows: int,
+    at_once: int,
     most_runs: int,
     max_order: int,
     min_count: int,
@@ -56,7 +56,7 @@ def test_counts_equal_a_counter_whatever_the_chunks(
                 small_tokenizer(),
                 max_order=max_order,
                 min_count=min_count,
-                chunks=Chunks(shard_characters, range_windows, most_runs),
+                chunks=Chunks(shard_characters, at_once, most_runs),
             )
         )
     expected = count_plainly(

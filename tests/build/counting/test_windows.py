@@ -1,8 +1,11 @@
-"""Windows sorted and counted in ranges: the worked example, and the whole from its parts."""
+"""Windows sorted and counted: the worked example, and the whole from its parts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -10,38 +13,38 @@ from counted import as_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokalign.build.counting.runs import is_whole, merge_runs, stretches, write_run
 from tokalign.build.counting.windows import (
-    CountedWindows,
     IdSpace,
+    TokenNgrams,
     Windows,
-    count_range,
-    join_ranges,
-    merge_range,
+    count_ngrams,
+    join,
     sort_windows,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
-def once(windows: Windows) -> CountedWindows:
-    return CountedWindows(windows, np.ones(len(windows), dtype=np.int64))
+def sorted_windows(lines: list[list[int]], max_order: int, space: IdSpace) -> Windows:
+    ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
+    return sort_windows(ids, max_order, space, weight=1)
 
 
 def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
     tokens = bielik.vocabulary.tokens
     space = IdSpace(len(tokens))
     lines = [bielik.encode(line) for line in ("w Polsce", "w Polskę")]
-    ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
-    windows = sort_windows(ids, 3, space)
+    windows = sorted_windows(lines, 3, space)
 
     def spell(row: list[int]) -> str:
         spelled = ("·" if i == space.gap else tokens[i].decode().replace(" ", "▁") for i in row)
         return " ".join(spelled)
 
-    assert [spell(row) for row in windows.tolist()] == [
+    assert [spell(row) for row in windows["ids"].tolist()] == [
         *("▁w ▁Pol sk", "▁w ▁Pol s", "ce · ·", "sk ę ·"),
         *("▁Pol sk ę", "▁Pol s ce", "s ce ·", "ę · ·"),
     ]
-    orders = count_range([once(windows)], min_count=1, space=space)
+    orders = count_ngrams(windows, space, least=1)
     counts = {spell(list(ngram)): c for order in orders for ngram, c in as_dict(order).items()}
     assert {ngram: c for ngram, c in counts.items() if c > 1} == {
         "▁w": 2,
@@ -51,63 +54,53 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
     assert not any("·" in ngram for ngram in counts)
 
 
+def ngrams_of(rows: list[list[int]], n: int, space: IdSpace) -> Counter[tuple[int, ...]]:
+    """Of these windows, the n-grams of one order, counted one by one."""
+    return Counter(tuple(row[:n]) for row in rows if space.gap not in row[:n])
+
+
+lines_of_ids = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=6)
+
+
 @given(
-    lines=st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=12),
+    shards=st.lists(lines_of_ids, min_size=1, max_size=5),
     size=st.sampled_from([4, 40_000, 1 << 17]),
-    cuts=st.lists(st.integers(0, 12), max_size=4),
-    min_count=st.integers(1, 5),
-)
-@settings(max_examples=200)
-def test_ranges_cut_between_any_keys_join_to_the_whole(
-    lines: list[list[int]], size: int, cuts: list[int], min_count: int
-) -> None:
-    """A short n-gram may stand in several ranges: it is pruned when they are joined."""
-    space, max_order = IdSpace(size), 6
-    ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
-    run = sort_windows(ids, max_order, space)
-    whole = count_range([once(run)], min_count=min_count, space=space)
-    bounds = sorted({0, len(run), *(cut * len(run) // 12 for cut in cuts)})
-    bounds = [
-        b for b in bounds if b in (0, len(run)) or (run[b - 1] != run[b])[: space.in_key].any()
-    ]
-    parts = [
-        count_range([once(run[begin:end])], min_count=min_count, space=space)
-        for begin, end in zip(bounds, [*bounds[1:], len(run)], strict=True)
-    ]
-    for n in range(max_order):
-        joined = list(join_ranges(part[n] for part in parts))
-        assert sum(map(len, joined)) == len({gram for part in joined for gram in as_dict(part)})
-        kept = [as_dict(part[part.counts >= min_count]) for part in (*joined, whole[n])]
-        assert {gram: c for part in kept[:-1] for gram, c in part.items()} == kept[-1]
-
-
-@given(
-    shards=st.lists(
-        st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=4),
-        min_size=1,
-        max_size=5,
-    ),
-    size=st.sampled_from([4, 1 << 17]),
     max_order=st.integers(1, 6),
+    at_once=st.sampled_from([1, 7, 100]),
+    least=st.integers(1, 5),
 )
-def test_merged_windows_count_like_those_that_they_were_merged_from(
-    shards: list[list[list[int]]], size: int, max_order: int
+@settings(max_examples=200, deadline=None)
+def test_stretches_of_runs_count_what_the_whole_has(
+    shards: list[list[list[int]]], size: int, max_order: int, at_once: int, least: int
 ) -> None:
+    """However small the stretches are: a short n-gram may stand in several of them."""
     space = IdSpace(size)
-    runs = []
-    for lines in shards:
-        ids = np.array([i for line in lines for i in (*line, space.gap)], dtype=space.dtype)
-        runs.append(once(sort_windows(ids, max_order, space)))
-    merged = merge_range(runs, space)
-    rows = merged.windows.tolist()
-    assert all(row < next_ for row, next_ in pairwise(rows))
-    assert merged.counts.sum() == sum(map(len, runs))
-    apart, together = (
-        [as_dict(ngrams) for ngrams in count_range(some, min_count=1, space=space)]
-        for some in (runs, [merge_range(runs[:2], space), *runs[2:]])
+    with TemporaryDirectory() as folder:
+        runs, rows = [], []
+        for number, lines in enumerate(shards):
+            windows = sorted_windows(lines, max_order, space)
+            runs.append(Path(folder) / f"{number}.run")
+            write_run(runs[-1], [windows])
+            for ids, count in windows.tolist():
+                rows += [list(ids)] * count
+        parts = list(stretches(runs, space.windows(max_order), at_once))
+        merged = Path(folder) / "merged"
+        merge_runs(None, merged, runs, space.windows(max_order), at_once)
+        assert is_whole(merged)
+        [*again] = stretches([merged], space.windows(max_order), 10**6)
+    assert [tuple(row) for part in again for row in part["ids"].tolist()] == sorted(
+        {tuple(row) for row in rows}
     )
-    assert (
-        apart
-        == together
-        == [as_dict(ngrams) for ngrams in count_range([merged], min_count=1, space=space)]
-    )
+    for one, other in pairwise(part["ids"].tolist() for part in parts):
+        assert max(one) < min(other)
+    for n in range(1, max_order + 1):
+        found: list[TokenNgrams] = []
+        held = TokenNgrams(np.zeros((0, n), dtype=space.dtype), np.zeros(0, dtype=np.int64))
+        for part in parts:
+            whole, held = join(held, count_ngrams(part, space, least=least)[n - 1])
+            found.append(whole)
+        kept = [as_dict(some[some.counts >= least]) for some in (*found, held)]
+        counted = {gram: count for some in kept for gram, count in some.items()}
+        expected = ngrams_of(rows, n, space)
+        assert counted == {gram: count for gram, count in expected.items() if count >= least}
+        assert sum(map(len, kept)) == len(counted)

@@ -16,7 +16,7 @@ from processes import wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.run_files import is_whole
+from tokalign.build.counting.runs import is_whole
 from tokalign.build.counting.token_ngrams import count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.stages import Stage, silent
@@ -50,7 +50,7 @@ def counting(tmp_path: Path) -> list[str]:
     return [sys.executable, *map(str, (script, corpus, tokenizer, tmp_path / "workspace"))]
 
 
-@pytest.mark.parametrize("finished", ["*.run", "*.merged", "*.part"])
+@pytest.mark.parametrize("finished", ["*.run", "*.merged"])
 @pytest.mark.slow
 def test_a_killed_count_goes_on_from_its_finished_files(
     tmp_path: Path, counting: list[str], finished: str
@@ -92,7 +92,7 @@ def test_what_another_count_left_does_not_matter(tmp_path: Path) -> None:
     for text, order in (("Ala ma kota", 9), ("Ala ma psa", 3)):
         with pytest.raises(RuntimeError):
             count(text, order, fails)
-    assert {path.suffix for path in workspace.iterdir()} >= {".run", ".part"}
+    assert {path.suffix for path in workspace.iterdir()} >= {".run"}
     expected = count_plainly(tokenizer, [(1, ["Ala ma psa"] * 2)], max_order=9, min_count=2)
     assert count("Ala ma psa", 9) == expected
     assert not workspace.exists()
@@ -109,10 +109,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("suffix", [".run", ".part"])
-def test_files_that_a_power_cut_has_damaged_are_made_again(
-    tmp_path: Path, suffix: str, damage: str
-) -> None:
+def test_runs_that_a_power_cut_has_damaged_are_made_again(tmp_path: Path, damage: str) -> None:
     """They are not synced, so their names may be on the disk and their content not."""
     lines = [f"{SENTENCES[0]} {i % 3}" for i in range(9)]
     corpus = Corpus(write_files(tmp_path, {"a.txt": lines}))
@@ -125,7 +122,7 @@ def test_files_that_a_power_cut_has_damaged_are_made_again(
     next(stopped)
     with pytest.raises(RuntimeError):
         stopped.throw(RuntimeError)  # type: ignore[attr-defined]
-    files = sorted(workspace.glob(f"*{suffix}"))
+    files = sorted(workspace.glob("*.run"))
     assert files
     assert all(map(is_whole, files))
     for path in files:

@@ -1,26 +1,44 @@
 """Counting the token n-grams of a corpus of any size, in bounded memory, on all cores.
 
-All steps of a count (`steps.py`) with one share each, one after the other. The tasks inside a step
-(`run_files.py`) depend on their shard or range alone and leave one file each, so they are done by
-several processes, and a killed count resumes from the files that are there (`workspace.py`).
+    encode    corpus files -> a run of sorted windows for every megabyte of text
+    merge     many runs -> few
+    count     all runs, stretch by stretch -> the n-grams of all orders, with their counts
+
+Each run is a file that depends on its text alone. So runs are made by several processes, or on
+several machines (`cluster.py`), and a killed count resumes from those that are there. Counts are
+added up before any n-gram is left out, so the result does not depend on how the work is cut.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tokalign.build.corpus import Corpus
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.atomic_file import unwritable
+from tokalign.build.corpus import Corpus, Reading, batches
 from tokalign.build.counting.memory_budget import MEMORY, plan_processes
-from tokalign.build.counting.shares import Chunks, Counting, Share, read_stamps
-from tokalign.build.counting.steps import collect, count, cut, encode, prune
-from tokalign.build.counting.windows import IdSpace, TokenNgrams
+from tokalign.build.counting.runs import REMEDY, is_whole, merge_runs, stretches, write_run
+from tokalign.build.counting.windows import (
+    IdSpace,
+    TokenNgrams,
+    Windows,
+    count_ngrams,
+    join,
+    sort_windows,
+)
 from tokalign.build.counting.word_encoder import WordEncoder
-from tokalign.build.counting.workers import workers
-from tokalign.build.counting.workspace import open_workspace
+from tokalign.build.counting.workers import Apply, Task, workers
+from tokalign.build.counting.workspace import digest, open_workspace
 from tokalign.build.stages import Stage, silent
+from tokalign.build.text_files import FileStamp
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -28,9 +46,53 @@ MAX_ORDER = 9
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
+_WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
+_FORMAT = 4  # of the files in a workspace; part of their names
 _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
-_CHUNKS = Chunks()
-_ALL = Share()
+_MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How the work is cut; the result does not depend on it.
+
+    shard_characters: a shard ends after the line that reaches so many; about 400,000 tokens.
+    at_once: about how many windows are in memory at once.
+    most_runs: 2 or more; more runs than that are merged, so many at a time.
+    """
+
+    shard_characters: int = 1 << 20
+    at_once: int = 1 << 18
+    most_runs: int = 1 << 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """What is counted, and the folder for its files. See `count_token_ngrams`."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer[TargetId]
+    folder: Path
+    max_order: int = MAX_ORDER
+    min_count: float = MIN_COUNT
+    max_ngrams: int = MAX_NGRAMS
+    chunks: Chunks = Chunks()
+
+    @property
+    def space(self) -> IdSpace:
+        """How the ids of the tokenizer are written."""
+        return IdSpace(len(self.tokenizer.vocabulary))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the result, as far as it is known before the corpus is read."""
+        return {
+            **self.corpus.facts,
+            "tokenizer": self.tokenizer.fingerprint,
+            "max_order": self.max_order,
+            "min_count": self.min_count,
+            "max_ngrams": self.max_ngrams,
+        }
 
 
 def count_token_ngrams(
@@ -44,7 +106,7 @@ def count_token_ngrams(
     jobs: int | None = None,
     workspace: Path | None = None,
     stage: Stage = silent,
-    chunks: Chunks = _CHUNKS,
+    chunks: Chunks = Chunks(),
 ) -> Iterator[TokenNgrams]:
     """Count the n-grams of order 1 to `max_order` in each line, as `tokenizer.encode` has it.
 
@@ -59,36 +121,164 @@ def count_token_ngrams(
     memory: how many bytes all processes together may hold at once, without the result.
     jobs: the most processes; default: one per core, fewer for a small corpus.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
-        end, and takes about 30 bytes per token, 60 from 500 MB of text on. Default: a temporary
+        end, and takes about 40 bytes per token, 80 from 500 MB of text on. Default: a temporary
         folder.
     stage: shows two steps, in bytes of the corpus on disk.
     Raises: UsageError if `memory` is too little, or another process uses the workspace.
     """
-    space = IdSpace(len(tokenizer.vocabulary))
     size = corpus.size
     jobs = jobs or min(os.cpu_count() or 1, 1 + size // _WORTH_A_PROCESS)
-    jobs, max_words = plan_processes(memory, jobs=jobs, vocabulary_size=space.size)
+    jobs, max_words = plan_processes(memory, jobs=jobs, vocabulary_size=len(tokenizer.vocabulary))
     with open_workspace(workspace) as folder:
         counting = Counting(
             corpus=corpus,
             tokenizer=tokenizer,
+            folder=folder,
             max_order=max_order,
             min_count=min_count,
             max_ngrams=max_ngrams,
-            folder=folder,
             chunks=chunks,
         )
         with workers(jobs, partial(make_encoder, tokenizer, max_words)) as apply:
             with stage(size, "Encoding the corpus") as advance:
-                encode(counting, _ALL, apply, advance)
-            corpus.finish(read_stamps(counting, _ALL.of))
+                runs, stamps = encode(counting, corpus.readings(advance), folder, apply)
+                runs = merge(counting, runs, folder, apply, most=chunks.most_runs)
+            corpus.finish(stamps)
             with stage(size, "Counting token n-grams") as advance:
-                cut(counting, _ALL, apply)
-                count(counting, _ALL, apply, lambda part: advance(int(part * size)))
-        prune(counting, _ALL)
-        yield from collect(counting, _ALL.of)
+                kept = count(counting, runs, apply, lambda part: advance(int(part * size)))
+        yield from kept
 
 
 def make_encoder(tokenizer: Tokenizer[TargetId], max_words: int) -> WordEncoder:
     """The state of a process that encodes."""
     return WordEncoder(tokenizer, IdSpace(len(tokenizer.vocabulary)), max_words=max_words)
+
+
+def encode(
+    counting: Counting, readings: Iterable[Reading], folder: Path, apply: Apply
+) -> tuple[list[Path], list[FileStamp]]:
+    """Turn corpus files into runs in this folder, and tell what was read from them.
+
+    Runs that are whole in the folder already are not made again.
+    """
+    runs: list[Path] = []
+    stamps: list[FileStamp] = []
+
+    def missing() -> Iterator[Task]:
+        for reading in readings:
+            weight = round(reading.weight * _WEIGHT_UNIT)
+            for lines in batches(reading.paragraphs(), counting.chunks.shard_characters):
+                fingerprint = counting.tokenizer.fingerprint
+                name = digest(_FORMAT, fingerprint, counting.max_order, weight, lines)
+                runs.append(folder / f"{name}.run")
+                if not is_whole(runs[-1]):
+                    yield runs[-1], lines, counting.max_order, weight
+            stamps.append(reading.stamp())
+
+    for _ in apply(_write_shard, missing()):
+        pass
+    return runs, stamps
+
+
+def _write_shard(
+    encoder: WordEncoder, path: Path, lines: list[str], max_order: int, weight: int
+) -> None:
+    ids = encoder.encode(lines)
+    write_run(path, [sort_windows(ids, max_order, encoder.space, weight=weight)])
+
+
+def merge(
+    counting: Counting, runs: list[Path], folder: Path, apply: Apply, *, most: int
+) -> list[Path]:
+    """Merge runs until there are at most so many; those that are whole are not made again."""
+    dtype, chunks = counting.space.windows(counting.max_order), counting.chunks
+    while len(runs) > most:
+        starts = range(0, len(runs), chunks.most_runs)
+        groups = {start: runs[start : start + chunks.most_runs] for start in starts}
+        names = [digest(_FORMAT, [run.name for run in group]) for group in groups.values()]
+        merged = [folder / f"{name}.merged" for name in names]
+        tasks = zip(merged, groups.values(), strict=True)
+        missing = [(*task, dtype, chunks.at_once) for task in tasks if not is_whole(task[0])]
+        for _ in apply(merge_runs, missing):
+            pass
+        runs = merged
+    return runs
+
+
+def count(
+    counting: Counting, runs: Sequence[Path], apply: Apply, advance: Callable[[float], object]
+) -> Iterator[TokenNgrams]:
+    """Count the n-grams in all runs; see `count_token_ngrams`.
+
+    advance: called with the part of all windows that is counted next.
+    """
+    space, least = counting.space, math.ceil(counting.min_count * _WEIGHT_UNIT)
+    dtype = space.windows(counting.max_order)
+    windows = sum(run.stat().st_size for run in runs) / dtype.itemsize
+
+    def tasks() -> Iterator[Task]:
+        for stretch in stretches(runs, dtype, counting.chunks.at_once):
+            advance(len(stretch) / windows)
+            yield stretch, space, least
+
+    orders = [_Order(counting, n, least) for n in range(1, counting.max_order + 1)]
+    for counted in apply(_count_stretch, tasks()):
+        for order, ngrams in zip(orders, counted, strict=True):
+            order.add(ngrams)
+    raised = np.sum([order.finish() for order in orders], axis=0)
+    kept = np.append(raised[:0:-1].cumsum()[::-1], 0)
+    least += int(np.argmax(kept <= counting.max_ngrams)) * _WEIGHT_UNIT
+    whole = all(weight == int(weight) for weight in counting.corpus.weights.values())
+    return (order.kept(least, whole=whole) for order in orders)
+
+
+def _count_stretch(_: object, windows: Windows, space: IdSpace, least: int) -> list[TokenNgrams]:
+    return count_ngrams(windows, space, least=least)
+
+
+class _Order:
+    """The n-grams of one order that are frequent enough so far, in a file."""
+
+    def __init__(self, counting: Counting, order: int, least: int) -> None:
+        self._path = counting.folder / f"{order}.counted"
+        self._dtype = counting.space.windows(order)
+        self._least, self._at_once = least, counting.chunks.at_once
+        nothing = np.zeros(0, dtype=self._dtype)
+        self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
+        self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
+        self._path.unlink(missing_ok=True)
+
+    def add(self, ngrams: TokenNgrams) -> None:
+        """Add those of the next stretch."""
+        whole, self._held = join(self._held, ngrams)
+        self._write(whole)
+
+    def finish(self) -> NDArray[np.int64]:
+        """Add the last one. Returns how many n-grams are left out only when the least count is
+        raised by so many."""
+        self._write(self._held)
+        return self._raised
+
+    def _write(self, ngrams: TokenNgrams) -> None:
+        kept = ngrams[ngrams.counts >= self._least]
+        above = (kept.counts - self._least) // _WEIGHT_UNIT + 1
+        above = np.minimum(above, _MOST_RAISED + 1).astype(np.int64)
+        self._raised += np.bincount(above, minlength=_MOST_RAISED + 2)
+        rows = np.zeros(len(kept), dtype=self._dtype)
+        rows["ids"], rows["count"] = kept.ids, kept.counts
+        try:
+            with self._path.open("ab") as file:
+                file.write(rows.view(np.uint8).data)
+        except OSError as error:
+            raise unwritable(self._path, error, REMEDY) from error
+
+    def kept(self, least: int, *, whole: bool) -> TokenNgrams:
+        """Those that occur often enough. Cost: 30 bytes per n-gram."""
+        kept = [np.zeros(0, dtype=self._dtype)]
+        with self._path.open("rb") as file:
+            while data := file.read(self._at_once * self._dtype.itemsize):
+                rows = np.frombuffer(data, dtype=self._dtype)
+                kept.append(rows[rows["count"] >= least])
+        rows = np.concatenate(kept)
+        counts = rows["count"] // _WEIGHT_UNIT if whole else rows["count"] / _WEIGHT_UNIT
+        return TokenNgrams(np.ascontiguousarray(rows["ids"]), counts)

@@ -1,7 +1,7 @@
 """A folder of finished intermediate files, from which a killed build resumes.
 
 A file appears whole or not at all, unless the power fails: the files carry checksums for that
-(`run_files.py`). Its name is a digest of everything it was made from, so a file that is found whole
+(`runs.py`). Its name is a digest of everything it was made from, so a file that is found whole
 can be used whatever has changed since.
 """
 
@@ -19,9 +19,6 @@ import msgpack  # type: ignore[import-untyped]
 from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
 from tokalign.build.file_lock import locked
 from tokalign.errors import UsageError
-
-RECORD = ".record"
-"""How the names of small files end that only name others; alone they are nothing to resume from."""
 
 _LOCK = "counting.lock"
 _REMEDY = "choose folders that you may write to with --output or --workspace"
@@ -54,7 +51,7 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
         except GeneratorExit:
             _delete(folder, made)
         except BaseException:
-            if all(path.name == _LOCK or path.suffix == RECORD for path in folder.iterdir()):
+            if all(path.name == _LOCK for path in folder.iterdir()):
                 _delete(folder, made)
             raise
         else:

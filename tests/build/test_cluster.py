@@ -1,0 +1,237 @@
+"""The table does not depend on who counts it: tasks of datatrove, machines, killed runs."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counted import small_tokenizer, write_files
+from polish import SENTENCES
+from small_disk import small_disk
+
+from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
+from tokalign.build.cluster import run_job as run_on_datatrove
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.token_ngrams import Chunks
+from tokalign.build.counting.workspace import sole_process
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.pipeline import BuildReport
+from tokalign.build.sources import Source
+from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.tables.bundle import encode_bundle
+
+pytest.importorskip("datatrove")
+
+FILES = {
+    f"{name}.txt": [sentence.replace("\n", " ") for sentence in SENTENCES[start::3]] * (start + 2)
+    for start, name in enumerate("abc")
+}
+SMALL = Chunks(shard_characters=60, at_once=1, most_runs=2)
+
+
+def job_in(folder: Path, corpus: Corpus, *, shares: int = 3, **options: Any) -> DictionaryJob:
+    job = plan_dictionary(
+        small_tokenizer(),
+        corpus,
+        BackoffOptions(max_bytes=4000, workspace=folder / "workspace"),
+        language="pl",
+        path=folder / "pl.dictionary.tok",
+        shares=shares,
+        **options,
+    )
+    return replace(job, counting=replace(job.counting, chunks=SMALL))
+
+
+def run_job(job: DictionaryJob, **options: Any) -> BuildReport:
+    """By datatrove's local executor, in this process."""
+    return run_on_datatrove(job, processes=1, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The table of the local engine."""
+    folder = tmp_path_factory.mktemp("expected")
+    corpus = Corpus(write_files(folder, FILES))
+    options = BackoffOptions(max_bytes=4000)
+    return encode_bundle(build_dictionary(small_tokenizer(), corpus, options, language="pl"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return Corpus(write_files(tmp_path, FILES))
+
+
+@pytest.mark.slow
+def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected: bytes) -> None:
+    report = run_job(job_in(tmp_path, corpus))
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+    [table] = report.tables
+    assert (table.bytes, table.previous) == (len(expected), None)
+    assert report.text_bytes == corpus.size
+    assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.slow
+def test_two_machines_make_the_same_file(
+    tmp_path: Path, corpus: Corpus, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They see one folder, and each does tasks of its own."""
+    from datatrove.executor import local
+
+    monkeypatch.setattr(local.time, "sleep", lambda _: threading.Event().wait(0.1))
+    job = job_in(tmp_path, corpus)
+    reports: dict[int, Any] = {}
+
+    def machine(first: int, tasks: int) -> None:
+        reports[first] = run_job(job, first=first, tasks=tasks)
+
+    other = threading.Thread(target=machine, args=(1, 2))
+    other.start()
+    machine(0, 1)
+    other.join()
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+    assert len(reports[0].tables) == 1
+    assert reports[1].tables == ()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_when_a_corpus_file_is_mended(
+    tmp_path: Path, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_files(tmp_path, FILES)
+    good = files[1].read_bytes()
+    files[1].write_bytes(good + b"\xff\xfe\n")
+    with pytest.raises(CorpusError, match=r"b\.txt:\d+: not UTF-8"):
+        run_job(job_in(tmp_path, Corpus(files)))
+    marks = tmp_path / "workspace" / "logs" / "encode" / "completions"
+    assert [path.name for path in marks.iterdir()] == ["00000"]
+    files[1].write_bytes(good)
+    called = note_calls(monkeypatch)
+    run_job(job_in(tmp_path, Corpus(files)))
+    assert [rank for step, rank in called if step == "encode"] == [1, 2]
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+
+
+def note_calls(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The step and the rank of each task that is done from now on."""
+    called: list[tuple[str, int]] = []
+    call = Task.__call__
+
+    def note(self: Task, data: object, rank: int, world_size: int) -> None:
+        called.append((self.step, rank))
+        call(self, data, rank, world_size)
+
+    patch.setattr(Task, "__call__", note)
+    return called
+
+
+@pytest.mark.slow
+def test_a_merge_that_finds_no_room_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    many = [f"{number} {FILES['a.txt'][number % 3]}" for number in range(400)]
+    corpus = Corpus(write_files(tmp_path, {"a.txt": many, "b.txt": ["Ala ma kota."]}))
+    task = Task(job_in(tmp_path, corpus, shares=2), "encode")
+    with small_disk(9_000), pytest.raises(OutputError, match=r"\.merged cannot be written.*room"):
+        task(None, 0, 2)
+    assert len(list((tmp_path / "workspace").glob("encode-00000*/*.run"))) > 20
+    run_job(job_in(tmp_path, corpus, shares=2))
+    options = BackoffOptions(max_bytes=4000)
+    bundle = build_dictionary(small_tokenizer(), corpus, options, language="pl")
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == encode_bundle(bundle)
+
+
+@pytest.mark.slow
+def test_a_half_written_run_is_named_and_made_again(
+    tmp_path: Path, corpus: Corpus, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a power cut leaves it, although datatrove has marked the task as done. What the error says
+    is enough to mend it."""
+    call = Task.__call__
+
+    def cut_the_power(self: Task, data: object, rank: int, world_size: int) -> None:
+        if self.step == "table":
+            [path, *_] = self.job.folder.glob("*.merged")
+            path.write_bytes(path.read_bytes()[:-9])
+        call(self, data, rank, world_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "__call__", cut_the_power)
+        with pytest.raises(OutputError, match="is only half-written") as caught:
+            run_job(job_in(tmp_path, corpus))
+    remedy = re.search("; delete (.*) and give the command again", str(caught.value))
+    assert remedy is not None
+    Path(remedy[1]).unlink()
+    run_job(job_in(tmp_path, corpus))
+    assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+
+
+def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:
+    task = Task(job_in(tmp_path, corpus), "encode")
+    with (
+        sole_process(tmp_path / "workspace", "encode-00001"),
+        pytest.raises(UsageError, match=r"process \d+ on .* is doing encode-00001.*rank-offset"),
+    ):
+        task(None, 1, 3)
+    task(None, 1, 3)
+
+
+def test_a_share_that_comes_too_early_says_what_it_waits_for(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    job = job_in(tmp_path, corpus)
+    Task(job, "encode")(None, 0, 3)
+    with pytest.raises(UsageError, match=r"encode-00001\.json is not there.*encode"):
+        Task(job, "table")(None, 0, 1)
+
+
+def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> None:
+    job_in(tmp_path, corpus)
+    job_in(tmp_path, corpus)  # the same again
+    with pytest.raises(UsageError, match="other tasks;"):
+        job_in(tmp_path, corpus, shares=4)
+    fewer = Corpus([tmp_path / "a.txt"])
+    with pytest.raises(UsageError, match="other files;"):
+        job_in(tmp_path, fewer)
+    other = BackoffOptions(max_bytes=5000, workspace=tmp_path / "workspace")
+    with pytest.raises(UsageError, match="other language, max_bytes, tasks;"):
+        plan_dictionary(
+            small_tokenizer(), corpus, other, language="en", path=tmp_path / "en.tok", shares=1
+        )
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "thesis.txt").write_text("Rozdział pierwszy")
+    with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
+        job_in(tmp_path, corpus)
+    assert [path.name for path in (tmp_path / "workspace").iterdir()] == ["thesis.txt"]
+
+
+def test_a_table_that_was_made_before_is_reported_where_it_is(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    """A job that ended between its table and its folder, and is given with another file."""
+    job = job_in(tmp_path, corpus)
+    for _, task, tasks in job.tasks():
+        for rank in range(tasks):
+            task(None, rank, tasks)
+            marks = Path(job.logs(task.step)) / "completions"
+            marks.mkdir(parents=True, exist_ok=True)
+            (marks / f"{rank:05d}").touch()
+    [table] = run_job(replace(job, path=tmp_path / "other.tok")).tables
+    assert table.path == job.path
+    assert table.path.is_file()
+
+
+def test_tasks_without_a_file_do_no_harm(tmp_path: Path, expected: bytes) -> None:
+    corpus = Corpus(
+        [Source(f"{i}.txt", str(path)) for i, path in enumerate(write_files(tmp_path, FILES))]
+    )
+    job = job_in(tmp_path, corpus, shares=5)
+    run_job(job)
+    assert (tmp_path / "pl.dictionary.tok").stat().st_size == len(expected)

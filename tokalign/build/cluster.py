@@ -1,0 +1,298 @@
+"""A dictionary counted by datatrove: on the cores of one machine, on several machines, or by Slurm.
+
+    encode    n tasks    a share of the corpus files -> one run of sorted windows
+    table     one task   all runs -> the table
+
+datatrove starts the tasks, marks those that are done, skips them when a run is started again, and
+writes their logs. Nothing here schedules or retries. A `Task` is a plain callable, as datatrove
+takes it, so its Slurm executor runs the same tasks: docs/scale.md has the script. datatrove is
+imported only where a job is run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from tokalign.atomic_file import write_file
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.runs import REMEDY, is_whole
+from tokalign.build.counting.token_ngrams import Counting, count, encode, make_encoder, merge
+from tokalign.build.counting.word_encoder import MAX_WORDS
+from tokalign.build.counting.workers import peak_memory, workers
+from tokalign.build.counting.workspace import require_workspace, sole_process
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
+from tokalign.build.text_files import FileStamp
+from tokalign.errors import CorpusError, OutputError, UsageError
+from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tables.header import MOST_HEADER_BYTES
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+StepName = Literal["encode", "table"]
+STEPS: tuple[StepName, ...] = ("encode", "table")
+
+_JOB, _REPORT, _LOGS = "job.json", "table.json", "logs"
+_REMEDY = "choose folders that you may write to with --output or --workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DictionaryJob:
+    """A back-off dictionary to be counted in shares. It can be pickled.
+
+    path: of the table file. shares: how many tasks encode; the table does not depend on it.
+    jobs: how many processes count for the table, on the machine that makes it.
+    max_words: how many words a task remembers, see `WordEncoder`.
+    """
+
+    counting: Counting
+    options: BackoffOptions
+    language: str
+    path: Path
+    shares: int
+    jobs: int
+    max_words: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the tasks find each other's files. All machines have to see it."""
+        return self.counting.folder
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides the table, as far as it is known before the corpus is read."""
+        return {
+            **self.counting.facts,
+            "language": self.language,
+            "max_bytes": self.options.max_bytes,
+            "p_min": self.options.p_min,
+            "tasks": self.shares,
+        }
+
+    def tasks(self) -> Iterator[tuple[StepName, Task, int]]:
+        """Each step with what datatrove calls for each of its tasks, and how many tasks it has."""
+        for name in STEPS:
+            yield name, Task(self, name), 1 if name == "table" else self.shares
+
+    def logs(self, step: StepName) -> str:
+        """datatrove's `logging_dir` of a step: its completion marks, logs and statistics."""
+        return str(self.folder / _LOGS / step)
+
+    def record(self, rank: int) -> Path:
+        """The file that tells which run a task that encodes has left, and what it has read."""
+        return self.folder / f"encode-{rank:05d}.json"
+
+
+def plan_dictionary(
+    target: Tokenizer[TargetId],
+    corpus: Corpus,
+    options: BackoffOptions,
+    *,
+    language: str,
+    path: Path,
+    shares: int,
+    jobs: int = 1,
+    max_words: int = MAX_WORDS,
+) -> DictionaryJob:
+    """Describe a dictionary to be counted in shares, and take its folder for it.
+
+    options.workspace: the folder, which all machines have to see; it may hold a job that was
+        killed, which then goes on. Its memory is not used here.
+    path: of the table file. shares, jobs, max_words: see `DictionaryJob`.
+    Raises: UsageError if the folder holds another job or other files, or cannot be written to;
+        CorpusError for more files than a table's header can name.
+    """
+    corpus.require_room(MOST_HEADER_BYTES)
+    folder = options.workspace or path.with_suffix(".counting")
+    job = DictionaryJob(
+        counting=Counting(
+            corpus=corpus,
+            tokenizer=target,
+            folder=folder.absolute(),
+            max_order=MAX_CONTEXT + 1,
+            min_count=options.min_count,
+        ),
+        options=options,
+        language=language,
+        path=path.absolute(),
+        shares=shares,
+        jobs=jobs,
+        max_words=max_words,
+    )
+    _claim(job)
+    return job
+
+
+def _claim(job: DictionaryJob) -> None:
+    """Note in the folder which job it is for. Completion marks of another one would be wrong."""
+    facts = json.loads(json.dumps(job.facts))
+    file = job.folder / _JOB
+    if not file.exists():
+        if job.folder.is_dir():
+            require_workspace(job.folder, _JOB)
+        write_file(file, json.dumps(facts, ensure_ascii=False), parents=True, remedy=_REMEDY)
+    there = json.loads(file.read_text("utf-8"))
+    other = [name for name in facts if there.get(name) != facts[name]]
+    if other:
+        raise UsageError(
+            f"{job.folder} holds a job that has other {', '.join(other)}; give the command that "
+            "began it, or another --workspace, or delete the folder"
+        )
+
+
+class Task:
+    """What datatrove calls: does one share of one step."""
+
+    def __init__(self, job: DictionaryJob, step: StepName) -> None:
+        self.job, self.step = job, step
+
+    def __repr__(self) -> str:
+        return f"tokalign {self.step}: {self.job.path.name}"
+
+    def __call__(self, _: object, rank: int, world_size: int) -> None:
+        """Do the share `rank` of `world_size`.
+
+        Raises: UsageError while another process does this share; what the step raises.
+        """
+        with sole_process(self.job.folder, f"{self.step}-{rank:05d}"):
+            if self.step == "encode":
+                _encode(self.job, rank, world_size)
+            else:
+                _make_table(self.job)
+
+
+def log_problem(problem: CorpusError) -> None:
+    """A `Report` that can be pickled: a line in datatrove's log of the task."""
+    from loguru import logger
+
+    logger.warning("skipped {}", problem)
+
+
+def _encode(job: DictionaryJob, rank: int, world_size: int) -> None:
+    """Turn every `world_size`th corpus file into one run in the folder of the job."""
+    counting = job.counting
+    folder = job.folder / f"encode-{rank:05d}"
+    folder.mkdir(exist_ok=True)
+    readings = counting.corpus.readings(start=rank, step=world_size)
+    with workers(1, partial(make_encoder, counting.tokenizer, job.max_words)) as apply:
+        runs, stamps = encode(counting, readings, folder, apply)
+        merged = merge(counting, runs, folder, apply, most=1)
+    for run in merged:
+        run.replace(job.folder / run.name)
+    record = {
+        "runs": [run.name for run in merged],
+        "stamps": [asdict(stamp) for stamp in stamps],
+        "peak_memory": peak_memory(),
+    }
+    write_file(job.record(rank), json.dumps(record), remedy=REMEDY)
+    shutil.rmtree(folder)
+
+
+def _make_table(job: DictionaryJob) -> None:
+    """Count all runs, make the table, and delete the runs."""
+    counting = job.counting
+    records = [_read_record(job, rank) for rank in range(job.shares)]
+    runs = [job.folder / name for record in records for name in record["runs"]]
+    counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
+    with workers(job.jobs, object) as apply:
+        counted = count(counting, runs, apply, lambda _: None)
+    bundle = backoff_bundle(
+        counting.tokenizer, counting.corpus, counted, job.options, language=job.language
+    )
+    written = write_table(job.path, bundle)
+    report = {
+        **asdict(written),
+        "text_bytes": counting.corpus.text_bytes,
+        "lines_skipped": counting.corpus.skipped,
+        "peak_memory": max(record["peak_memory"] for record in records),
+    }
+    write_file(job.folder / _REPORT, json.dumps(report, default=str))
+    for path in job.folder.iterdir():
+        if path.is_file() and path.name not in (_JOB, _REPORT):
+            path.unlink()
+
+
+def _read_record(job: DictionaryJob, rank: int) -> Any:
+    """What a task that encodes has left, its run checked.
+
+    Raises: UsageError if it has left nothing; OutputError for a run that a power cut has damaged.
+    """
+    try:
+        record = json.loads(job.record(rank).read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{error.filename} is not there; do all tasks of the step encode first, in this folder"
+        ) from error
+    for path in (job.folder / name for name in record["runs"]):
+        if not is_whole(path):
+            mark = Path(job.logs("encode")) / "completions" / f"{rank:05d}"
+            raise OutputError(
+                f"{path} is only half-written, as a power cut leaves a file; delete {mark} and "
+                "give the command again, which makes the file again"
+            )
+    return record
+
+
+def run_job(
+    job: DictionaryJob, *, processes: int, first: int = 0, tasks: int | None = None
+) -> BuildReport:
+    """Run the steps of a job one after the other; tasks that are marked as done are skipped.
+
+    processes: how many tasks run at once. first, tasks: the tasks of this machine; by default all.
+    The other machines do the others, and the machine that does task 0 makes the table.
+    Between two steps datatrove waits for the tasks of other machines, and looks every two minutes.
+    Where task 0 is done the folder is deleted at the end; elsewhere the report has no table.
+    Raises: what a task raised; UsageError without datatrove.
+    """
+    try:
+        from datatrove.executor import LocalPipelineExecutor
+    except ImportError as error:
+        raise UsageError(
+            "--engine datatrove runs on datatrove; install it with: pip install 'tokalign[cluster]'"
+        ) from error
+    started = time.monotonic()
+    previous: Any = None
+    for step, task, of in job.tasks():
+        if step == "table" and first > 0:
+            break
+        previous = LocalPipelineExecutor(
+            pipeline=[task],
+            tasks=of,
+            workers=min(processes, of),
+            logging_dir=job.logs(step),
+            depends=previous,
+            local_tasks=1 if step == "table" else tasks or of - first,
+            local_rank_offset=first,
+        )
+        previous.run()
+    seconds = time.monotonic() - started
+    if first > 0:
+        return BuildReport(
+            tables=(), text_bytes=0, lines_skipped=0, seconds=seconds, peak_memory=peak_memory()
+        )
+    report = json.loads((job.folder / _REPORT).read_text("utf-8"))
+    shutil.rmtree(job.folder, ignore_errors=True)
+    return BuildReport(
+        tables=(_written(report),),
+        text_bytes=report["text_bytes"],
+        lines_skipped=report["lines_skipped"],
+        seconds=seconds,
+        peak_memory=report["peak_memory"] * processes,
+    )
+
+
+def _written(report: dict[str, Any]) -> WrittenTable:
+    return WrittenTable(
+        path=Path(report["path"]),
+        kind=report["kind"],
+        bytes=report["bytes"],
+        entries=report["entries"],
+        previous=Path(report["previous"]) if report["previous"] else None,
+    )

@@ -1,0 +1,120 @@
+"""Files of sorted windows, merged as an external sort does it.
+
+A *run* is a file with the different windows of a shard, sorted, and a checksum. Runs are read block
+by block: all windows up to the least of the last windows of the blocks in memory are a *stretch*,
+and no later block has one of them. So the memory does not depend on the number of runs, nor on
+what is in them. The checksum is there because runs are not synced to the disk, which would take
+longer than writing them: a power cut may leave half a file.
+Source: external merge sort, as in BurntSushi's `fst` for keys that do not fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.atomic_file import appearing
+from tokalign.build.counting.windows import Windows, merge_windows
+
+REMEDY = (
+    "choose a folder on another one with --workspace; finished counts are kept, and the same "
+    "command goes on from them"
+)
+_SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
+_CHECKSUM_BYTES = 4
+_STEP = 1 << 20
+
+
+def write_run(path: Path, parts: Iterable[Windows]) -> None:
+    """Write the windows of a run, which come part by part in their order, and their checksum.
+
+    `ndarray.tofile` is not used: it does not notice that the last few bytes find no room.
+    """
+    checksum = _SEED
+    with appearing(path, remedy=REMEDY, sync=False) as unfinished, unfinished.open("wb") as file:
+        for part in parts:
+            data = np.ascontiguousarray(part).view(np.uint8).data
+            file.write(data)
+            checksum = crc32(data, checksum)
+        file.write(checksum.to_bytes(_CHECKSUM_BYTES, "little"))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a run is there, with the checksum that it was written with."""
+    checksum, left = _SEED, b""
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_STEP):
+                data = left + data
+                left = data[-_CHECKSUM_BYTES:]
+                checksum = crc32(memoryview(data)[:-_CHECKSUM_BYTES], checksum)
+    except OSError:
+        return False
+    return left == checksum.to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def merge_runs(
+    _: object, path: Path, runs: Sequence[Path], dtype: np.dtype[np.void], at_once: int
+) -> None:
+    """Write one run in place of many. The first argument is the state of the process."""
+    write_run(path, map(merge_windows, stretches(runs, dtype, at_once)))
+
+
+def stretches(runs: Sequence[Path], dtype: np.dtype[np.void], at_once: int) -> Iterator[Windows]:
+    """The windows of all runs, stretch by stretch: all of one lie before all of the next.
+
+    Windows that are in several runs are in one stretch; within it they come in any order.
+    at_once: about how many windows are in memory.
+    """
+    size = max(1, at_once // max(1, len(runs)))
+    heads = [head for run in runs if (head := _Head(run, dtype, size)).fill()]
+    while heads:
+        limit = min(head.last for head in heads)
+        yield np.concatenate([head.take(limit) for head in heads])
+        heads = [head for head in heads if head.fill()]
+
+
+class _Head:
+    """The block of a run that is in memory."""
+
+    def __init__(self, path: Path, dtype: np.dtype[np.void], size: int) -> None:
+        self._path, self._dtype, self._size = path, dtype, size
+        self._left = (path.stat().st_size - _CHECKSUM_BYTES) // dtype.itemsize
+        self._offset = 0
+        self._windows: Windows = np.zeros(0, dtype=dtype)
+        self._keys = _keys(self._windows)
+
+    @property
+    def last(self) -> bytes:
+        """The last window, as bytes that sort like the windows."""
+        return bytes(self._keys[-1])
+
+    def fill(self) -> bool:
+        """Read the next block if this one is used up; returns whether there are windows."""
+        if not len(self._windows) and self._left:
+            count = min(self._size, self._left)
+            self._windows = np.fromfile(
+                self._path, dtype=self._dtype, count=count, offset=self._offset
+            )
+            self._keys = _keys(self._windows)
+            self._left -= count
+            self._offset += self._windows.nbytes
+        return len(self._windows) > 0
+
+    def take(self, limit: bytes) -> Windows:
+        """The windows up to this one, which are used up."""
+        cut = int(np.searchsorted(self._keys, np.bytes_(limit), side="right"))
+        taken, self._windows = self._windows[:cut], self._windows[cut:]
+        self._keys = self._keys[cut:]
+        return taken
+
+
+def _keys(windows: Windows) -> NDArray[np.bytes_]:
+    """Windows as byte strings that sort like them: their ids in big-endian order."""
+    ids = windows["ids"]
+    big_endian = np.ascontiguousarray(ids.astype(ids.dtype.newbyteorder(">")))
+    return big_endian.view(f"S{ids.itemsize * ids.shape[1]}").ravel()
