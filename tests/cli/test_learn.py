@@ -67,7 +67,7 @@ def test_learn_list_use_and_forget(user: User) -> None:
     )
     assert used.returncode == 0, used.stderr
     assert table["path"] in used.stderr
-    assert user.json("learn", "--name", "notes")["documents_read"] == 1
+    assert user.json("learn", "--name", "notes")["documents_read"] == 4
 
     assert user.json("tables", "forget", "notes")["forgotten"] == [str(Path(table["path"]).parent)]
     assert user.json("learn", "--list") == {"learned": []}

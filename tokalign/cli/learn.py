@@ -15,8 +15,7 @@ from tokalign.cli.output import echo, json_option, note, print_json, progress, q
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.documents.collection import Collection
-    from tokalign.build.documents.learning import Learned
+    from tokalign.build.documents.learning import Collection, Learned
 
 _SHOWN_PROBLEMS = 10
 
@@ -65,9 +64,9 @@ def command(
 
     Reads text, Markdown, HTML and PDF; leaves out what is hidden, named like a secret or kept by
     programs, and follows no links. The dictionary is used beside those of languages from then on.
-    Run it again to read what is new or changed and to forget what is gone; without FOLDERs those of
-    the last time are read. Everything stays in your data folder, where only you can read it;
-    `tokalign tables forget NAME` deletes it.
+    Run it again when documents are new, changed or gone; without FOLDERs those of the last time are
+    read. The dictionary stays in your data folder, where only you can read it; `tokalign tables
+    forget NAME` deletes it.
     """
     if lists:
         refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")
@@ -97,7 +96,7 @@ def command(
 
 def _tell_problems(learned: Learned, tell: Callable[[str], None]) -> None:
     """The documents that could not be read: the first ten one by one, the rest as a number."""
-    problems = [*learned.changes.problems]
+    problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.left.unreadable]
     for problem in problems[:_SHOWN_PROBLEMS]:
         tell(problem)
@@ -106,14 +105,12 @@ def _tell_problems(learned: Learned, tell: Callable[[str], None]) -> None:
 
 
 def _as_json(learned: Learned) -> dict[str, Any]:
-    changes = learned.changes
     return {
-        "documents_read": changes.read,
-        "documents_unchanged": changes.unchanged,
-        "documents_forgotten": changes.forgotten,
-        "documents_with_text": changes.texts,
-        "copies": changes.copies,
-        "problems": changes.problems,
+        "documents_read": learned.read,
+        "documents_unchanged": learned.unchanged,
+        "documents_with_text": learned.texts,
+        "copies": learned.copies,
+        "problems": learned.problems,
         "unreadable": learned.left.unreadable,
         "left_out": dict(learned.left.counts),
         "tables": [
@@ -124,16 +121,11 @@ def _as_json(learned: Learned) -> dict[str, Any]:
 
 
 def _as_text(learned: Learned) -> str:
-    changes = learned.changes
     rows: list[tuple[str, object]] = [
-        ("read", changes.read),
-        ("unchanged", changes.unchanged),
-        ("forgotten", changes.forgotten),
-        ("copies of others", changes.copies),
-        (
-            "without readable text",
-            changes.read + changes.unchanged - changes.texts - changes.copies,
-        ),
+        ("read", learned.read),
+        ("unchanged", learned.unchanged),
+        ("copies of others", learned.copies),
+        ("without readable text", learned.read - learned.texts - learned.copies),
     ]
     rows += [(f"left out: {why}", count) for why, count in sorted(learned.left.counts.items())]
     for path, built in learned.tables.items():
@@ -144,7 +136,7 @@ def _as_text(learned: Learned) -> str:
 
 
 def _show_all(*, as_json: bool, quiet: bool) -> None:
-    from tokalign.build.documents.collection import collections
+    from tokalign.build.documents.learning import collections
 
     found = [_described(collection) for collection in collections()]
     if as_json:

@@ -139,12 +139,11 @@ def push(
 @json_option
 @always_quiet_option
 def forget(*, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete everything that `tokalign learn` keeps under each NAME: texts and dictionaries.
+    """Delete everything that `tokalign learn` keeps under each NAME.
 
     The documents themselves are not touched.
     """
-    from tokalign.build.documents.collection import Collection
-    from tokalign.build.documents.learning import check_name
+    from tokalign.build.documents.learning import Collection, check_name
 
     collections = [Collection(check_name(name)) for name in dict.fromkeys(names)]
     for collection in collections:

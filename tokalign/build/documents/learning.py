@@ -1,43 +1,178 @@
-"""From folders of documents to a private dictionary: update the collection, rebuild what is stale.
+"""From folders of documents to a private dictionary for each of a user's models.
 
-The header of a dictionary says which texts it was built from, and so whether it is stale. A stale
-one is overwritten and no copy of it is kept, because it may know documents that are gone.
+A collection is a folder of its own, which only its owner can enter:
+
+    settings.json           the folders, what to leave out, the models it is for
+    TARGET.dictionary.tok   a dictionary for each of these models
+    learn.lock              held by the process that is changing it
+
+No text is kept. Where a file is new, changed or gone, all documents are read again and every
+dictionary is built anew, so a collection that was updated many times equals a new one. A stale
+dictionary is overwritten and no copy of it is kept, because it may know documents that are gone.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tokalign.arguments import as_path
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting.workspace import digest
 from tokalign.build.dictionary.dictionary_bundle import (
     DICTIONARY_BYTES,
     BackoffOptions,
     build_dictionary,
 )
-from tokalign.build.documents.collection import Changes, Collection, Settings
-from tokalign.build.documents.finding import Left, find_documents
+from tokalign.build.documents.finding import FoundFile, Left, Rules, find_documents
+from tokalign.build.documents.reading import UnopenedError, read_document
+from tokalign.build.file_lock import locked
 from tokalign.build.stages import Stage, silent
-from tokalign.errors import BundleError, CorpusError, MissingAssetError, UsageError
+from tokalign.build.text_files import LONGEST_PARAGRAPH
+from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.json_text import parse_json
 from tokalign.names.registry import Resolved, resolve_tokenizer
-from tokalign.tables.bundle import read_header, write_bundle
+from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import LANGUAGE
+from tokalign.tables.finding import learned_folder
 from tokalign.tokenizer.vocabulary import TargetId
+
+_SETTINGS, _LOCK = "settings.json", "learn.lock"
+_FORMAT = 2
+_BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What learning did. tables: file -> whether it was built anew."""
+class Settings:
+    """What a collection is made from, and for.
 
-    changes: Changes
+    folders: absolute paths. targets: names of tokenizers, as the user gave them.
+    seen: a digest of what the dictionaries were built from; empty while that is not known.
+    """
+
+    folders: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    rules: Rules = field(default_factory=Rules)
+    max_bytes: int = DICTIONARY_BYTES
+    seen: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Learned:
+    """What learning did, in documents.
+
+    texts: those with a text that counts. copies: those with the text of another one, which counts
+    once. problems: why some could not be read. tables: file -> whether it was built anew.
+    """
+
     left: Left
     tables: dict[Path, bool]
-    text_bytes: int
+    read: int = 0
+    unchanged: int = 0
+    texts: int = 0
+    copies: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Collection:
+    """A named collection in the user's data folder; it need not exist yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = learned_folder() / name
+
+    @property
+    def counting(self) -> Path:
+        """Where the texts are while they are counted; a killed process leaves them there."""
+        return self.folder / "counting"
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was learned and not forgotten."""
+        return (self.folder / _SETTINGS).is_file()
+
+    @property
+    def tables(self) -> list[Path]:
+        """Its dictionaries."""
+        return sorted(self.folder.glob("*.dictionary.tok"))
+
+    def settings(self) -> Settings:
+        """Those that were saved, or the default ones. Raises: CorpusError if they are broken."""
+        path = self.folder / _SETTINGS
+        if not self.exists:
+            return Settings()
+        try:
+            value = parse_json(path.read_text("utf-8"))
+            rules = value["rules"]
+            return Settings(
+                folders=tuple(value["folders"]),
+                targets=tuple(value["targets"]),
+                rules=Rules(exclude=tuple(rules["exclude"]), largest_file=rules["largest_file"]),
+                max_bytes=value["max_bytes"],
+                seen=value["seen"],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorpusError(_BROKEN, path=str(path)) from error
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Make the folder, which only its owner may enter, and keep other processes out of it.
+
+        What a killed process has left unfinished is deleted first: it may know documents that are
+        gone. Raises: UsageError if another process is changing it; OutputError.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):
+            for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
+                unfinished.unlink()
+            shutil.rmtree(self.counting, ignore_errors=True)
+            yield
+
+    def save(self, settings: Settings) -> None:
+        """Write the settings. Only in `changing`."""
+        content = {"format": _FORMAT, **asdict(settings)}
+        # ASCII also holds the names of folders that are not UTF-8.
+        write_file(self.folder / _SETTINGS, json.dumps(content, indent=1) + "\n")
+
+    def require(self) -> None:
+        """Raises: MissingAssetError if nothing is known of it, not even by a run that failed."""
+        if not self.folder.is_dir():
+            raise MissingAssetError(
+                f"nothing was learned under the name {self.name}; tokalign learn --list names "
+                f"what was, tokalign learn FOLDER --name {self.name} --target NAME learns it"
+            )
+
+    def forget(self) -> None:
+        """Delete everything that is known of it.
+
+        Raises: as `require`; UsageError while a process is learning it, which would write its
+            dictionary afterwards, and for a folder that cannot be deleted.
+        """
+        self.require()
+        with self.changing():
+            try:
+                shutil.rmtree(self.folder)
+            except OSError as error:
+                raise unwritable(self.folder, error, "delete that folder by hand") from error
+
+
+def collections() -> list[Collection]:
+    """Everything that was learned, by name."""
+    folder = learned_folder()
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [one for one in map(Collection, names) if one.exists]
 
 
 class PrivateCorpus(Corpus):
@@ -60,7 +195,7 @@ def learn(
     max_bytes: int | None = None,
     stage: Stage = silent,
 ) -> Learned:
-    """Bring a collection up to date with its folders, and its dictionaries with the collection.
+    """Bring the dictionaries of a collection up to date with its folders.
 
     folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
     `Rules`; max_bytes: of each dictionary's file. What is not given stays as it was.
@@ -69,52 +204,7 @@ def learn(
         tokenizer or library that is not there; CorpusError if there is no text at all.
     """
     collection = Collection(check_name(name))
-    settings = _settings(collection, folders, targets, exclude, largest_file, max_bytes)
-    models = _resolve(settings.targets)
-    found, left = find_documents([Path(folder) for folder in settings.folders], settings.rules)
-    with collection.changing():
-        collection.save(settings)
-        with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
-            changes = collection.update(found, progress=advance)
-        if not changes.texts:
-            collection.drop_tables()
-            raise CorpusError(
-                f"there is no document with text in {', '.join(settings.folders)}, so there is no "
-                "dictionary; give a folder with text, Markdown, HTML or PDF files"
-            )
-        options = BackoffOptions(
-            max_bytes=settings.max_bytes or DICTIONARY_BYTES, workspace=collection.counting
-        )
-        corpus = PrivateCorpus([collection.documents_file])
-        tables = {
-            collection.folder / f"{slug}.dictionary.tok": _bring_up_to_date(
-                collection, slug, model, corpus, options, stage
-            )
-            for slug, model in models.items()
-        }
-    return Learned(changes=changes, left=left, tables=tables, text_bytes=corpus.text_bytes)
-
-
-def check_name(name: str) -> str:
-    """A name that a folder and a dictionary can have. Raises: UsageError."""
-    if not LANGUAGE.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
-            "notes"
-        )
-    return name
-
-
-def _settings(
-    collection: Collection,
-    folders: Sequence[Path],
-    targets: Sequence[str],
-    exclude: Sequence[str] | None,
-    largest_file: int | None,
-    max_bytes: int | None,
-) -> Settings:
-    """What the collection had, with what is given in its place."""
-    known = collection.settings() if collection.exists else Settings(folders=(), targets=())
+    known = collection.settings()
     rules = known.rules
     if exclude is not None:
         rules = replace(rules, exclude=tuple(exclude))
@@ -129,10 +219,103 @@ def _settings(
     for kind, values in (("FOLDER", settings.folders), ("--target NAME", settings.targets)):
         if not values:
             raise UsageError(
-                f"nothing was learned under the name {collection.name} yet; give a {kind}, as in: "
-                f"tokalign learn FOLDER --name {collection.name} --target NAME"
+                f"nothing was learned under the name {name} yet; give a {kind}, as in: "
+                f"tokalign learn FOLDER --name {name} --target NAME"
             )
-    return settings
+    models = _resolve(settings.targets)
+    found, left = find_documents([Path(folder) for folder in settings.folders], rules)
+    seen = digest(
+        [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
+        [[slug, model.tokenizer.fingerprint] for slug, model in models.items()],
+        settings.max_bytes,
+    )
+    tables = [collection.folder / f"{slug}.dictionary.tok" for slug in models]
+    with collection.changing():
+        if known.seen == seen and all(path.is_file() for path in tables):
+            collection.save(replace(settings, seen=seen))
+            return Learned(left=left, tables=dict.fromkeys(tables, False), unchanged=len(found))
+        collection.save(settings)
+        learned = Learned(left=left, tables=dict.fromkeys(tables, True))
+        complete = _build(collection, settings, models, found, learned, stage)
+        if complete:
+            collection.save(replace(settings, seen=seen))
+    return learned
+
+
+def _build(
+    collection: Collection,
+    settings: Settings,
+    models: Mapping[str, Resolved[TargetId]],
+    found: Sequence[FoundFile],
+    learned: Learned,
+    stage: Stage,
+) -> bool:
+    """Read all documents and build all dictionaries; returns whether each could be opened."""
+    texts = collection.counting / "documents.txt"
+    options = BackoffOptions(
+        max_bytes=settings.max_bytes, workspace=collection.counting / "workspace"
+    )
+    collection.counting.mkdir()
+    try:
+        with stage(sum(file.bytes for file in found) or 1, "Reading documents") as advance:
+            complete = _read_all(found, texts, learned, advance)
+        for path in collection.tables:  # if building fails, what is gone is forgotten all the same
+            path.unlink()
+        if not learned.texts:
+            raise CorpusError(
+                f"there is no document with text in {', '.join(settings.folders)}, so there is no "
+                "dictionary; give a folder with text, Markdown, HTML or PDF files"
+            )
+        corpus = PrivateCorpus([texts])
+        for path, model in zip(learned.tables, models.values(), strict=True):
+            bundle = build_dictionary(
+                model.tokenizer, corpus, options, language=collection.name, stage=stage
+            )
+            write_bundle(path, bundle)
+    finally:
+        shutil.rmtree(collection.counting)
+    return complete
+
+
+def _read_all(
+    found: Sequence[FoundFile], texts: Path, learned: Learned, progress: Callable[[int], None]
+) -> bool:
+    """Write the text of every document to a corpus file, each text once.
+
+    Returns whether all of them could be opened, so that there is nothing to try again.
+    """
+    complete, seen = True, set[bytes]()
+    with appearing(texts, sync=False) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        for one in found:
+            learned.read += 1
+            try:
+                text = read_document(Path(one.path))
+            except CorpusError as error:
+                learned.problems.append(str(error))
+                complete = complete and not isinstance(error, UnopenedError)
+                continue
+            finally:
+                progress(one.bytes)
+            name = sha256(text.encode()).digest()
+            if name in seen:
+                learned.copies += 1
+                continue
+            seen.add(name)
+            learned.texts += 1
+            for line in text.split("\n"):
+                for start in range(0, len(line), LONGEST_PARAGRAPH):
+                    file.write(f"{line[start : start + LONGEST_PARAGRAPH]}\n")
+    return complete
+
+
+def check_name(name: str) -> str:
+    """A name that a folder and a dictionary can have. Raises: UsageError."""
+    if not LANGUAGE.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
+            "notes"
+        )
+    return name
 
 
 def _lasting(target: str) -> str:
@@ -153,38 +336,3 @@ def _resolve(targets: Sequence[str]) -> dict[str, Resolved[TargetId]]:
             )
         models[model.slug] = model
     return models
-
-
-def _bring_up_to_date(
-    collection: Collection,
-    slug: str,
-    model: Resolved[TargetId],
-    corpus: Corpus,
-    options: BackoffOptions,
-    stage: Stage,
-) -> bool:
-    """Build the dictionary of one model unless it is up to date; returns whether it was built."""
-    path = collection.folder / f"{slug}.dictionary.tok"
-    fingerprint = model.tokenizer.fingerprint
-    if _described(path) == (fingerprint, options.max_bytes, _digest(collection.documents_file)):
-        return False
-    path.unlink(missing_ok=True)  # if building fails, what is gone is forgotten all the same
-    bundle = build_dictionary(
-        model.tokenizer, corpus, options, language=collection.name, stage=stage
-    )
-    write_bundle(path, bundle)
-    return True
-
-
-def _described(path: Path) -> tuple[str, int, str] | None:
-    """What a table was built for and from: fingerprint, largest size, digest of the documents."""
-    with suppress(BundleError, MissingAssetError, KeyError, IndexError, TypeError):
-        header = read_header(path)
-        documents = header.corpus["files"][0]["sha256"]
-        return header.fingerprints["target"], header.parameters["max_bytes"], documents
-    return None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
