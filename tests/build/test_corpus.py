@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build import source_bytes
+from tokalign.build import sources
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 
@@ -65,7 +65,7 @@ def test_paragraphs_do_not_depend_on_where_chunks_end(
     text = "x" + "".join(parts)
     path = written(tmp_path_factory.mktemp("corpus"), "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_bytes, "_CHUNK", size)
+        patch.setattr(sources, "_CHUNK", size)
         lines = list(Corpus([path]).lines())
     assert lines == [line for line in text.split("\n") if line.strip()]
 

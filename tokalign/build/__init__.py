@@ -4,14 +4,14 @@ The builders are pure functions over iterables. Paths, clocks and writing are in
 stages report progress through `stages.py`. mlx is never imported. A bundle is what decoding gets
 from here: `build/` and `runtime/` do not import each other.
 
-    corpus.py                   text in: sources.py finds files and URLs, source_bytes.py reads
-                                them, text_files.py with packings.py and parquet_rows.py takes
-                                the texts out
+    corpus.py                   text in: sources.py finds files and URLs and reads their bytes,
+                                text_files.py with packings.py and parquet_rows.py takes the
+                                texts out
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
     alignment/                  two tokenizers -> the alignment of a pair
     documents/                  a user's own documents -> a private dictionary
 
-Read `pipeline.py` next, for the order of the steps; `engines.py` and `executors.py` have a
-dictionary counted by datatrove on many machines.
+Read `pipeline.py` next, for the order of the steps; `cluster.py` has a dictionary counted by
+datatrove on many machines.
 """

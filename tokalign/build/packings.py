@@ -5,8 +5,7 @@ from __future__ import annotations
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import zstandard
 
@@ -22,55 +21,37 @@ BROKEN = (zlib.error, zstandard.ZstdError, lzma.LZMAError, EOFError)
 """What `unpack` raises for an archive that is damaged or takes too much memory."""
 
 
-class _Decompressor(Protocol):
-    """What the decompressors of zlib, lzma and zstandard share. One is good for one stream."""
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How archives of one kind are unpacked.
-
-    new: makes a decompressor. step: how many bytes of the archive it is given at once. That bounds
-    what comes out at once, since no format can say more than so much in so few bytes.
-    """
-
-    new: Callable[[], _Decompressor]
-    step: int
-
-
-PACKINGS = {
+PACKINGS: dict[str, tuple[Callable[[], Any], int]] = {
     # A byte of deflate is at most 1,032 bytes of text: 16 MB at once.
-    ".gz": Packing(lambda: zlib.decompressobj(_GZIP), 1 << 14),
+    ".gz": (lambda: zlib.decompressobj(_GZIP), 1 << 14),
     # The shortest block of zstandard has 4 bytes and is at most 128 KiB of text: 16 MB at once.
-    ".zst": Packing(
-        lambda: zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj(), 1 << 9
+    ".zst": (
+        lambda: zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj(),
+        1 << 9,
     ),
     # Zeros, which LZMA packs best, take one byte in 7,000: 14 MB at once.
-    ".xz": Packing(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), 1 << 11),
+    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY), 1 << 11),
 }
+"""How a file name ends -> what makes a decompressor of one stream, and how many bytes of the
+archive it is given at once. That bounds what comes out at once, since no format can say more than
+so much in so few bytes."""
 
 
-def unpack(chunks: Iterator[bytes], packing: Packing) -> Iterator[bytes]:
+def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
     """Decompress streams or frames that follow each other, in pieces of at most 256 KiB.
 
     `zstandard.open` is not used: it reads the first frame only, and like every stream reader of
     zstandard it takes a frame that is cut off for a whole one.
+    packing: one of the names in `PACKINGS`.
     Raises: one of `BROKEN`; EOFError for a frame that is cut off.
     """
-    decompressor: _Decompressor | None = None
+    new, step = PACKINGS[packing]
+    decompressor = None
     for chunk in chunks:
-        for start in range(0, len(chunk), packing.step):
-            rest = chunk[start : start + packing.step]
+        for start in range(0, len(chunk), step):
+            rest = chunk[start : start + step]
             while rest:
-                decompressor = decompressor or packing.new()
+                decompressor = decompressor or new()
                 text = decompressor.decompress(rest)
                 for begin in range(0, len(text), _PIECE):
                     yield text[begin : begin + _PIECE]

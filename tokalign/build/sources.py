@@ -1,20 +1,26 @@
 """Where a corpus comes from: files, folders, quoted globs, standard input and URLs.
 
-`find_sources` turns what a user names into `Source`s. How the bytes of one are read:
-`source_bytes.py`; what they mean: `text_files.py`.
+`find_sources` turns what a user names into `Source`s, and `Source.chunks` reads the bytes of one.
+A location with `://` is a URL that fsspec opens (`hf://datasets/...`, `s3://`, `https://`). All
+others are local files, which have to be regular because a corpus is read more than once. What the
+bytes mean: `text_files.py`.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from io import FileIO
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from tokalign.arguments import is_text
 from tokalign.build.packings import PACKINGS
-from tokalign.build.source_bytes import file_system, is_url, size_of
 from tokalign.errors import CorpusError
 
 KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}
@@ -22,6 +28,7 @@ KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKIN
 
 STDIN = "-"
 _MAGIC = "*?["
+_CHUNK = 1 << 16
 _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 
@@ -42,6 +49,11 @@ class Source:
         return cls(path.name, str(path))
 
     @property
+    def is_remote(self) -> bool:
+        """Whether fsspec opens it."""
+        return _is_url(self.location)
+
+    @property
     def kind(self) -> str:
         """How the name ends, without its packing: `.txt`, `.jsonl` or `.parquet`."""
         name = PurePosixPath(self.name)
@@ -60,7 +72,28 @@ class Source:
                 f"not a kind of corpus file; give one of {', '.join(sorted(KINDS))}",
                 path=self.location,
             )
-        return size_of(self.location)
+        if self.is_remote:
+            return _size_of_url(self.location)
+        return require_regular(Path(self.location)).st_size
+
+    def chunks(self) -> Iterator[bytes]:
+        """The whole file in pieces of at most 64 KiB.
+
+        Raises: CorpusError for a file that cannot be read or that changes while it is read.
+        """
+        read = 0
+        with _naming(self.location), _open(self.location) as (file, size):
+            while size is None or read <= size:
+                if not (chunk := file.read(_CHUNK)):
+                    break
+                read += len(chunk)
+                yield chunk
+        if size is not None and read != size:
+            raise CorpusError(
+                f"it had {size:,} bytes and changed while it was read; "
+                "run this again when nothing writes to it",
+                path=self.location,
+            )
 
 
 def find_sources(
@@ -98,7 +131,7 @@ def _place(source: Source) -> str:
     Links to folders are followed. The file itself may be a link: then it is another file than the
     one it leads to, so that a text can be counted several times on purpose.
     """
-    if is_url(source.location):
+    if _is_url(source.location):
         return source.location
     folder, name = os.path.split(source.location)
     return os.path.join(os.path.realpath(folder), name)
@@ -111,7 +144,7 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
         if stdin is None:
             raise CorpusError("standard input cannot be read here; save it to a file", path=name)
         return [Source.of_path(stdin())]
-    if is_url(name):
+    if _is_url(name):
         return _find_remote(name)
     path = Path(name)
     if path.is_dir():
@@ -124,7 +157,7 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[Source]:
 
 
 def _find_remote(url: str) -> list[Source]:
-    with file_system(url) as (system, path):
+    with _file_system(url) as (system, path):
         if any(c in path for c in _MAGIC_IN_URLS):
             found = sorted(system.unstrip_protocol(file) for file in system.glob(path))
             return _under_glob(system.unstrip_protocol(path), found)
@@ -164,3 +197,80 @@ def _relative(file: str, folder: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
+
+
+def _is_url(location: str) -> bool:
+    return "://" in location
+
+
+@cache
+def _size_of_url(url: str) -> int:
+    """Its size in bytes; 0 where the server does not tell."""
+    with _file_system(url) as (system, path):
+        return int(system.size(path) or 0)
+
+
+@contextmanager
+def _file_system(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL and the path in it. What it raises in the body is a CorpusError."""
+    from fsspec.core import url_to_fs
+
+    with _naming(url):
+        yield url_to_fs(url)
+
+
+@contextmanager
+def _open(location: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """Open a file for reading, with its size where that is known.
+
+    A local file that has become a pipe is refused, not waited for.
+    """
+    if _is_url(location):
+        with _file_system(location) as (system, path), system.open(path, "rb") as remote:
+            yield remote, system.size(path)
+        return
+    with FileIO(location, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        yield file, _regular(location, os.fstat(file.fileno())).st_size
+
+
+def require_regular(path: Path) -> os.stat_result:
+    """What the system knows of a local file.
+
+    Raises: CorpusError for a file that is missing, and for a folder, a pipe or a device.
+    """
+    with _naming(str(path)):
+        return _regular(str(path), path.stat())
+
+
+def _regular(location: str, state: os.stat_result) -> os.stat_result:
+    if stat.S_ISDIR(state.st_mode):
+        raise CorpusError("it is a folder; give the files in it", path=location)
+    if not stat.S_ISREG(state.st_mode):
+        raise CorpusError(
+            "it is a pipe or a device, and a corpus is read more than once; save it to a file",
+            path=location,
+        )
+    return state
+
+
+@contextmanager
+def _naming(location: str) -> Iterator[None]:
+    """Turn what a file system raises into a CorpusError; remote ones raise errors of their own."""
+    try:
+        yield
+    except CorpusError:
+        raise
+    except FileNotFoundError as error:
+        raise CorpusError("no such file; give an existing one", path=location) from error
+    except IsADirectoryError as error:
+        raise CorpusError("it is a folder; give the files in it", path=location) from error
+    except ImportError as error:
+        raise CorpusError(f"{error}; install what is missing", path=location) from error
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        remedy = "check the address and the network, or fetch the file and give its path"
+        raise CorpusError(
+            f"it cannot be read ({next(iter(reason.splitlines()))}); "
+            + (remedy if _is_url(location) else "give a file that you may read"),
+            path=location,
+        ) from error

@@ -22,7 +22,6 @@ from typing import Any
 from tokalign.atomic_file import unwritable
 from tokalign.build.packings import BROKEN, PACKINGS, unpack, why_not_unpacked
 from tokalign.build.parquet_rows import read_column
-from tokalign.build.source_bytes import SourceBytes, is_url
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError
 
@@ -97,9 +96,9 @@ class TextFile:
         from disk since the last call.
         """
         self._source = file if isinstance(file, Source) else Source.of_path(file)
-        self._bytes = SourceBytes(self._source.location, progress)
-        self._field, self._report = field, report
-        self._text_bytes = self._lines = self._skipped = 0
+        self._field, self._report, self._progress = field, report, progress
+        self._digest = hashlib.sha256()
+        self._bytes = self._text_bytes = self._lines = self._skipped = 0
         self._seen_object = False
 
     def stamp(self, weight: float = 1.0) -> FileStamp:
@@ -107,8 +106,8 @@ class TextFile:
         return FileStamp(
             name=self._source.name,
             weight=weight,
-            bytes=self._bytes.read,
-            sha256=self._bytes.sha256,
+            bytes=self._bytes,
+            sha256=self._digest.hexdigest(),
             text_bytes=self._text_bytes,
             lines=self._lines,
             skipped=self._skipped,
@@ -175,13 +174,13 @@ class TextFile:
     @contextmanager
     def _whole(self) -> Iterator[Path]:
         """The file on a local disk, hashed: Parquet is read from its end."""
-        if not is_url(self._source.location):
-            for _ in self._bytes.chunks():
+        if not self._source.is_remote:
+            for _ in self._chunks():
                 pass
             yield Path(self._source.location)
             return
         with NamedTemporaryFile(prefix="tokalign-", suffix=".parquet") as file:
-            for chunk in self._bytes.chunks():
+            for chunk in self._chunks():
                 try:
                     file.write(chunk)
                     file.flush()
@@ -231,14 +230,22 @@ class TextFile:
         if begun:
             yield _whole(begun)
 
+    def _chunks(self) -> Iterator[bytes]:
+        """The file as it lies on disk."""
+        for chunk in self._source.chunks():
+            self._digest.update(chunk)
+            self._bytes += len(chunk)
+            self._progress(len(chunk))
+            yield chunk
+
     def _decompressed(self) -> Iterator[bytes]:
         """The text in small pieces."""
-        packing = PACKINGS.get(Path(self._source.name).suffix)
-        if packing is None:
-            yield from self._bytes.chunks()
+        packing = Path(self._source.name).suffix
+        if packing not in PACKINGS:
+            yield from self._chunks()
             return
         try:
-            yield from unpack(self._bytes.chunks(), packing)
+            yield from unpack(self._chunks(), packing)
         except BROKEN as error:
             raise CorpusError(why_not_unpacked(error), path=self._source.location) from error
 

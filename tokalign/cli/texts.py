@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tokalign.build.source_bytes import require_regular
+from tokalign.build.sources import require_regular
 from tokalign.build.text_files import TextFile
 from tokalign.cli.option_types import PATH
 from tokalign.errors import CorpusError, UsageError
