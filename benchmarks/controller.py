@@ -1,8 +1,7 @@
 """The draft length controller on other machines: traces replayed under every shipped curve.
 
-    tokalign emulate --method hybrid --target bielik --text wiki200.jsonl --prompt-tokens 12 \
-        --max-draft 16 --trace hybrid.jsonl
-    tokalign replay --draft DRAFT --target bielik --text wiki200.jsonl --num-draft-tokens 6 \
+    tokalign bench --target bielik --text wiki200.jsonl --method hybrid -k 16 --trace hybrid.jsonl
+    tokalign bench --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
         --trace draft.jsonl
     python benchmarks/controller.py hybrid.jsonl draft.jsonl [--together hybrid.jsonl,draft.jsonl]
 
@@ -97,7 +96,7 @@ def _merged(paths: Sequence[Path]) -> ProposalTrace:
             raise UsageError(f"{paths} are not of the same texts; record them again")
         found = {name: by for text in same for name, by in text.proposals.items()}
         texts.append(TracedText(given=same[0].given, length=same[0].length, proposals=found))
-    return ProposalTrace(texts=tuple(texts), every_position=all(t.every_position for t in traces))
+    return ProposalTrace(texts=tuple(texts))
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def print_estimate(positions: int, rows_per_second: float) -> None:
 
 
 def drafters() -> list[DrafterConfig]:
-    """Two shapes for Bielik 11B: as `train-drafter` makes it, and a factored one half as wide."""
+    """Two shapes for Bielik 11B: as `tokalign train` makes it, and a factored one half as wide."""
     shape = bielik(4)
     make = partial(
         DrafterConfig, hidden_size=shape.hidden_size, vocabulary_size=shape.vocabulary_size
@@ -111,7 +111,7 @@ def bielik(bits: int) -> TargetShape:
 
 
 def work_of(config: DrafterConfig, kind: Kind, positions: int) -> Work:
-    """What `train-drafter` does by default."""
+    """What `tokalign train` does by default."""
     labels, fit = LabelOptions(), FitOptions()
     return Work(
         positions=positions,
@@ -228,11 +228,11 @@ def kill_and_resume(target: Path, corpus: Sequence[Path]) -> None:
 def finish(
     target: Path, corpus: Sequence[Path], output: Path, kill_after: str | None = None
 ) -> None:
-    """Run `train-drafter`; kill it when it prints a line that begins like this."""
+    """Run `tokalign train`; kill it when it prints a line that begins like this."""
     options = "--positions 1500 --held-out 256 --window 64 --batch 64 --candidates 1000 --width 64"
-    files = [word for path in corpus for word in ("--corpus", str(path))]
+    files = map(str, corpus)
     given = ["--target", str(target), *files, "--output", str(output), *options.split()]
-    program = [sys.executable, "-m", "tokalign", "train-drafter", *given, "--evaluations", "12"]
+    program = [sys.executable, "-m", "tokalign", "train", *given, "--evaluations", "12"]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -132,8 +132,8 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     assert "Speculative decoding" in installed.run("--help").stdout
     pair = ("--draft", "llama3.2", "--target", "bielik")
     assert installed.json("check", *pair)["intersection_pairs"] == 29_110
-    emulated = installed.run("emulate", "--target", "bielik", "--text", sample_text(POLISH))
-    assert "data/tables/bielik/pl.dictionary.tok" in emulated.stderr
+    played = installed.run("bench", "--target", "bielik", "--text", sample_text(POLISH))
+    assert "data/tables/bielik/pl.dictionary.tok" in played.stderr
 
     prompt = ("--ignore-chat-template", "--max-tokens", "16", "--prompt", "Wisła jest")
     drafted = installed.json("decode", *PAIR, "--num-draft-tokens", "3", *prompt)
@@ -150,18 +150,7 @@ def test_it_runs_where_the_repository_is_not(installed: Installation) -> None:
     installed.run("tables", "verify", *built["files"])
 
     installed.run("calibrate", *PAIR, "--budget", "1")
-    measured = (
-        "--condition",
-        "copy",
-        "-k",
-        "2",
-        "--max-tokens",
-        "4",
-        "--limit",
-        "1",
-        "--format",
-        "csv",
-    )
+    measured = ("--method", "copy", "-k", "2", "--max-tokens", "4", "--limit", "1", "--json")
     assert "encyclopedic" in installed.run("bench", *PAIR, *measured).stdout
 
     chat = ("chat", *PAIR, "--num-draft-tokens", "3", "-m", "8", "--no-calibrate", "--json")

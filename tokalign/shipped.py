@@ -37,7 +37,7 @@ def shipped(name: str) -> Path:
     return path
 
 
-def sample_text(language: str, *, remedy: str = "give your own with --text FILE") -> Path:
+def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Path:
     """Paragraphs of many kinds in a language, one per line: a small corpus in Polish, 24 in others.
 
     remedy: what the user of the running command can do for a language that none comes in.
@@ -47,13 +47,13 @@ def sample_text(language: str, *, remedy: str = "give your own with --text FILE"
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 
-def prompts(language: str, *, instead: str = "--prompts FILE or --windows FILE") -> Path:
+def prompts(language: str, *, instead: str = "FILE") -> Path:
     """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
 
     instead: what the running command offers otherwise. Raises: UsageError for a language that none
     come in.
     """
-    _require(language, "prompts", f"give your own with {instead}")
+    _require(language, "prompts", f"give your own: {instead}")
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
 
 

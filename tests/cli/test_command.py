@@ -14,13 +14,13 @@ from tokalign.cli.option_types import FilePath
 from tokalign.errors import UsageError
 
 PARAMETERS = [
-    Option("--draft", metavar="NAME", help="A model."),
-    Option("--method", default="auto", help="How."),
-    Option("-s", "--size", type=int, default=3, needs=("--draft", "--elsewhere"), help="How much."),
-    Option("--tables", type=int, excludes=("--method copy", "--json"), rare=True, help="What."),
-    Option("--loud/--silent", default=False, needs="FILE", help="With noise."),
-    Option("--alone", type=int, needs="--elsewhere", help="A condition on no option of these."),
-    Option("--page", type=FilePath(".html"), help="A page."),
+    Option("--draft", "A model.", metavar="NAME"),
+    Option("--method", "How.", default="auto"),
+    Option("-s --size", "How much.", type=int, default=3, needs=("--draft", "--elsewhere")),
+    Option("--tables", "What.", type=int, excludes=("--method copy", "--json"), rare=True),
+    Option("--loud/--silent", "With noise.", default=False, needs="FILE"),
+    Option("--alone", "A condition on no option of these.", type=int, needs="--elsewhere"),
+    Option("--page", "A page.", type=FilePath(".html")),
     click.Argument(["files"], nargs=-1, metavar="[FILE]..."),
 ]
 

@@ -180,7 +180,7 @@ def test_a_damaged_drafter_is_neither_pushed_nor_used(files: Files, tmp_path: Pa
     ("options", "error", "told"),
     [
         ({"drafter": "mine", "draft": True}, UsageError, "exclude each other"),
-        ({"method": "drafter"}, MissingAssetError, "tokalign train-drafter"),
+        ({"method": "drafter"}, MissingAssetError, "tokalign train"),
         ({"drafter": "missing"}, MissingAssetError, "no drafter in"),
     ],
 )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
-from random_models import write_model
 
 from tokalign.cli.idle_options import all_but, flag_of, refuse_idle
 from tokalign.errors import MissingAssetError, UsageError
@@ -19,36 +17,28 @@ NOWHERE = "./no-such-model"
 DECODE = f"decode --target {NOWHERE} -p x"
 SERVE = f"serve --target {NOWHERE}"
 BENCH = f"bench --target {NOWHERE}"
-EMULATE = "emulate --target bielik --text no.txt"
-REPLAY = f"replay --target bielik --draft {NOWHERE} --text no.txt"
-TRAIN = f"train-drafter --target {NOWHERE} --corpus no.txt --output out"
+TRAIN = f"train --target {NOWHERE} no.txt --output out"
 BUILD = "build --target bielik"
 SWEEP = "sweep --target bielik --corpus no.txt --text no.txt --results no.csv"
 
 DRAFTING = (
-    ("--alignment a.tok", "without --draft NAME"),
-    ("--translation context:5", "without --draft NAME"),
+    ("--alignment a.tok", "without --draft"),
+    ("--translation context:5", "without --draft"),
     ("--draft D --method copy --translation context:5", "with --method copy"),
     ("--draft D --method drafter --alignment a.tok", "with --method drafter"),
-    ("--draft D --translation context:5 --alignment a.tok", "with --translation context:5"),
-    ("--method copy --alternatives 2", "with --method copy"),
+    ("--draft D --translation context:5 --alignment a.tok", "with --translation context:*"),
     ("--method copy --dictionary d.tok", "with --method copy"),
     ("--method plain --language pl", "with --method plain"),
     ("--method plain --num-draft-tokens 3", "with --method plain"),
-    ("--method copy --draft-rows 3", "with --method copy"),
-    ("--method draft --draft D --beam-width 3", "with --method draft"),
-    ("--draft D --beam-length 3", "with --draft"),
-    ("--beam-width 3 --num-draft-tokens 4", "with --beam-width and --beam-length"),
-    ("--method drafter --beam-width 3 --draft-rows 4", "with --beam-width and --beam-length"),
 )
 GENERATION = (
-    ("--top-p 0.9", "without --temp T"),
-    ("--top-k 5", "without --temp T"),
-    ("--min-p 0.1", "without --temp T"),
-    ("--xtc-probability 0.5", "without --temp T"),
-    ("--temp 0.7 --xtc-threshold 0.2", "without --xtc-probability P"),
-    ("--kv-group-size 32", "without --kv-bits N"),
-    ("--quantized-kv-start 9", "without --kv-bits N"),
+    ("--top-p 0.9", "without --temp"),
+    ("--top-k 5", "without --temp"),
+    ("--min-p 0.1", "without --temp"),
+    ("--xtc-probability 0.5", "without --temp"),
+    ("--temp 0.7 --xtc-threshold 0.2", "without --xtc-probability"),
+    ("--kv-group-size 32", "without --kv-bits"),
+    ("--quantized-kv-start 9", "without --kv-bits"),
     ('--ignore-chat-template --chat-template-config {"a":1}', "with --ignore-chat-template"),
 )
 IDLE = [
@@ -56,19 +46,19 @@ IDLE = [
     *((f"{SERVE} {typed}", told) for typed, told in DRAFTING),
     (f"{DECODE} --json --color", "with --json"),
     (f"{DECODE} --json --verbose", "with --json"),
+    (f"{DECODE} --draft D --drafter F", "with --draft"),
     (f"{DECODE} --quiet --verbose", "with --quiet"),
     (f"chat --target {NOWHERE} --translation context:5", "without --draft NAME"),
     (f"chat --target {NOWHERE} --json --color", "with --json"),
     (f"chat --target {NOWHERE} --quiet --verbose", "with --quiet"),
-    (f"{SERVE} --kv-group-size 32", "without --kv-bits N"),
+    (f"{SERVE} --kv-group-size 32", "without --kv-bits"),
     (f"{SERVE} --chat-template T --use-default-chat-template", "with --chat-template"),
     ("serve --allow-model-switching --adapter-path .", "without --target NAME"),
     ("serve --allow-model-switching --draft D", "without --target NAME"),
     ("serve --allow-model-switching --drafter D", "without --target NAME"),
     ("bench --results r.jsonl --draft D", "without --target NAME"),
     ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
-    (f"{BENCH} --json --format csv", "with --json"),
-    (f"{BENCH} --field body", "without --prompts FILE or --windows FILE"),
+    (f"{BENCH} --field body", "without FILE"),
     (
         f"study --target {NOWHERE} --output out --prompt-language uk --preset tasks",
         "with --preset tasks",
@@ -78,26 +68,24 @@ IDLE = [
         "--instructions b --questions c",
         "with --articles, --instructions and --questions",
     ),
-    (f"{BENCH} --windows p.txt --prompt-language uk", "with --prompts FILE or --windows FILE"),
-    (f"{BENCH} --prompts p.txt --window-tokens 3", "without --windows FILE"),
-    (f"{BENCH} --windows p.txt --ignore-chat-template", "without --prompts FILE"),
-    (f"{BENCH} --alignment a.tok", "without --draft NAME"),
-    (f"{EMULATE} --method copy --dictionary d.tok", "with --method copy"),
-    (f"{EMULATE} --row-cost 0.1", "with --method dictionary"),
-    (f"{REPLAY} --translation none --alignment a.tok", "with --translation none"),
-    ("check --target bielik --draft llama3.2 --field body", "without --text FILE"),
+    (f"{BENCH} p.txt --prompt-language uk", "with FILE"),
+    (f"{BENCH} p.txt --prompt-tokens 3", "without --text or --ignore-chat-template"),
+    (f"{BENCH} --ignore-chat-template", "without FILE"),
+    (f"{BENCH} --alignment a.tok", "without --draft"),
+    (f"{BENCH} a.txt --text --max-tokens 3", "with --text"),
+    (f"{BENCH} --cost flat", "without --text"),
+    ("check --target bielik --draft llama3.2 --field body", "without FILE"),
+    ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
     (f"{BUILD} --draft llama3.2 --field body", "without --corpus FILE"),
     (f"{BUILD} --draft llama3.2 --alignment-only --language pl", "with --alignment-only"),
     (f"{BUILD} --draft llama3.2 --alignment-only --p-min 0.1", "with --alignment-only"),
     (f"{BUILD} --from-model --dictionary-kind dictspec", "with --from-model"),
     (f"{SWEEP} --kind backoff --ngrams 5", "with --kind backoff"),
     (f"{SWEEP} --kind dictspec --dictionary-bytes 5", "with --kind dictspec"),
-    (f"{TRAIN} --memory 32G", "without --dry-run"),
-    (f"{TRAIN} --rows-per-second 9", "without --dry-run"),
-    (f"{TRAIN} --label-temp 0.5", "with --labels greedy"),
+    (f"{TRAIN} --label-temp 0.5", "without --labels sampled or --labels generated"),
     (f"{TRAIN} --rank 9", "without --head factored"),
     ("learn --list --name notes", "with --list"),
-    ("learn --list folder", "with --list"),
+    ("learn --list folder", "with FOLDER"),
     ("study --check a.json --draft D", "with --check"),
     ("study --check a.json --compare b.json", "with --check"),
     ("study --compare b.json --save p.html --limit 3", "with --compare"),
@@ -124,10 +112,7 @@ def test_it_is_refused_before_anything_loads(line: str, told: str) -> None:
 @pytest.mark.parametrize(
     "typed",
     [
-        "--draft D --alignment a.tok --translation exact --alternatives 2",
-        "--alternatives 2 --draft-rows 9",  # a recurrent drafter may be found
-        "--beam-width 3",
-        "--method drafter --alternatives 2",
+        "--draft D --alignment a.tok --translation exact",
         "--temp 0 --top-p 0.9",
         "--top-p 1 --kv-group-size 64",
         "--method plain --num-draft-tokens auto",
@@ -155,24 +140,6 @@ def test_an_empty_api_key_would_leave_the_server_open() -> None:
     )
     assert isinstance(error, UsageError)
     assert "--api-key" in str(error)
-
-
-def test_what_needs_a_drafter_is_refused_where_none_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only with the model can that be told."""
-    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
-    target = write_model(tmp_path / "target", vocabulary_size=340)
-    for line in (
-        f"decode --target {target} -p x --beam-width 3",
-        f"decode --target {target} -p x --alternatives 2",
-        f"serve --target {target} --port 0 --alternatives 2",
-        f"calibrate --target {target} --budget 1 --language uk",
-    ):
-        error = run(line).exception
-        assert isinstance(error, UsageError)
-        assert line.split()[-2] in str(error)
-        assert "--drafter FOLDER" in str(error)
 
 
 def in_command(body: Callable[[], None], *arguments: str) -> BaseException | None:

@@ -62,7 +62,7 @@ def test_learn_list_use_and_forget(user: User) -> None:
 
     (user.documents / "text.txt").write_text(f"{MEETING} {LETTER}\n" * 5)
     used = user.run(
-        *("emulate", "--target", user.target, "--language", "notes", "--method", "hybrid"),
+        *("bench", "--target", user.target, "--language", "notes", "--method", "hybrid"),
         *("--text", user.documents / "text.txt"),
     )
     assert used.returncode == 0, used.stderr

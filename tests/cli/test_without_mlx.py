@@ -37,7 +37,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    ["decode", "chat", "calibrate", "replay", "bench", "study", "train-drafter"],
+    ["decode", "chat", "calibrate", "bench", "study", "train"],
 )
 def test_a_command_that_runs_models_says_what_to_install(command: str, text: Path) -> None:
     """And says it before it looks for a model, which might be a long download."""
@@ -45,10 +45,9 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
         "decode": ("--target", "./no-such-model", "-p", "Ala"),
         "chat": ("--target", "./no-such-model"),
         "calibrate": ("--target", "./no-such-model"),
-        "replay": ("--draft", "./no-such-model", "--target", "bielik", "--text", text),
         "bench": ("--target", "./no-such-model", "--quiet"),
         "study": ("--target", "./no-such-model", "--output", text.parent / "study"),
-        "train-drafter": ("--target", "./no-such-model", "--corpus", text, "--output", "drafter"),
+        "train": ("--target", "./no-such-model", text, "--output", "drafter"),
     }
     result = run(command, *arguments[command])
     assert (result.returncode, result.stdout) == (4, "")
@@ -63,8 +62,8 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
 def test_commands_that_only_read_texts_work(text: Path) -> None:
     pair = ("--draft", "llama3.2", "--target", "bielik")
     for arguments in (
-        ("check", *pair, "--text", text, "--json"),
-        ("emulate", "--method", "copy", "--target", "bielik", "--text", text, "--json"),
+        ("check", *pair, text, "--json"),
+        ("bench", "--method", "copy", "--target", "bielik", "--text", text, "--json"),
     ):
         result = run(*arguments)
         assert result.returncode == 0, result.stderr

@@ -25,7 +25,6 @@ def test_two_prompts_on_paper() -> None:
     plain, exact = found.overall
     assert plain.condition == BASE
     assert plain.speedup == 1
-    assert plain.break_even is None
     assert exact.prompts == 2
     assert exact.acceptance == 2 / 8
     assert exact.tokens_per_round == 8 / 6
@@ -34,7 +33,6 @@ def test_two_prompts_on_paper() -> None:
     assert exact.speedup == pytest.approx(1.25)
     assert (exact.low, exact.high) == (1.125, 1.375)
     assert [(p.acceptance, p.speedup) for p in exact.points] == [(0.5, 1.5), (0.0, 1.0)]
-    assert exact.break_even is None  # two points
     assert found.sets == {"questions": found.overall}
 
 

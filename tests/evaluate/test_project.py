@@ -29,7 +29,7 @@ def trace_of(length: int, accepted: int, *, passes: int = 0, tokens: int = 12) -
         chain = TokenTree.chain([WRONG] * room, "it")
         proposal = RecordedProposal.of(chain, range(min(accepted, room)), passes=passes)
         text.proposals.setdefault("it", {})[at] = proposal
-    return ProposalTrace(texts=(text,), every_position=True)
+    return ProposalTrace(texts=(text,))
 
 
 def test_a_fixed_length_takes_the_time_of_its_rounds() -> None:
@@ -54,7 +54,7 @@ def test_a_draft_that_grew_a_tree_takes_the_passes_of_trees() -> None:
     for at in (1, 3):
         pair = TokenTree((WRONG, WRONG), (-1, -1), ("it",) * 2, (0.5, 0.25))
         text.proposals.setdefault("it", {})[at] = RecordedProposal.of(pair, [0], passes=2)
-    trace = ProposalTrace(texts=(text,), every_position=True)
+    trace = ProposalTrace(texts=(text,))
     costs = replace(COSTS, tree_pass=0.25)
     rounds = 1.5 + 1.25 + 2 * (0.0625 + 2 * 0.25)
     assert project(trace, costs, lengths=[2]).fixed[2] == 4 / rounds
@@ -72,6 +72,6 @@ def test_only_lengths_that_the_trace_holds_are_projected(length: int, passes: in
 
 
 def test_a_text_without_proposals_is_decoded_plainly() -> None:
-    trace = ProposalTrace(texts=(TracedText(given=1, length=9),), every_position=True)
+    trace = ProposalTrace(texts=(TracedText(given=1, length=9),))
     found = project(trace, COSTS)
     assert found.fixed == {0: 1.0}

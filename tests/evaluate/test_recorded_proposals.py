@@ -17,12 +17,9 @@ from tokalign.evaluate.recorded_proposals import (
     RecordedProposal,
     TracedText,
     read_trace,
-    trace_of_run,
     write_trace,
 )
-from tokalign.runtime.rounds import Round, SavedRun
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import TargetId
 
 
 def chain(
@@ -60,7 +57,6 @@ def test_lines_keep_everything(texts: list[dict[int, RecordedProposal]], every: 
         texts=tuple(
             TracedText(given=5, length=60, proposals={"it": by} if by else {}) for by in texts
         ),
-        every_position=every,
         notes={"translation": "exact"},
     )
     assert ProposalTrace.from_lines(trace.lines(), name="it") == trace
@@ -68,7 +64,7 @@ def test_lines_keep_everything(texts: list[dict[int, RecordedProposal]], every: 
 
 def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
     text = TracedText(given=4, length=9, proposals={"draft": {4: chain(3, 1, passes=2)}})
-    trace = ProposalTrace(texts=(text,), every_position=True)
+    trace = ProposalTrace(texts=(text,))
     write_trace(trace, tmp_path / "t.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
     assert read_trace(tmp_path / "t.jsonl") == trace
@@ -83,8 +79,8 @@ def test_a_file_is_written_whole_and_read_again(tmp_path: Path) -> None:
         "{}",
         "[1]",
         '{"format": "tokalign-trace", "version": 9}',
-        '{"format": "tokalign-trace", "version": 1, "every_position": true}\n{"at": 3}',
-        '{"format": "tokalign-trace", "version": 1, "every_position": true}\n{"given": 1, "length":'
+        '{"format": "tokalign-trace", "version": 1}\n{"at": 3}',
+        '{"format": "tokalign-trace", "version": 1}\n{"given": 1, "length":'
         ' 4}\n{"at": 1, "by": "a", "sources": "a", "probabilities": [], "offered": 1, "path": [1],'
         ' "passes": 0, "host": 0}',
     ],
@@ -94,15 +90,6 @@ def test_what_is_no_trace_is_one_line(broken: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as found:
         read_trace(tmp_path / "t")
     assert "\n" not in str(found.value)
-
-
-def test_between_rounds_the_rest_of_the_last_proposal_stands_in() -> None:
-    whole = chain(3, 2, likely=(0.9, 0.8, 0.7))
-    text = TracedText(given=2, length=20, proposals={"it": {4: whole}})
-    assert text.proposal("it", 3) is None
-    assert text.proposal("it", 4) == whole
-    assert text.proposal("it", 5) == chain(2, 1, likely=(0.8, 0.7))
-    assert text.proposal("it", 7) is None  # the third id was wrong
 
 
 def test_fewer_passes_bring_fewer_ids() -> None:
@@ -143,35 +130,10 @@ def test_no_path_through_the_tree_is_refused() -> None:
         RecordedProposal.of(TokenTree.chain([WRONG] * 3, "d"), (0, 2))
 
 
-def test_a_run_is_a_trace_of_where_its_rounds_began() -> None:
-    def one(proposed: int, accepted: int) -> Round:
-        ids = tuple(map(TargetId, range(proposed)))
-        return Round(
-            limit=9,
-            tree=TokenTree.chain(ids, "draft"),
-            path=tuple(range(accepted)),
-            emitted=(*ids[:accepted], TargetId(99)),
-            draft_passes=2,
-        )
-
-    run = SavedRun(
-        rounds=(one(2, 2), one(0, 0), one(3, 1)),
-        token_bytes={},
-        special_tokens={},
-        figures={"prompt_tokens": 7, "method": "draft"},
-    )
-    trace = trace_of_run(run)
-    assert not trace.every_position
-    text = trace.texts[0]
-    assert (text.given, text.length) == (7, 7 + 3 + 1 + 2)
-    assert sorted(text.proposals["draft"]) == [7, 10, 11]
-    assert text.proposals["draft"][11].accepted == 1
-
-
 def test_names_in_the_notes_may_hold_any_separator(tmp_path: Path) -> None:
     notes = {"target": "a\u2028b\x85c\x0b"}
     text = TracedText(given=2, length=5)
-    trace = ProposalTrace(texts=(text,), every_position=True, notes=notes)
+    trace = ProposalTrace(texts=(text,), notes=notes)
     write_trace(trace, tmp_path / "t")
     assert read_trace(tmp_path / "t") == trace
 
@@ -197,7 +159,7 @@ def test_a_trace_of_a_stranger_is_refused_in_one_line(
     tmp_path: Path, line: int, field: str, value: object
 ) -> None:
     one = TracedText(given=2, length=12, proposals={"d": {2: chain(3, 2, likely=[0.5] * 3)}})
-    lines = list(ProposalTrace(texts=(one,), every_position=True).lines())
+    lines = list(ProposalTrace(texts=(one,)).lines())
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(lines) + "\n")
     assert read_trace(path).tokens == 10
@@ -209,6 +171,6 @@ def test_a_trace_of_a_stranger_is_refused_in_one_line(
 
 
 def test_where_no_token_follows_a_prompt_nothing_is_projected(tmp_path: Path) -> None:
-    write_trace(ProposalTrace(texts=(), every_position=True), tmp_path / "t")
+    write_trace(ProposalTrace(texts=()), tmp_path / "t")
     with pytest.raises(UsageError, match="no token after a prompt"):
         read_trace(tmp_path / "t")

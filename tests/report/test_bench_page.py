@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -52,29 +51,12 @@ def test_a_page_is_valid_whatever_was_measured(comparison: Comparison) -> None:
     assert_self_contained(bench_page(comparison, ABOUT))
 
 
-def test_the_page_shows_every_point_and_every_row() -> None:
-    page = bench_page(SOME, ABOUT)
-    document = Document(page)
-    symbols = re.findall(r'<g class="mark-symbol[^>]*>(.*?)</g>', page)
-    drawn = sum(group.count("<path") for group in symbols)
-    assert drawn == sum(len(row.points) for row in SOME.overall if row.condition.drafts)
+def test_the_page_shows_every_row() -> None:
+    document = Document(bench_page(SOME, ABOUT))
+    assert len(document.of_class("bar")) == 2 * len(SOME.overall)
     for row in SOME.overall:
         assert set(cells(row)) <= set(document.pieces) | {""}
     assert "a <model>" in document.pieces
-
-
-def test_a_break_even_that_cannot_be_reached_is_not_given_a_figure() -> None:
-    def shown(*speeds: float) -> str:
-        found = compare(
-            measured(condition, block(n), tokens_per_second=speed, accepted=n)
-            for n, speed in enumerate(speeds)
-            for condition, speed in ((Condition(PLAIN), 10.0), (Condition("exact", 2), speed))
-        )
-        return cells(found.overall[1])[HEAD.index("break-even (95% interval)")]
-
-    assert shown(5, 7.5, 10, 12.5).startswith("0.50 (")
-    assert shown(1, 2, 3, 4) == "> 1"
-    assert shown(9, 8, 7, 6) == "–"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +83,7 @@ def test_the_verdict_claims_only_what_clears_the_control(
     assert says in Document(bench_page(found, ABOUT)).text
 
 
-def test_the_staircase_is_there_where_the_curve_is_known() -> None:
+def test_costs_are_there_where_the_curve_is_known() -> None:
     rows = {m: Timing(m / 10, m / 10, m / 10) for m in (1, 2, 4)}
     curve = CostCurve(
         name="this machine", source="measured", contexts=(ContextCosts(tokens=64, rows=rows),)

@@ -48,7 +48,7 @@ def a_world(
                     passes=LONGEST if model else 0,
                 )
         texts.append(text)
-    return ProposalTrace(texts=tuple(texts), every_position=True)
+    return ProposalTrace(texts=tuple(texts))
 
 
 def costs_of(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> Costs:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tokalign.runtime.rounds import Round, SavedRun
+from tokalign.report.tokens import Run
+from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -35,10 +36,10 @@ def rounds(draw: st.DrawFn) -> Round:
     )
 
 
-def run_of(log: list[Round], tokens: dict[int, bytes]) -> SavedRun:
-    """A saved run; ids without bytes are special tokens."""
+def run_of(log: list[Round], tokens: dict[int, bytes]) -> Run:
+    """A run to be shown; ids without bytes are special tokens."""
     seen = {i for one in log for i in one.tree.ids + one.emitted}
-    return SavedRun(
+    return Run(
         rounds=tuple(log),
         token_bytes={i: tokens[i] for i in seen if i in tokens},
         special_tokens={i: f"<{i}>" for i in seen if i not in tokens},

@@ -107,7 +107,7 @@ def forged(**values: object) -> Callable[[Path], None]:
 )
 def test_damaged_labels_are_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     harm(whole(tmp_path))
-    with pytest.raises(BundleError, match="train-drafter"):
+    with pytest.raises(BundleError, match="tokalign train"):
         open_labels(tmp_path)
 
 

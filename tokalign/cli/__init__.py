@@ -17,31 +17,27 @@ from tokalign import __version__
 from tokalign.cli.streams import finish, one_line, open_closed_streams, tell, unwritten, visible
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
 
-_GROUPS = {
+GROUPS = {
     "Generate text": {
         "check": "Predict from the tokenizers alone how well a pair will work.",
         "decode": "Generate text, faster, with exactly the target's own output.",
         "chat": "Talk with a model; every turn computes only what is new.",
         "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
-        "report": "Show how each token of a run came about, as a page.",
     },
     "Make what drafts": {
         "build": "Build the tables of a (draft, target) pair and a language.",
         "learn": "Make a private dictionary of your own documents.",
-        "train-drafter": "Train a small drafter that continues from the target's hidden state.",
+        "train": "Train a small drafter that continues from the target's hidden state.",
         "tables": "Show, verify, pull, push and forget table files.",
     },
     "Measure": {
         "calibrate": "Measure what passes cost on this machine.",
         "bench": "Measure every way to draft against plain decoding.",
         "study": "Run the papers' experiments on this machine, and check results of others.",
-        "replay": "Measure a draft model on texts that play the target's output.",
-        "emulate": "Measure drafting without a model on texts, as in DictSpec's emulator.",
-        "project": "Estimate the speed-up of recorded drafts under any cost curve.",
         "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     },
 }
-_COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
+_COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 _CLOSE = 0.75
 """How similar (`difflib`) an option has to be to a mistyped one to be suggested for it."""
@@ -75,13 +71,18 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, commands in _GROUPS.items():
+        for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([*commands.items()])
 
 
 @click.group(
-    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=_LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "show_default": True,
+        "max_content_width": 100,
+    },
 )
 @click.version_option(__version__)
 def group() -> None:

@@ -1,4 +1,4 @@
-"""`tokalign bench`: every way to draft against plain decoding, on this machine."""
+"""`tokalign bench`: every way to draft against plain decoding, on this machine or on texts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tokalign import __version__
 from tokalign.atomic_file import require_writable, write_file
-from tokalign.cli.drafting_options import (
-    MODEL_HELP,
-    alignment_option,
-    dictionary_option,
-    draft_model_option,
-    drafter_option,
-    dtype_option,
-    language_option,
+from tokalign.cli.command import Command, Option, flag_of, was_typed
+from tokalign.cli.option_types import AT_LEAST_1, FROM_0, NAME, PATH, FilePath, FiniteRange
+from tokalign.cli.options import (
+    ALIGNMENT,
+    DICTIONARY,
+    DRAFT,
+    DRAFTER,
+    DTYPE,
+    FIELD,
+    IGNORE_CHAT_TEMPLATE,
+    LANGUAGE,
+    LIMIT,
+    needing,
 )
-from tokalign.cli.idle_options import all_but, flag_of, refuse_idle, refuse_idle_drafting
-from tokalign.cli.option_types import NAME, PATH, FiniteRange
-from tokalign.cli.output import echo, json_option, note, progress, quiet_option, to_json
-from tokalign.cli.texts import PromptText, field_option, limit_option, read_prompts
+from tokalign.cli.output import echo, note, progress, to_json
+from tokalign.cli.texts import PromptText, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,
@@ -53,7 +55,8 @@ if TYPE_CHECKING:
     from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
-FORMATS = ("table", "md", "csv", "json", "html")
+SAVED = (".md", ".csv", ".json", ".html")
+"""What `--save` writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,14 @@ class Options:
 
     target: str | None
     draft: str | None
-    prompts: tuple[Path, ...]
-    windows: tuple[Path, ...]
+    files: tuple[Path, ...]
+    text: bool
+    ignore_chat_template: bool
+    prompt_tokens: int | None
     prompt_language: str | None
     field: str
     limit: int | None
-    conditions: tuple[str, ...]
+    methods: tuple[str, ...]
     num_draft_tokens: str
     max_tokens: int
     temp: float
@@ -78,10 +83,9 @@ class Options:
     dictionary: tuple[Path, ...]
     language: tuple[str, ...]
     alignment: Path | None
-    window_tokens: int | None
-    ignore_chat_template: bool
+    curves: tuple[str, ...]
+    trace: Path | None
     results: Path | None
-    form: str
     save: tuple[Path, ...]
     as_json: bool
     quiet: bool
@@ -90,122 +94,139 @@ class Options:
         """Print a line on stderr unless `quiet`."""
         note(message, quiet=self.quiet)
 
+    @property
+    def lengths(self) -> list[int | str]:
+        """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
+        lengths = [read_draft_tokens(part.strip()) for part in self.num_draft_tokens.split(",")]
+        return list(dict.fromkeys("auto" if k is None else k for k in lengths))
 
-@click.command("bench")
-@click.option("--target", "--model", "target", type=NAME, metavar="NAME", help=MODEL_HELP)
-@draft_model_option
-@click.option(
-    "--prompts", type=PATH, multiple=True, metavar="FILE", help="User messages; repeatable."
+
+_OWN = (
+    Option(
+        "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
+    ),
+    DRAFT,
+    needing(DRAFTER, excludes="--text"),
+    Option(
+        "--text", "FILEs are texts that play the target's output.", is_flag=True, needs="--target"
+    ),
+    needing(IGNORE_CHAT_TEMPLATE, "FILE", excludes="--text"),
+    Option(
+        "--prompt-tokens",
+        "How much of each text is the prompt. Default: all; with --text, 12.",
+        type=FROM_0,
+        needs=("--text", "--ignore-chat-template"),
+    ),
+    Option(
+        "--prompt-language",
+        f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first "
+        f"of --language, else {POLISH}.",
+        metavar="CODE",
+        needs="--target",
+        excludes="FILE",
+        rare=True,
+    ),
+    FIELD,
+    needing(LIMIT, "--target"),
+    Option(
+        "--method methods",
+        "Measure only this method or translation; repeatable.",
+        multiple=True,
+        metavar="NAME",
+        needs="--target",
+    ),
+    Option(
+        "-k --num-draft-tokens",
+        "Tokens drafted in a round: numbers, auto, or both.",
+        default="2,4",
+        metavar="N,N,...",
+        needs="--target",
+    ),
+    Option(
+        "-m --max-tokens",
+        "Tokens to generate at most.",
+        type=AT_LEAST_1,
+        default=64,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--temp",
+        "Sampling temperature; 0 is greedy.",
+        type=FiniteRange(min=0),
+        default=0.0,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--seed",
+        "Seed of sampling.",
+        type=click.IntRange(0, 0xFFFFFFFF),
+        default=0,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--repeats",
+        "How often each prompt is measured.",
+        type=AT_LEAST_1,
+        default=1,
+        needs="--target",
+        excludes="--text",
+    ),
+    needing(DTYPE, "--target"),
+    needing(DICTIONARY, "--target"),
+    needing(LANGUAGE, "--target"),
+    ALIGNMENT,
+    Option(
+        "--cost curves",
+        "Also estimate the speed-up under this shipped or measured curve; repeatable.",
+        type=NAME,
+        multiple=True,
+        metavar="CURVE",
+        needs="--text",
+    ),
+    Option(
+        "--trace",
+        "Keep what was proposed at every position of the texts.",
+        type=FilePath(".jsonl"),
+        needs="--text",
+        rare=True,
+    ),
+    Option(
+        "--results",
+        "Keep the measurements here; a killed run resumes from them.",
+        type=FilePath(".jsonl"),
+        excludes="--text",
+    ),
+    Option(
+        "--save",
+        "Also write a .md, .csv, .json or .html file; repeatable.",
+        type=FilePath(*SAVED),
+        multiple=True,
+        excludes="--text",
+    ),
+    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
-@click.option(
-    "--windows", type=PATH, multiple=True, metavar="FILE", help="Texts to continue; repeatable."
-)
-@click.option(
-    "--prompt-language",
-    metavar="CODE",
-    help=f"Without files, the language of the prompts: {', '.join(LANGUAGES)}. Default: the first "
-    f"of --language, else {POLISH}.",
-)
-@field_option
-@limit_option
-@click.option(
-    "--condition",
-    "conditions",
-    multiple=True,
-    metavar="NAME",
-    help="Measure only this method or translation; repeatable.",
-)
-@click.option(
-    "-k",
-    "--num-draft-tokens",
-    default="2,4",
-    metavar="N,N,...",
-    help="Tokens drafted in a round: numbers, auto, or both.",
-)
-@click.option(
-    "-m",
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    default=64,
-    help="Tokens to generate at most.",
-)
-@click.option(
-    "--temp",
-    type=FiniteRange(min=0),
-    default=0.0,
-    help="Sampling temperature; 0 is greedy decoding.",
-)
-@click.option("--seed", type=click.IntRange(0, 0xFFFFFFFF), default=0, help="Seed of sampling.")
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1),
-    default=1,
-    help="How often each prompt is measured.",
-)
-@dtype_option
-@drafter_option
-@dictionary_option
-@language_option
-@alignment_option
-@click.option(
-    "--window-tokens",
-    type=click.IntRange(min=1),
-    help="Target tokens of each text that are given as the prompt. Default: all.",
-)
-@click.option(
-    "--ignore-chat-template", is_flag=True, help="Use the text as it is, without a template."
-)
-@click.option(
-    "--results",
-    type=PATH,
-    metavar="FILE.jsonl",
-    help="Keep the measurements here; a killed run resumes from them.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="table",
-    help="The form of what goes to stdout.",
-)
-@click.option(
-    "--save",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Also write a .md, .csv, .json or .html file; repeatable.",
-)
-@json_option
-@quiet_option
+
+
+@click.command("bench", cls=Command, params=[*_OWN])
 def command(**given: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
-    Conditions take turns, so that a slow minute of the machine affects all of them, and each output
-    is compared with that of plain decoding, id by id (equal in float32). Plain decoding is measured
-    twice: a condition is called faster only where it clears the second one, the control. Without
-    prompts the thirty of benchmarks/prompts are used. Without --target, the measurements in
-    --results are shown.
+    FILEs are prompts; without them, those that come with tokalign. Each
+    output is compared with that of plain decoding, id by id (equal in float32). Plain decoding is
+    measured twice: a condition is called faster only where it clears the second one, the control.
+    With --text nothing but a draft model is run. Without --target, what is in --results is shown.
     """
     options = Options(**given)
-    if options.target is None:
-        shown = all_but("results", "form", "save", "as_json", "quiet")
-        refuse_idle(shown, without="--target NAME")
-    if options.as_json:
-        refuse_idle(("form",), beside="--json")
-    if options.prompts or options.windows:
-        refuse_idle(("prompt_language",), beside="--prompts FILE or --windows FILE")
-    else:
-        refuse_idle(("field",), without="--prompts FILE or --windows FILE")
-    if options.prompts and not options.windows:
-        refuse_idle(("window_tokens",), without="--windows FILE")
-    if options.windows and not options.prompts:
-        refuse_idle(("ignore_chat_template",), without="--prompts FILE")
-    refuse_idle_drafting()
-    forms = ["json" if options.as_json else options.form, *map(_form, options.save)]
-    if "html" in forms:
-        from tokalign.report.charts import require_charts
+    _check_conditions(options)
+    if options.text:
+        from tokalign.cli.bench_texts import show_texts
 
-        require_charts()
+        show_texts(options)
+        return
+    forms = [path.suffix for path in options.save]
     for path in options.save:
         require_writable(path)
     about, measurements, curve = _measured(options)
@@ -213,9 +234,10 @@ def command(**given: Any) -> None:
 
     comparison = compare(measurements)
     about = {"command": _command_line(click.get_current_context()), **about}
-    for path, form in zip(options.save, forms[1:], strict=True):
+    for path, form in zip(options.save, forms, strict=True):
         write_file(path, _written(form, comparison, about, curve))
-    echo(_written(forms[0], comparison, about, curve), nl=False)
+    shown = ".json" if options.as_json else "table"
+    echo(_written(shown, comparison, about, curve), nl=False)
     if comparison.ids_that_differ:
         options.note(
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
@@ -227,11 +249,11 @@ def _command_line(context: click.Context) -> str:
     """The command as typed, for repeating it."""
     words = ["tokalign", "bench"]
     for option in context.command.params:
-        name, typed = option.name or "", ParameterSource.COMMANDLINE
-        if context.get_parameter_source(name) is typed and name not in ("form", "quiet"):
-            value = context.params[name]
+        if was_typed(context, option) and option.name not in ("as_json", "quiet"):
+            value = context.params[option.name or ""]
+            flag = [flag_of(option)] if isinstance(option, click.Option) else []
             for one in value if isinstance(value, tuple) else (value,):
-                words += [flag_of(option)] if one is True else [flag_of(option), str(one)]
+                words += flag if one is True else [*flag, str(one)]
     return shlex.join(words)
 
 
@@ -249,11 +271,10 @@ def _measured(
         if options.results is None:
             raise UsageError("nothing to measure or to show; give --target NAME or --results FILE")
         return *read_measurements(options.results), None
-    lengths = _lengths(options.num_draft_tokens)
-    _check_conditions(options)
+    lengths, plain = options.lengths, options.ignore_chat_template
     texts = read_prompts(
-        options.prompts,
-        options.windows,
+        () if plain else options.files,
+        options.files if plain else (),
         field=options.field,
         limit=options.limit,
         repeats=options.repeats,
@@ -306,20 +327,14 @@ def _language_of_prompts(options: Options) -> str:
     chosen = options.prompt_language
     if chosen is None and options.language:
         chosen = options.language[0].partition(",")[0]
-    if chosen is None and not options.prompts and not options.windows:
+    if chosen is None and not options.files:
         options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
     return POLISH if chosen is None else chosen
 
 
-def _lengths(typed: str) -> list[int | str]:
-    """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
-    lengths = [read_draft_tokens(part.strip()) for part in typed.split(",")]
-    return list(dict.fromkeys("auto" if k is None else k for k in lengths))
-
-
 def _check_conditions(options: Options) -> None:
     """Raises: UsageError for a condition that there is not, or not without a draft model."""
-    for name in options.conditions:
+    for name in options.methods:
         try:
             check_translation(None if name in METHODS else name)
         except UsageError as error:
@@ -328,13 +343,14 @@ def _check_conditions(options: Options) -> None:
                 f"translation ({', '.join(TRANSLATIONS)})"
             ) from error
         if options.draft is None and (name == "draft" or name not in METHODS):
-            raise UsageError(f"--condition {name} needs a draft model; give --draft NAME")
+            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
 
 
 def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
-    from tokalign.evaluate.bench import Bench, conditions_of
+    from tokalign.evaluate.bench import Bench
+    from tokalign.evaluate.conditions import conditions_of
     from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
     target, draft = decoder.target, decoder.draft
@@ -343,8 +359,8 @@ def _bench(
     conditions = conditions_of(
         decoder.drafting, lengths=lengths, pair=pair, with_drafter=decoder.drafter is not None
     )
-    if options.conditions:
-        names = [name for name in options.conditions if name != PLAIN]
+    if options.methods:
+        names = [name for name in options.methods if name != PLAIN]
         for name in names:
             choose_method(
                 name if name in METHODS else "draft",
@@ -366,10 +382,9 @@ def _bench(
 
 
 def _prompt(options: Options, one: PromptText, decoder: Decoder) -> Prompt:
-    use_template = not (one.window or options.ignore_chat_template)
-    prompt = decoder.prompt(one.text, use_template=use_template)
-    if one.window and options.window_tokens:
-        return replace(prompt, target=prompt.target[: options.window_tokens], draft=None)
+    prompt = decoder.prompt(one.text, use_template=not one.window)
+    if one.window and options.prompt_tokens:
+        return replace(prompt, target=prompt.target[: options.prompt_tokens], draft=None)
     return prompt
 
 
@@ -391,19 +406,11 @@ def _about(
         "seed": options.seed,
         "dtype": dtype or "of the weights",
         "chat_template": not options.ignore_chat_template,
-        "window_tokens": options.window_tokens or "all",
+        "prompt_tokens": options.prompt_tokens or "all",
         "machine": machine.device,
         "mlx": machine.mlx,
         "tokalign": __version__,
     }
-
-
-def _form(path: Path) -> str:
-    """The format of a file, from the ending of its name. Raises: UsageError."""
-    form = path.suffix.removeprefix(".")
-    if form not in FORMATS or form == "table":
-        raise UsageError(f"{path}: give a file that ends in .md, .csv, .json or .html to --save")
-    return form
 
 
 def _written(
@@ -413,12 +420,12 @@ def _written(
     from tokalign.report.bench import bench_page
 
     match form:
-        case "html":
+        case ".html":
             return bench_page(comparison, about, curve=curve)
-        case "json":
+        case ".json":
             return to_json(tables.as_object(comparison, about)) + "\n"
-        case "csv":
+        case ".csv":
             return tables.comma_separated(comparison)
-        case "md":
+        case ".md":
             return tables.markdown(comparison, about)
     return tables.aligned([tables.HEAD, *map(tables.cells, comparison.overall)])

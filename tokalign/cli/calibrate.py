@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import require_writable
-from tokalign.cli.drafting_options import (
-    draft_model_option,
-    drafter_option,
-    dtype_option,
-    target_model_option,
-)
-from tokalign.cli.idle_options import refuse_idle
-from tokalign.cli.option_types import PATH, FiniteRange
-from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.errors import UsageError
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import FilePath, FiniteRange
+from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
+from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.shipped import POLISH, sample_text
 
@@ -32,33 +26,33 @@ if TYPE_CHECKING:
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 
 
-@click.command("calibrate")
-@target_model_option
-@draft_model_option
-@drafter_option
-@click.option(
-    "--output",
-    type=PATH,
-    metavar="FILE",
-    help="Write the curve here and not to the cache, where `decode` finds it.",
+_OWN = (
+    TARGET,
+    DRAFT,
+    DRAFTER,
+    Option(
+        "--output",
+        "Write the curve here, not to the cache where `decode` finds it.",
+        type=FilePath(".json"),
+    ),
+    Option(
+        "--language",
+        "The language of the prompts on which acceptance is measured.",
+        metavar="CODE",
+        default=POLISH,
+    ),
+    Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
+    Option(
+        "--budget",
+        "Seconds to measure; three times as many if other programs disturb it.",
+        type=FiniteRange(min=1),
+        default=30.0,
+    ),
+    DTYPE,
 )
-@click.option(
-    "--language",
-    metavar="CODE",
-    default=POLISH,
-    show_default=True,
-    help="The language of the prompts on which acceptance is measured.",
-)
-@click.option("--refresh", is_flag=True, help="Measure again, even if nothing has changed.")
-@click.option(
-    "--budget",
-    type=FiniteRange(min=1),
-    default=30.0,
-    help="Seconds to measure; up to three times as many if other programs disturb it.",
-)
-@dtype_option
-@json_option
-@quiet_option
+
+
+@click.command("calibrate", cls=Command, params=[*_OWN])
 def command(
     *,
     target: str,
@@ -84,8 +78,6 @@ def command(
     if output is not None:
         require_writable(output, parents=True)
     decoder = _load(target, draft, drafter, dtype, quiet=quiet)
-    if decoder.drafting_model is None:
-        refuse_idle(("language",), without="--draft NAME or --drafter FOLDER")
     machine = machine_of(decoder.target.model, decoder.drafting_model)
     curve = None if refresh else find_curve(machine)
     known = curve is not None and curve.notes.get("language", POLISH) == language
@@ -100,7 +92,7 @@ def command(
         if output is not None:
             note(f"cost curve -> {store_curve(curve, output)}", quiet=quiet)
     if as_json:
-        print_json(curve.to_json())
+        print_json({"target": target, "draft": draft, **curve.to_json()})
     else:
         echo(table([*_rows(curve), ("verdict", curve.expectation())]))
 
@@ -152,8 +144,6 @@ def _load(
     from tokalign.drafting_options import DraftingOptions
     from tokalign.runtime.mlx.drafter_folder import find_drafter
 
-    if draft is not None and drafter is not None:
-        raise UsageError("--drafter and --draft exclude each other: leave one of them out")
     noted = partial(note, quiet=quiet)
     method = "plain" if draft is None else "draft"
     if drafter is not None:

@@ -19,18 +19,15 @@ import click
 
 from tokalign.arguments import as_path
 from tokalign.atomic_file import write_file
+from tokalign.cli.command import Command as CheckedCommand
+from tokalign.cli.command import Option
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
 from tokalign.cli.entries import Entries, history_file, open_entries
-from tokalign.cli.generation_options import (
-    GenerationOptions,
-    generation_options,
-    read_max_tokens,
-    take_generation,
-)
-from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.generation import PromptOptions, load
 from tokalign.cli.interrupts import interrupts_noted
-from tokalign.cli.output import note, progress, quiet_option
+from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
+from tokalign.cli.output import note, progress
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 
@@ -56,44 +53,46 @@ class Options:
     quiet: bool
 
 
-@click.command("chat")
-@generation_options
-@click.option(
-    "-m",
-    "--max-tokens",
-    type=int,
-    default=-1,
-    show_default=True,
-    callback=read_max_tokens,
-    help="Tokens of an answer at most; -1 for as many as the context holds.",
+_OWN = (
+    Option(
+        "-m --max-tokens",
+        "Tokens of an answer at most; -1: as many as the context holds.",
+        type=int,
+        default=-1,
+        callback=read_max_tokens,
+    ),
+    *GENERATION,
+    Option(
+        "--calibrate/--no-calibrate",
+        "Where it is not known what passes of these models cost, measure it for some seconds.",
+        default=True,
+        rare=True,
+    ),
+    Option("--history/--no-history", "Keep what is typed for the next time.", default=True),
+    COLOR,
+    Option(
+        "--verbose",
+        "In /stats, also say how the host spent its time.",
+        is_flag=True,
+        excludes="--quiet",
+        rare=True,
+    ),
 )
-@click.option(
-    "--calibrate/--no-calibrate",
-    default=True,
-    help="Where it is not known what passes of these models cost, measure it for some seconds.",
-)
-@click.option("--history/--no-history", default=True, help="Keep what is typed for the next time.")
-@click.option("--color/--no-color", default=False, help="Colour each token by how it came about.")
-@click.option("--verbose", is_flag=True, help="In /stats, also say how the host spent its time.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer.")
-@quiet_option
+
+
+@click.command("chat", cls=CheckedCommand, params=[*_OWN])
 def command(**given: Any) -> None:
     """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
-    model = take_generation(given)
-    options = Options(**given)
-    if options.as_json:
-        refuse_idle(("color",), beside="--json")
-    if options.quiet:
-        refuse_idle(("verbose",), beside="--quiet")
+    options, prompts = take(Options, given), take(PromptOptions, given)
     noted = partial(note, quiet=options.quiet)
     measure = partial(_calibrate, quiet=options.quiet) if options.calibrate else _nothing
     entries = open_entries(history_file() if options.history else None)
-    decoder = model.load(before_costs=measure, note=noted)
+    decoder = load(given, before_costs=measure, note=noted)
     noted("/help lists the commands, Ctrl-D leaves")
-    Chat(decoder, model, options).run(entries)
+    Chat(decoder, prompts, options).run(entries)
 
 
 def _nothing(_target: Any, _drafts: Any) -> None:
@@ -129,7 +128,7 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
 class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout."""
 
-    def __init__(self, decoder: Decoder, model: GenerationOptions, options: Options) -> None:
+    def __init__(self, decoder: Decoder, model: PromptOptions, options: Options) -> None:
         from tokalign.runtime.conversation import Conversation
 
         self._decoder, self._model, self._options = decoder, model, options

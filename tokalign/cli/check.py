@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.idle_options import refuse_idle
+from tokalign.cli.command import Command, Option
 from tokalign.cli.option_types import NAME, PATH
-from tokalign.cli.output import json_option, note, print_figures, print_json, quiet_option
-from tokalign.cli.texts import field_option
-from tokalign.errors import UsageError
+from tokalign.cli.options import FIELD, TARGET_TOKENIZER
+from tokalign.cli.output import note, print_figures, print_json
 from tokalign.shipped import LANGUAGES, POLISH, sample_text
 from tokalign.tables.dictionary import HOW_TO_BUILD
 
@@ -26,40 +24,35 @@ if TYPE_CHECKING:
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 
 
-@click.command("check")
-@target_tokenizer_option
-@click.option(
-    "--draft",
-    type=NAME,
-    metavar="NAME",
-    required=True,
-    help="The draft's tokenizer: an alias, a path or a Hub repository.",
+_OWN = (
+    TARGET_TOKENIZER,
+    Option("--draft", "The draft, or its tokenizer alone.", type=NAME, required=True),
+    Option(
+        "--language",
+        f"Measure on a sample text: {', '.join(LANGUAGES)}. Default: {POLISH}.",
+        metavar="CODE",
+        excludes="FILE",
+    ),
+    FIELD,
+    click.Argument(["file"], required=False, type=PATH),
 )
-@click.option(
-    "--text",
-    type=PATH,
-    help="Text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet. Default: the "
-    "sample text of --language.",
-)
-@click.option(
-    "--language",
-    metavar="CODE",
-    help=f"Measure on a sample text in this language: {', '.join(LANGUAGES)}. Default: {POLISH}.",
-)
-@field_option
-@json_option
-@quiet_option
+
+
+@click.command("check", cls=Command, params=[*_OWN])
 def command(
     *,
     draft: str,
     target: str,
-    text: Path | None,
+    file: Path | None,
     language: str | None,
     field: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare two tokenizers on a text, and say what to expect of the pair and of dictionaries."""
+    """Compare two tokenizers on a text, and say what to expect of the pair and of dictionaries.
+
+    FILE is the text: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a sample text.
+    """
     from tokalign.build.alignment.alignment_bundle import align
     from tokalign.build.alignment.fit import measure_boundaries, measure_coverage
     from tokalign.build.corpus import Corpus
@@ -71,12 +64,8 @@ def command(
     from tokalign.tokenizer.spec import Level
     from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-    if text is None:
-        refuse_idle(("field",), without="--text FILE")
-    if text is not None and language is not None:
-        raise UsageError("--text and --language exclude each other: leave one of them out")
-    path = text or sample_text(language or POLISH)
-    other = "" if text or language else ", in Polish; --language or --text chooses another one"
+    path = file or sample_text(language or POLISH)
+    other = "" if file or language else ", in Polish; --language or a FILE chooses another one"
     ours: Resolved[DraftId] = resolve_tokenizer(draft)
     theirs: Resolved[TargetId] = resolve_tokenizer(target)
     for line in (ours.description, theirs.description, f"text: {path.name}{other}"):
@@ -107,7 +96,7 @@ def command(
         **fit,
         "found_dictionaries": saving.found,
         "own_dictionary": saving.own,
-        "dictionaries": _expectation(saving, own_text=text is not None),
+        "dictionaries": _expectation(saving, own_text=file is not None),
         "this_machine": _NOT_MEASURED if curve is None else curve.expectation(),
     }
     machines = {
@@ -163,9 +152,7 @@ def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
     else:
         found = f"Those found give {saving.found:.2f} tokens per pass of the target on this text."
     if saving.own is None:
-        own = (
-            "Give --text with at least 200 lines to see what a dictionary of such text would give."
-        )
+        own = "Give a text of at least 200 lines to see what a dictionary of such text would give."
     else:
         own = (
             f"One of nine tenths of this text gives {saving.own:.2f} on the rest; "

@@ -1,19 +1,21 @@
 """Commands whose options are data: what each option needs, what it excludes, whether it is rare.
 
-    ALIGNMENT = Option("--alignment", type=PATH, needs="--draft", excludes="--method copy", help=…)
+    ALIGNMENT = Option("--alignment", "A table.", type=FILE, needs="--draft", excludes="--json")
 
     @click.command("decode", cls=Command, params=[TARGET, DRAFT, METHOD, ALIGNMENT])
     def command(*, alignment: Path | None, …) -> None:
 
 An option that would change nothing beside the others is refused, not ignored, and before anything
 is loaded. A condition is written as it is typed: "--draft" holds where that option was typed,
-"--method copy" where it has this value, "FILE" where that argument was given. A condition on an
-option that a command does not have says nothing there, so commands can share declarations.
+"--method copy" where it has this value, "--translation context:*" where it fits the pattern, "FILE"
+where that argument was given. A condition on an option that a command does not have says nothing
+there, so commands can share declarations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -25,22 +27,31 @@ from tokalign.errors import UsageError
 class Option(click.Option):
     """An option of a command.
 
+    names: as in "-k --size", or as in "--loud/--silent"; a word without hyphens names the value.
     needs: conditions, of which one has to hold for the option to have an effect.
     excludes: conditions, of which none may hold. rare: shown by `--help-all` only.
     """
 
     def __init__(
         self,
-        *names: str,
+        names: str,
+        help: str,
+        *,
         needs: str | Sequence[str] = (),
         excludes: str | Sequence[str] = (),
         rare: bool = False,
         **attributes: Any,
     ) -> None:
-        super().__init__(names, **attributes)
+        super().__init__(names.split(), help=help, **attributes)
+        if isinstance(self.type, click.types.IntParamType | click.types.FloatParamType):
+            self.metavar = self.metavar or "N"
         self.needs = (needs,) if isinstance(needs, str) else tuple(needs)
         self.excludes = (excludes,) if isinstance(excludes, str) else tuple(excludes)
         self.rare = rare
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """See `click.Option`; ranges are left to the error of a number that is outside."""
+        return {name: told for name, told in super().get_help_extra(ctx).items() if name != "range"}
 
 
 class Command(click.Command):
@@ -50,7 +61,7 @@ class Command(click.Command):
         super().__init__(*given, **attributes)
         self.params += [JSON, QUIET]
         if any(is_rare(option) for option in self.params):
-            self.params.append(_HELP_ALL)
+            self.params.append(HELP_ALL)
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`. Raises: UsageError for an option without effect."""
@@ -61,7 +72,8 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command`."""
-        shown = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not is_rare(one)]
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        shown = [one for one in options if ctx.meta.get(_ALL) or not is_rare(one)]
         records = [record for one in shown if (record := one.get_help_record(ctx)) is not None]
         with formatter.section("Options"):
             formatter.write_dl(records)
@@ -111,15 +123,16 @@ def _holds(context: click.Context, condition: str) -> bool:
         return False
     value = context.params.get(option.name or "")
     if wanted:
-        return str(value) == wanted
-    return was_typed(context, option) and value not in (None, False, ())
+        return fnmatchcase(str(value), wanted)
+    return was_typed(context, option) and not (value is None or value is False or value == ())
 
 
 def _in_full(context: click.Context, condition: str) -> str:
     """A condition as it is typed, with what the option takes."""
     option = _find(context, condition)
-    takes = option.metavar if isinstance(option, Option) and " " not in condition else None
-    return f"{condition} {takes}" if takes else condition
+    if not isinstance(option, Option) or option.is_flag or " " in condition:
+        return condition
+    return f"{condition} {option.make_metavar(context)}"
 
 
 _ALL = "tokalign.all options"
@@ -132,13 +145,13 @@ def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> 
         context.exit()
 
 
-JSON = Option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-QUIET = Option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
-_HELP_ALL = Option(
+JSON = Option("--json as_json", "Print one JSON object.", is_flag=True)
+QUIET = Option("--quiet", "No progress and no notes on stderr.", is_flag=True)
+HELP_ALL = Option(
     "--help-all",
+    "Show the rare options too.",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_show_all,
-    help="Show the rare options too.",
 )

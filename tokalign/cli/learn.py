@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.idle_options import all_but, refuse_idle
-from tokalign.cli.option_types import NAME, PATH, Size
-from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import AT_LEAST_1, FOLDER, NAME, Size
+from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,34 +20,47 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 10
 
 
-@click.command("learn")
-@click.option("--name", metavar="NAME", help="What the collection and its dictionary are called.")
-@click.option(
-    "--target",
-    "targets",
-    type=NAME,
-    metavar="NAME",
-    multiple=True,
-    help="The target's tokenizer: an alias, a path or a Hub repository; repeatable. Remembered.",
+_OWN = (
+    Option(
+        "--name",
+        "What the collection and its dictionary are called.",
+        metavar="NAME",
+        excludes="--list",
+    ),
+    Option(
+        "--target targets",
+        "The target, or its tokenizer alone; repeatable. Remembered.",
+        type=NAME,
+        multiple=True,
+        excludes="--list",
+    ),
+    Option(
+        "--exclude",
+        "Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
+        metavar="PATTERN",
+        multiple=True,
+        excludes="--list",
+    ),
+    Option(
+        "--largest-file",
+        "Leave out larger files. Default: 50M. Remembered.",
+        type=Size(),
+        excludes="--list",
+    ),
+    Option(
+        "--dictionary-bytes",
+        "The largest size of each dictionary. Default: 5000000. Remembered.",
+        type=AT_LEAST_1,
+        excludes="--list",
+    ),
+    Option(
+        "--list lists", "Show what was learned, and learn nothing.", is_flag=True, excludes="FOLDER"
+    ),
+    click.Argument(["folders"], metavar="[FOLDER]...", nargs=-1, type=FOLDER),
 )
-@click.option(
-    "--exclude",
-    metavar="PATTERN",
-    multiple=True,
-    help="Leave out what a line of a .gitignore file would, in any case; repeatable. Remembered.",
-)
-@click.option(
-    "--largest-file", type=Size(), help="Leave out larger files. Default: 50M. Remembered."
-)
-@click.option(
-    "--dictionary-bytes",
-    type=click.IntRange(min=1),
-    help="The largest size of each dictionary. Default: 5000000. Remembered.",
-)
-@click.option("--list", "lists", is_flag=True, help="Show what was learned, and learn nothing.")
-@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=PATH)
-@json_option
-@quiet_option
+
+
+@click.command("learn", cls=Command, params=[*_OWN])
 def command(
     *,
     name: str | None,
@@ -69,7 +82,6 @@ def command(
     forget NAME` deletes it.
     """
     if lists:
-        refuse_idle(all_but("lists", "as_json", "quiet"), beside="--list")
         _show_all(as_json=as_json, quiet=quiet)
         return
     if name is None:

@@ -20,12 +20,17 @@ class FilePath(click.Path):
     """click's type of a path, as `pathlib.Path`; an empty one is refused.
 
     kinds: the endings that a file to write may have, such as ".html". A file of another kind is
-    never overwritten.
+    never overwritten. shown: what the help calls it.
     """
 
-    def __init__(self, *kinds: str) -> None:
+    def __init__(self, *kinds: str, shown: str = "FILE") -> None:
         super().__init__(path_type=Path)
         self.kinds = kinds
+        self._shown = shown if len(kinds) != 1 else f"{shown}{kinds[0]}"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """See `click.ParamType`."""
+        return self._shown
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
@@ -39,12 +44,17 @@ class FilePath(click.Path):
 class Name(click.types.StringParamType):
     """A name that may be a path, such as that of a model; an empty one is refused."""
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """See `click.ParamType`."""
+        return "NAME"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
         return super().convert(_given(self, value, param, ctx), param, ctx)
 
 
-PATH, NAME = FilePath(), Name()
+FILE, FOLDER, NAME = FilePath(), FilePath(shown="FOLDER"), Name()
+PATH = FilePath(shown="PATH")
 
 
 def _given(
@@ -78,6 +88,10 @@ class Size(click.ParamType[int]):
     """A number of bytes, which may end in K, M or G, each 1,024 of the one before."""
 
     name = "size"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """See `click.ParamType`."""
+        return "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `click.ParamType`."""

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
-from click.decorators import FC
 
 from tokalign.arguments import as_path
+from tokalign.cli.command import Option
 from tokalign.cli.streams import reading_stdin
 from tokalign.errors import UsageError
-
-HELP = "The prompt; - reads it from stdin, @FILE from a file, @@ begins one with an @."
-
-
-def prompt_option() -> Callable[[FC], FC]:
-    """`--prompt`, as typed. Read it with `read_prompt` when the models have been found."""
-    return click.option("-p", "--prompt", required=True, callback=read_text, help=HELP)
 
 
 def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -31,6 +23,15 @@ def read_text(_context: click.Context, option: click.Parameter, value: Any) -> A
     except UnicodeEncodeError as error:
         raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8") from error
     return value
+
+
+PROMPT = Option(
+    "-p --prompt",
+    "The prompt; - reads stdin, @FILE a file, @@ begins one with an @.",
+    required=True,
+    metavar="TEXT",
+    callback=read_text,
+)
 
 
 def read_prompt(given: str) -> str:

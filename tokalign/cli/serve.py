@@ -8,11 +8,17 @@ from typing import Any
 
 import click
 
-from tokalign.cli.drafting_options import DRAFTING, MODEL, MODEL_HELP, take, with_options
-from tokalign.cli.generation_options import CACHE, read_variables
-from tokalign.cli.idle_options import refuse_idle, refuse_idle_cache, refuse_idle_drafting
-from tokalign.cli.option_types import NAME, FiniteRange, Size
-from tokalign.cli.output import json_option, note, print_json, quiet_option
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import AT_LEAST_1, FROM_0, NAME, POSITIVE, SHARE, FiniteRange, Size
+from tokalign.cli.options import (
+    CACHE,
+    DRAFTING,
+    EXTRA_EOS_TOKEN,
+    MODEL,
+    read_variables,
+    take,
+)
+from tokalign.cli.output import note, print_json
 from tokalign.errors import UsageError
 
 KEY_VARIABLE = "TOKALIGN_API_KEY"
@@ -23,158 +29,137 @@ def _read_names(_context: click.Context, _option: click.Parameter, value: str) -
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-@click.command("serve")
-@click.option("--target", "--model", "model", type=NAME, metavar="NAME", help=MODEL_HELP)
-@with_options(*MODEL[1:], *DRAFTING)
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, help="0 is any free port.")
-@click.option(
-    "--api-key",
-    "api_keys",
-    multiple=True,
-    metavar="KEY",
-    help=f"Answer only requests with this key; repeatable. Better in the variable {KEY_VARIABLE}.",
+_MODEL = Option(
+    "--target --model model", "The model: an alias, a folder or a Hub repository.", type=NAME
 )
-@click.option(
-    "--allowed-origins",
-    metavar="ORIGINS",
-    default="",
-    callback=_read_names,
-    help="Web origins whose pages may send requests, separated by commas; * allows all. "
-    "Default: none.",
+_WHERE_NONE = "Where a request gives none; 0 is off."
+_OWN = (
+    _MODEL,
+    *MODEL[1:],
+    *DRAFTING,
+    Option("--host", "Address to listen on.", default="127.0.0.1"),
+    Option("--port", "0 is any free port.", type=click.IntRange(0, 65535), default=8080),
+    Option(
+        "--api-key api_keys",
+        f"Answer only requests with this key; safer in ${KEY_VARIABLE}.",
+        multiple=True,
+        metavar="KEY",
+    ),
+    Option(
+        "--allowed-origins",
+        "Web origins whose pages may send requests, separated by commas; * allows all. "
+        "Default: none.",
+        metavar="ORIGINS",
+        default="",
+        callback=_read_names,
+        rare=True,
+    ),
+    Option("--allow-model-switching", "Load whatever model a request names.", is_flag=True),
+    Option(
+        "--max-body-size",
+        "The longest request; longer ones are refused.",
+        type=Size(),
+        default="8M",
+        rare=True,
+    ),
+    Option(
+        "--read-timeout",
+        "Time for sending a request, and for taking a part of the answer.",
+        type=POSITIVE,
+        default=30.0,
+        metavar="SECONDS",
+        rare=True,
+    ),
+    Option(
+        "--answer-timeout",
+        "Time after which an answer ends where it is.",
+        type=POSITIVE,
+        default=1800.0,
+        metavar="SECONDS",
+        rare=True,
+    ),
+    Option(
+        "--max-waiting",
+        "Requests that may wait; one more is refused.",
+        type=AT_LEAST_1,
+        default=128,
+        rare=True,
+    ),
+    Option(
+        "--reuse-outputs/--no-reuse-outputs",
+        "Draft from earlier answers to the same API key.",
+        default=True,
+        rare=True,
+    ),
+    Option(
+        "--chat-template",
+        "A chat template in place of the model's own.",
+        metavar="TEMPLATE",
+        default="",
+        rare=True,
+    ),
+    Option(
+        "--use-default-chat-template",
+        "Use the tokenizer's default template if the model has none.",
+        is_flag=True,
+        excludes="--chat-template",
+        rare=True,
+    ),
+    Option(
+        "--chat-template-args --chat-template-config",
+        "Variables of the chat template, such as enable_thinking.",
+        metavar="JSON",
+        default="{}",
+        callback=read_variables,
+        rare=True,
+    ),
+    Option(
+        "--temp",
+        "Temperature where a request gives none; 0 is greedy.",
+        type=FiniteRange(min=0),
+        default=0.0,
+    ),
+    Option("--top-p", "Where a request gives none; 1 is off.", type=SHARE, default=1.0),
+    Option("--top-k", _WHERE_NONE, type=FROM_0, default=0),
+    Option("--min-p", _WHERE_NONE, type=SHARE, default=0.0),
+    Option("--xtc-probability", _WHERE_NONE, type=SHARE, default=0.0, rare=True),
+    Option(
+        "--xtc-threshold",
+        "Where a request gives none.",
+        type=FiniteRange(0, 0.5),
+        default=0.1,
+        rare=True,
+    ),
+    EXTRA_EOS_TOKEN,
+    Option(
+        "--max-tokens",
+        "Tokens of an answer at most, where a request says nothing.",
+        type=AT_LEAST_1,
+        default=512,
+    ),
+    Option(
+        "--decode-concurrency", "Requests that are decoded together.", type=AT_LEAST_1, default=32
+    ),
+    Option("--prompt-concurrency", "Prompts that are read together.", type=AT_LEAST_1, default=8),
+    Option(
+        "--prompt-cache-size",
+        "Contexts that are kept for later requests.",
+        type=AT_LEAST_1,
+        default=10,
+    ),
+    Option("--prompt-cache-bytes", "Bytes that kept contexts may take, such as 4GB.", type=Size()),
+    *CACHE,
+    Option(
+        "--log-level",
+        "INFO logs a line for every request, on stderr.",
+        type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
+        default="WARNING",
+        metavar="LEVEL",
+    ),
 )
-@click.option(
-    "--allow-model-switching",
-    is_flag=True,
-    help="Let a request name any model, which is then loaded.",
-)
-@click.option(
-    "--max-body-size",
-    type=Size(),
-    default="8M",
-    help="The longest request; longer ones are refused.",
-)
-@click.option(
-    "--read-timeout",
-    type=FiniteRange(min=0, min_open=True),
-    default=30.0,
-    metavar="SECONDS",
-    help="Time for sending a request, and for taking a part of the answer.",
-)
-@click.option(
-    "--answer-timeout",
-    type=FiniteRange(min=0, min_open=True),
-    default=1800.0,
-    metavar="SECONDS",
-    help="Time after which an answer ends where it is.",
-)
-@click.option(
-    "--max-waiting",
-    type=click.IntRange(min=1),
-    default=128,
-    help="Requests that may wait; one more is refused.",
-)
-@click.option(
-    "--reuse-outputs/--no-reuse-outputs",
-    default=True,
-    help="Draft from earlier answers to the same API key.",
-)
-@click.option(
-    "--chat-template",
-    metavar="TEMPLATE",
-    default="",
-    help="A chat template in place of the model's own.",
-)
-@click.option(
-    "--use-default-chat-template",
-    is_flag=True,
-    help="Use the tokenizer's default template if the model has none.",
-)
-@click.option(
-    "--chat-template-args",
-    "--chat-template-config",
-    metavar="JSON",
-    default="{}",
-    callback=read_variables,
-    help="Variables of the chat template, such as enable_thinking.",
-)
-@click.option(
-    "--temp",
-    type=FiniteRange(min=0),
-    default=0.0,
-    help="Temperature where a request gives none; 0 is greedy decoding.",
-)
-@click.option(
-    "--top-p",
-    type=FiniteRange(0, 1),
-    default=1.0,
-    help="Where a request gives none; 1 is off.",
-)
-@click.option(
-    "--top-k", type=click.IntRange(min=0), default=0, help="Where a request gives none; 0 is off."
-)
-@click.option(
-    "--min-p",
-    type=FiniteRange(0, 1),
-    default=0.0,
-    help="Where a request gives none; 0 is off.",
-)
-@click.option(
-    "--xtc-probability",
-    type=FiniteRange(0, 1),
-    default=0.0,
-    help="Where a request gives none; 0 is off.",
-)
-@click.option(
-    "--xtc-threshold",
-    type=FiniteRange(0, 0.5),
-    default=0.1,
-    help="Where a request gives none.",
-)
-@click.option(
-    "--extra-eos-token",
-    multiple=True,
-    metavar="TOKEN",
-    help="A further token that ends every answer; repeatable.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    default=512,
-    help="Tokens of an answer at most, where a request gives no number.",
-)
-@click.option(
-    "--decode-concurrency",
-    type=click.IntRange(min=1),
-    default=32,
-    help="Requests that are decoded together.",
-)
-@click.option(
-    "--prompt-concurrency",
-    type=click.IntRange(min=1),
-    default=8,
-    help="Prompts that are read together.",
-)
-@click.option(
-    "--prompt-cache-size",
-    type=click.IntRange(min=1),
-    default=10,
-    help="Contexts that are kept for later requests.",
-)
-@click.option(
-    "--prompt-cache-bytes",
-    type=Size(),
-    help="Bytes that kept contexts may take, such as 4GB. Default: no bound.",
-)
-@with_options(*CACHE)
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]),
-    default="WARNING",
-    help="What to log on stderr; INFO has a line for every request.",
-)
-@json_option
-@quiet_option
+
+
+@click.command("serve", cls=Command, params=[*_OWN])
 def command(**given: Any) -> None:
     """Serve TARGET over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
 
@@ -192,9 +177,6 @@ def command(**given: Any) -> None:
     server = Server(settings, host=host, port=port, note=lambda line: note(line, quiet=quiet))
 
     def ready(server: Server) -> None:
-        others = settings.draft_model is not None or settings.allow_model_switching
-        if not others and not server.has_drafter:
-            refuse_idle(("alternatives",), without="--draft NAME or --drafter FOLDER")
         if as_json:
             print_json({"url": server.url, "model": settings.model})
         note(f"serving {settings.model or 'any model'} at {server.url}/v1", quiet=quiet)
@@ -215,12 +197,6 @@ def _settings(given: dict[str, Any]) -> Any:
             "there is no model to serve: give --target NAME, or let requests name one with "
             "--allow-model-switching"
         )
-    if given["model"] is None:
-        refuse_idle(("draft", "drafter", "adapter_path"), without="--target NAME")
-    if given["chat_template"]:
-        refuse_idle(("use_default_chat_template",), beside="--chat-template")
-    refuse_idle_drafting()
-    refuse_idle_cache()
     adapter = given.pop("adapter_path")
     if adapter is not None and not adapter.is_dir():
         raise UsageError(

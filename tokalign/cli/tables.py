@@ -10,18 +10,21 @@ from typing import Any
 import click
 
 from tokalign.arguments import as_path
-from tokalign.cli.option_types import NAME, PATH
-from tokalign.cli.output import (
-    always_quiet_option,
-    echo,
-    json_option,
-    note,
-    print_json,
-    quiet_option,
-    table,
-)
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import FILE, NAME
+from tokalign.cli.output import echo, note, print_json, table
 from tokalign.cli.streams import one_line
 from tokalign.errors import TokalignError
+
+_FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
+_NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...")
+_REPOSITORY = click.Argument(["repository"], type=NAME, metavar="REPO")
+_FOLDER = Option(
+    "--folder",
+    "Folder at the top level of REPO; one per model where REPO has tables of several.",
+    metavar="NAME",
+    default="tokalign",
+)
 
 
 @click.group("tables")
@@ -29,11 +32,8 @@ def command() -> None:
     """Show, verify, pull and push table files, and forget what was learned from documents."""
 
 
-@command.command("show")
-@click.argument("file", metavar="TABLE|TOKENIZER")
-@json_option
-@always_quiet_option
-def show(*, file: str, as_json: bool) -> None:
+@command.command("show", cls=Command, params=[click.Argument(["file"], metavar="TABLE|TOKENIZER")])
+def show(*, file: str, as_json: bool, quiet: bool) -> None:
     """Show what a table file is and holds, or how far a model's tokenizer is understood.
 
     A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
@@ -46,11 +46,8 @@ def show(*, file: str, as_json: bool) -> None:
         echo(table(_rows(described)))
 
 
-@command.command("verify")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
-@json_option
-@always_quiet_option
-def verify(*, files: tuple[Path, ...], as_json: bool) -> None:
+@command.command("verify", cls=Command, params=[_FILES])
+def verify(*, files: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
     """Check every byte of FILES against their checksums, and that their tables can be read.
 
     All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
@@ -72,10 +69,7 @@ def verify(*, files: tuple[Path, ...], as_json: bool) -> None:
         raise click.exceptions.Exit(max(codes))
 
 
-@command.command("pull")
-@click.argument("name", type=NAME)
-@json_option
-@quiet_option
+@command.command("pull", cls=Command, params=[click.Argument(["name"], type=NAME)])
 def pull(*, name: str, as_json: bool, quiet: bool) -> None:
     """Fetch the tables of NAME into your table folder, where all commands and the API find them.
 
@@ -96,18 +90,7 @@ def pull(*, name: str, as_json: bool, quiet: bool) -> None:
             echo(str(path))
 
 
-@command.command("push")
-@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
-@click.argument("repository", type=NAME, metavar="REPO")
-@click.option(
-    "--folder",
-    metavar="NAME",
-    default="tokalign",
-    show_default=True,
-    help="Folder at the top level of REPO; one per model where REPO has tables of several.",
-)
-@json_option
-@quiet_option
+@command.command("push", cls=Command, params=[_FILES, _REPOSITORY, _FOLDER])
 def push(
     *, files: tuple[Path, ...], repository: str, folder: str, as_json: bool, quiet: bool
 ) -> None:
@@ -134,11 +117,8 @@ def push(
         echo(card, nl=False)
 
 
-@command.command("forget")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@json_option
-@always_quiet_option
-def forget(*, names: tuple[str, ...], as_json: bool) -> None:
+@command.command("forget", cls=Command, params=[_NAMES])
+def forget(*, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     """Delete everything that `tokalign learn` keeps under each NAME.
 
     The documents themselves are not touched.

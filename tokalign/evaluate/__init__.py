@@ -1,7 +1,8 @@
-"""Measuring, never decoding: replay, emulation, benchmarks, calibration and projection.
+"""Measuring, never decoding: benchmarks, texts that play the target, calibration and projection.
 
-    replay.py               texts play the output; recorded_proposals.py keeps a trace of proposals
+    replay.py               texts play the target; recorded_proposals.py keeps a trace of proposals
     project.py              what a trace is worth under any cost curve
+    conditions.py           what is compared, and how each condition drafts
     bench.py                every way to draft with loaded models; measurements.py keeps what was
                             measured, comparison.py compares it with plain decoding
     calibrate.py            how long passes take on this machine

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from tokalign.evaluate.conditions import drafting_of
 from tokalign.evaluate.measurements import (
-    BASELINES,
-    PLAIN,
     Block,
     Condition,
     Measurement,
@@ -18,17 +17,13 @@ from tokalign.evaluate.measurements import (
     Work,
 )
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft.cost_aware import Experience
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.methods import METHODS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
-from tokalign.tokenizer.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 12
 
@@ -131,20 +126,12 @@ class Bench:
         return self.others[condition.draft] if condition.draft else self.decoder
 
     def _drafting(self, condition: Condition) -> Drafting:
-        """How a condition drafts: its name is a method, else a translation of the draft model."""
         decoder = self.decoder_of(condition)
-        drafting = replace(decoder.drafting, mixing=Mixing(), experience=Experience())
-        name = condition.name if condition.drafts else PLAIN
-        if name in METHODS:
-            drafting = replace(drafting, method=name)
-        else:
-            drafting = replace(drafting, method="draft", translation=condition.name)
-        if condition.chain:
-            drafting = replace(drafting, alternatives=0)
+        drafting = drafting_of(decoder.drafting, condition)
         if isinstance(condition.k, str):
             assert self.knowledge is not None, "auto needs opening knowledge"
-            return replace(drafting, num_draft_tokens=None, knowledge=self.knowledge(decoder))
-        return replace(drafting, num_draft_tokens=condition.k, knowledge=None)
+            return replace(drafting, knowledge=self.knowledge(decoder))
+        return replace(drafting, knowledge=None)
 
     def generation(
         self,
@@ -269,26 +256,3 @@ def work_of(rounds: Sequence[Round]) -> Work:
         chain_proposed=sum(chains),
         chain_accepted=sum(along),
     )
-
-
-def conditions_of(
-    drafting: Drafting,
-    *,
-    lengths: Sequence[int | str],
-    pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
-    with_drafter: bool = False,
-) -> list[Condition]:
-    """All conditions that can be measured: plain decoding and its control, the others by length.
-
-    pair: the tokenizers of target and draft, None without a draft model. If both are the same,
-    `none` is the only translation; else the others are measured. A dictionary is measured if there
-    is one. with_drafter: whether there is a recurrent drafter, which is measured alone, too.
-    """
-    translations: Sequence[str] = ()
-    if pair is not None:
-        same = pair[0].fingerprint == pair[1].fingerprint
-        translations = ("none",) if same else ("context:5", "intersection", "exact")
-    dictionary = () if drafting.dictionary is None else ("dictionary",)
-    drafter = ("drafter",) if with_drafter else ()
-    names = (*translations, *drafter, *dictionary, "copy", "hybrid")
-    return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import inf, sqrt
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
-from tokalign.errors import MissingAssetError
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition, Measurement
 from tokalign.runtime.statistics import ratio
-
-CONFIDENCE = 0.95
 
 ENOUGH_PROMPTS = 8
 """Fewer timed prompts decide nothing: among them noise clears the control too often."""
@@ -49,8 +45,6 @@ class Row:
     against_plain: "faster" where tokens were accepted and `low` lies above the control's `high`,
     "slower" where `high` lies below the control's `low`, else "no difference"; empty without
     drafting, without a control, and for fewer than `ENOUGH_PROMPTS` points.
-    break_even: None without drafting, for `auto` (it drafts only where that pays, so its speed says
-    little about acceptance), and for too few prompts.
     """
 
     condition: Condition
@@ -66,7 +60,6 @@ class Row:
     high: float
     ids_that_differ: int
     points: tuple[Point, ...]
-    break_even: BreakEven | None
     against_plain: str = ""
 
 
@@ -139,9 +132,6 @@ def _row(
         high=high,
         ids_that_differ=sum(_differing(m, plain[m.block]) for m in measured),
         points=tuple(points),
-        break_even=fit_break_even([point.acceptance for point in points], speedups)
-        if isinstance(condition.k, int)
-        else None,
     )
 
 
@@ -180,57 +170,3 @@ def _against(row: Row, control: Row | None) -> str:
 
 def _median(values: Sequence[float]) -> float:
     return median(values) if values else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
-    """Where a line fitted through (acceptance, speed-up) crosses a speed-up of 1.
-
-    low, high: the interval of `confidence`; infinite where the slope is 0. deviation: the standard
-    error of `acceptance`, by the delta method.
-    """
-
-    acceptance: float
-    low: float
-    high: float
-    deviation: float
-    slope: float
-    intercept: float
-    r_squared: float
-    confidence: float = CONFIDENCE
-
-
-def fit_break_even(acceptance: Sequence[float], speedup: Sequence[float]) -> BreakEven | None:
-    """Fit a line by ordinary least squares and apply the delta method to (1 - intercept) / slope.
-
-    Returns None for fewer than three points, or if all have the same acceptance.
-    Raises: MissingAssetError without scipy.
-    Source: Fonal (arXiv 2604.16368), section 5.4; the delta method as in Wasserman, "All of
-    Statistics", section 9.9; Student's t with n - 2 degrees of freedom.
-    """
-    if len(acceptance) < 3 or min(acceptance) == max(acceptance):
-        return None
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise MissingAssetError(
-            "a break-even needs scipy; install it with: pip install 'tokalign[mlx]'"
-        ) from error
-    line = stats.linregress(acceptance, speedup)
-    slope, intercept = float(line.slope), float(line.intercept)
-    crossing = (1 - intercept) / slope if slope else inf
-    deviation = margin = inf
-    if slope:
-        # The variance of the fitted line at the crossing, divided by the square of the slope.
-        tilt = crossing * (crossing - 2 * fmean(acceptance)) * line.stderr**2
-        deviation = sqrt(max(0.0, line.intercept_stderr**2 + tilt)) / abs(slope)
-        margin = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(acceptance) - 2)) * deviation
-    return BreakEven(
-        acceptance=crossing,
-        low=crossing - margin if slope else -inf,
-        high=crossing + margin,
-        deviation=deviation,
-        slope=slope,
-        intercept=intercept,
-        r_squared=float(line.rvalue) ** 2,
-    )

@@ -1,16 +1,13 @@
-"""A trace: what drafters proposed at the positions of texts, and how much of it was right.
+"""A trace: what drafters proposed at every position of texts, and how much of it was right.
 
-A trace holds no text, and tells what any draft length would have brought: `tokalign project`
-replays it under any cost curve. It is exact if every drafter was asked at every position for the
-longest draft of interest, as `replay --trace` and `emulate --trace` do. A generation
-(`decode --trace`) asks only where its rounds begin. At the positions between, the rest of the last
-proposal stands in.
+A trace holds no text, and tells what any draft length would have brought: `project.py` replays it
+under any cost curve. Every drafter was asked at every position for the longest draft of interest.
 
-Format: JSON lines. The first is {"format", "version", "every_position", "notes"}. Each text has a
-line {"given", "length"} (ids of its prompt, ids in all), followed by its proposals {"at", "by",
-"sources", "probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree.
-`sources` is a single name if all ids are from one source, `offered` counts the ids, `path` holds
-the indices of those that were right, and `host` is the seconds outside model passes.
+Format: JSON lines. The first is {"format", "version", "notes"}. Each text has a line {"given",
+"length"} (ids of its prompt, ids in all), followed by its proposals {"at", "by", "sources",
+"probabilities", "offered", "path", "passes", "host"}, with "parents" for a tree. `sources` is a
+single name if all ids are from one source, `offered` counts the ids, `path` holds the indices of
+those that were right, and `host` is the seconds outside model passes.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from typing import Any, Self
 from tokalign.atomic_file import write_file
 from tokalign.errors import UsageError
 from tokalign.json_text import finite_number, parents_of, parse_json, text_of, whole_number
-from tokalign.runtime.rounds import SavedRun
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -81,15 +77,6 @@ class RecordedProposal:
         """The draft length: passes of a draft model, else ids."""
         return self.passes or len(self.tree)
 
-    def rest_after(self, taken: int) -> RecordedProposal | None:
-        """The rest of the first chain after `taken` ids; None if these were not all right."""
-        tree = self.tree
-        if self.path[:taken] != list(range(taken)):
-            return None
-        rest = tree.select(range(taken, tree.chain_length))
-        ids = tuple(WRONG if i == WRONG else TargetId(i - taken) for i in rest.ids)
-        return replace(self, tree=replace(rest, ids=ids))
-
     def at_most(self, length: int) -> RecordedProposal:
         """The proposal that a shorter draft length would have made.
 
@@ -119,30 +106,29 @@ class TracedText:
     proposals: dict[str, dict[int, RecordedProposal]] = field(default_factory=dict)
 
     def proposal(self, drafter: str, position: int) -> RecordedProposal | None:
-        """What `drafter` proposed at a position, or else what its last proposal still offers."""
-        recorded = self.proposals.get(drafter, {})
-        if position in recorded:
-            return recorded[position]
-        earlier = max((at for at in recorded if position - 64 < at < position), default=None)
-        return None if earlier is None else recorded[earlier].rest_after(position - earlier)
+        """What `drafter` proposed at a position, if it was asked there."""
+        return self.proposals.get(drafter, {}).get(position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalTrace:
     """The proposals of drafters at the positions of some texts.
 
-    every_position: whether every drafter was asked at every position.
     notes: what was recorded, for readers.
     """
 
     texts: tuple[TracedText, ...]
-    every_position: bool
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def drafters(self) -> list[str]:
         """Names of the drafters that were asked."""
         return sorted({name for text in self.texts for name in text.proposals})
+
+    def of(self, drafter: str) -> ProposalTrace:
+        """What one drafter proposed."""
+        texts = (replace(one, proposals={drafter: one.proposals[drafter]}) for one in self.texts)
+        return replace(self, texts=tuple(texts))
 
     @property
     def tokens(self) -> int:
@@ -163,8 +149,8 @@ class ProposalTrace:
 
     def lines(self) -> Iterator[str]:
         """The trace as JSON lines."""
-        about = {"every_position": self.every_position, "notes": dict(self.notes)}
-        yield json.dumps({"format": FORMAT, "version": VERSION} | about, ensure_ascii=False)
+        about = {"format": FORMAT, "version": VERSION, "notes": dict(self.notes)}
+        yield json.dumps(about, ensure_ascii=False)
         for text in self.texts:
             yield json.dumps({"given": text.given, "length": text.length})
             for drafter, recorded in text.proposals.items():
@@ -190,58 +176,29 @@ class ProposalTrace:
                 else:
                     recorded = texts[-1].proposals.setdefault(text_of(saved["by"]), {})
                     recorded[whole_number(saved["at"])] = _from_json(saved)
-            return cls(
-                texts=tuple(texts),
-                every_position=header["every_position"],
-                notes=header.get("notes", {}),
-            )
+            return cls(texts=tuple(texts), notes=header.get("notes", {}))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise UsageError(
                 f"{name}:{number}: not a trace of version {VERSION} ({type(error).__name__}: "
-                f"{error}); record one with: tokalign replay ... --trace FILE"
+                f"{error}); record one with: tokalign bench --text --trace FILE.jsonl"
             ) from error
 
 
-def trace_of_run(run: SavedRun) -> ProposalTrace:
-    """The trace of one generation. Proposals are known only where a round began."""
-    rounds, given = run.rounds, int(run.figures.get("prompt_tokens", 0))
-    drafter = str(run.figures.get("method", "drafter"))
-    text = TracedText(given=given, length=given + sum(len(one.emitted) for one in rounds))
-    at, recorded = given, text.proposals.setdefault(drafter, {})
-    for one in rounds:
-        recorded[at] = RecordedProposal.of(
-            one.tree,
-            one.path,
-            passes=one.draft_passes,
-            host=max(0.0, one.seconds - one.model_seconds),
-        )
-        at += len(one.emitted)
-    return ProposalTrace(texts=(text,), every_position=False, notes={"method": drafter})
-
-
 def read_trace(path: Path) -> ProposalTrace:
-    """A trace, or a run that `decode --json` saved.
-
-    Raises: UsageError for anything else, and where no token follows a prompt.
-    """
+    """Raises: UsageError for anything that is no trace, and where no token follows a prompt."""
     try:
         text = path.read_text("utf-8")
-        is_trace = FORMAT in text.partition("\n")[0]
-        saved = None if is_trace else parse_json(text)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} is neither a trace nor a saved run ({error}); record one with: "
-            "tokalign replay ... --trace FILE"
+            f"{path} cannot be read ({error}); record a trace with: "
+            "tokalign bench --text --trace FILE.jsonl"
         ) from error
-    if is_trace:
-        # Not `splitlines`: a name in the notes may hold other separators of lines.
-        trace = ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
-    else:
-        trace = trace_of_run(SavedRun.from_json(saved, name=str(path)))
+    # Not `splitlines`: a name in the notes may hold other separators of lines.
+    trace = ProposalTrace.from_lines(text.removesuffix("\n").split("\n"), name=str(path))
     if not trace.tokens:
         raise UsageError(
             f"{path} holds no token after a prompt, so nothing can be said of it; record a longer "
-            "text with: tokalign replay ... --trace FILE"
+            "text with: tokalign bench --text --trace FILE.jsonl"
         )
     return trace
 

@@ -97,7 +97,7 @@ def record_texts(
         recorded.append(record(ids, made, prompt_tokens=prompt_tokens))
         progress(1)
     notes = {**notes, "texts": len(recorded)}
-    return ProposalTrace(texts=tuple(recorded), every_position=True, notes=notes)
+    return ProposalTrace(texts=tuple(recorded), notes=notes)
 
 
 def record(

@@ -47,6 +47,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: i
     return tag("div", content, class_="scroll", tabindex="0", role="region", aria_label=head[0])
 
 
+def bar(share: float) -> Html:
+    """Make a lying bar that is this share of the widest one."""
+    return tag("div", class_="bar", style=f"width: {12 * share:.2f}rem")
+
+
 def page(title: str, *content: str, introduction: str = "") -> str:
     """Make a document that needs no scripts, fonts, images or network.
 
@@ -121,6 +126,7 @@ th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--quiet); white-space: normal; vertical-align: bottom; }
 th.n, td.n { text-align: right; }
+.bar { height: .8rem; margin-top: .35rem; border-radius: 2px; background: var(--c1); }
 figure { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr));

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 
-from tokalign.report.charts import Axis, Series, columns, staircase
-from tokalign.report.page import Html, details, figures, page, section, table, tag
-from tokalign.report.tokens import OUTCOMES, ShownToken, proposal_in_words, quoted, shown_tokens
-from tokalign.runtime.rounds import Outcome, SavedRun
+from tokalign.report.page import Html, bar, details, figures, page, section, table, tag
+from tokalign.report.tokens import (
+    OUTCOMES,
+    Run,
+    ShownToken,
+    proposal_in_words,
+    quoted,
+    shown_tokens,
+)
+from tokalign.runtime.rounds import Outcome
 from tokalign.runtime.statistics import ratio
 
 
-def run_page(run: SavedRun, *, title: str = "How this text was decoded") -> str:
-    """Make one self-contained HTML document. Cost: some microseconds per token and two charts."""
+def run_page(run: Run) -> str:
+    """Make one self-contained HTML document. Cost: some microseconds per token."""
     tokens = list(shown_tokens(run))
     text = tag("div", *map(_token, tokens), class_="text")
     return page(
-        title,
+        "How this text was decoded",
         figures(_figures(run, tokens)),
         section("Text", _legend(tokens), text, note=_HOW_TO_READ),
         section("Sources", _sources(run), _own(tokens)),
         section("Accepted tokens per proposal", _histogram(run)),
-        section("Tokens per round", _progress(run)),
         details("Every round", _rounds(run)),
         introduction=_introduction(run.figures),
     )
@@ -44,7 +48,7 @@ def _introduction(known: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
 
 
-def _figures(run: SavedRun, tokens: list[ShownToken]) -> dict[str, str]:
+def _figures(run: Run, tokens: list[ShownToken]) -> dict[str, str]:
     proposed = sum(len(one.tree) for one in run.rounds)
     accepted = sum(one.accepted for one in run.rounds)
     shown = {
@@ -80,7 +84,7 @@ def _token(token: ShownToken) -> Html:
     return tag("span", *content, class_=f"t {token.outcome}", data_note=note, tabindex="0")
 
 
-def _sources(run: SavedRun) -> Html:
+def _sources(run: Run) -> Html:
     proposed = Counter(source for one in run.rounds for source in one.tree.sources)
     accepted = Counter(one.tree.sources[index] for one in run.rounds for index in one.path)
     emitted = sum(len(one.emitted) for one in run.rounds)
@@ -108,38 +112,23 @@ def _own(tokens: list[ShownToken]) -> Html:
     return table(("the target's own", "tokens", "of the text"), rows)
 
 
-def _histogram(run: SavedRun) -> Html:
+def _histogram(run: Run) -> Html:
     found = Counter(one.accepted for one in run.rounds if one.tree)
-    values = {str(n): float(found[n]) for n in range(max(found, default=0) + 1)}
-    return columns(
-        values,
-        x="tokens accepted of a proposal",
-        y=Axis(label="rounds with a proposal"),
-        title="How many rounds had how many proposed tokens accepted",
+    longest = max(found.values(), default=1)
+    rows = (
+        (str(n), bar(found[n] / longest), f"{found[n]:,}")
+        for n in range(max(found, default=-1) + 1)
     )
+    return table(("tokens accepted of a proposal", "", "rounds"), rows, text_columns=2)
 
 
-def _progress(run: SavedRun) -> Html:
-    totals = list(enumerate(accumulate(len(one.emitted) for one in run.rounds), start=1))
-    plain = [(number, number) for number, _ in totals]
-    return staircase(
-        [
-            Series(name="this run", points=totals, style=0),
-            Series(name="plain decoding", points=plain, style=1),
-        ],
-        x=Axis(label="rounds", low=0),
-        y=Axis(label="tokens so far", low=0),
-        title=f"{totals[-1][1] if totals else 0} tokens after {len(totals)} rounds",
-    )
-
-
-def _rounds(run: SavedRun) -> Html:
+def _rounds(run: Run) -> Html:
     """The same without colours: the accessible form of the text."""
     head = ("round", "ms", "accepted", "outcome", "source", "emitted", "proposed")
     return table(head, _round_rows(run), text_columns=len(head))
 
 
-def _round_rows(run: SavedRun) -> Iterator[tuple[str, ...]]:
+def _round_rows(run: Run) -> Iterator[tuple[str, ...]]:
     for number, one in enumerate(run.rounds, start=1):
         yield (
             str(number),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from tokalign.evaluate.break_even import break_even_text
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.evaluate.study.causes import CAUSES
@@ -15,7 +16,7 @@ from tokalign.evaluate.study.result import Figures, Result
 from tokalign.report.charts import Axis, Bar, bars, waterfall
 from tokalign.report.glossary import WORDS, meanings
 from tokalign.report.page import Html, details, figures, grid, page, section, table
-from tokalign.report.tables import break_even_text, markdown_rows
+from tokalign.report.tables import markdown_rows
 
 _INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
 _SPEED = (

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from tokalign.evaluate.comparison import BreakEven, Comparison, Row
+from tokalign.evaluate.comparison import Comparison, Row
 from tokalign.evaluate.measurements import PLAIN
 
 HEAD = (
     "condition", "k", "acceptance", "tokens/round", "passes/round", "host ms", "tokens/s",
-    "speed-up (quartiles)", "than plain", "break-even (95% interval)", "ids that differ",
+    "speed-up (quartiles)", "than plain", "ids that differ",
 )  # fmt: skip
 """The columns that `cells` fills; `docs/metrics.md` says what they mean."""
 
@@ -35,18 +35,8 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.tokens_per_second:.1f}" if timed else "–",
         f"{row.speedup:.2f} ({row.low:.2f}–{row.high:.2f})" if compared else "–",
         row.against_plain or "–",
-        break_even_text(row.break_even),
         str(row.ids_that_differ),
     )
-
-
-def break_even_text(fit: BreakEven | None) -> str:
-    """Show a dash where more acceptance did not mean more speed; above 1 drafting never pays."""
-    if fit is None or fit.slope <= 0 or not isfinite(fit.acceptance):
-        return "–"
-    if fit.acceptance > 1:
-        return "> 1"
-    return f"{fit.acceptance:.2f} ({fit.low:.2f} to {fit.high:.2f})"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, text_columns: int = TEXT_COLUMNS) -> str:

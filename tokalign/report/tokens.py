@@ -1,12 +1,14 @@
-"""A saved run as tokens to be shown: text, outcome, and in words where each came from."""
+"""A run as tokens to be shown: text, outcome, and in words where each came from."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tokalign.runtime.rounds import Outcome, Round, SavedRun
+from tokalign.runtime.rounds import Outcome, Round
+from tokalign.tokenizer.vocabulary import Vocabulary
 
 OUTCOMES = {
     Outcome.ACCEPTED: "accepted draft",
@@ -21,6 +23,35 @@ _VISIBLE = str.maketrans(
     _PICTURES | {0x7F: "\u2421"} | {code: f"\\x{code:x}" for code in range(0x80, 0xA0)}
 )
 """Control characters, which HTML does not allow, become pictures or escapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The rounds of a generation, with the spelling of every token in them.
+
+    token_bytes: of every ordinary token that was proposed or emitted; special_tokens: the spelling
+    of the others. figures: as of `Generation.summary`.
+    """
+
+    rounds: Sequence[Round]
+    token_bytes: Mapping[int, bytes]
+    special_tokens: Mapping[int, str]
+    figures: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, rounds: Sequence[Round], vocabulary: Vocabulary[Any], figures: Mapping[str, Any]
+    ) -> Run:
+        """A run of the target with this vocabulary."""
+        tokens, specials = vocabulary.tokens, vocabulary.specials
+        seen = {int(i) for one in rounds for i in (*one.tree.ids, *one.emitted)}
+        ordinary = {i: tokens[i] for i in seen if i < len(tokens) and tokens[i]}
+        return cls(
+            rounds=rounds,
+            token_bytes=ordinary,
+            special_tokens={i: specials.get(i, "") for i in seen if i not in ordinary},
+            figures=figures,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +70,7 @@ class ShownToken:
     note: str
 
 
-def shown_tokens(run: SavedRun) -> Iterator[ShownToken]:
+def shown_tokens(run: Run) -> Iterator[ShownToken]:
     """Yield every emitted token once, in order."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for number, one in enumerate(run.rounds, start=1):
@@ -59,7 +90,7 @@ def shown_tokens(run: SavedRun) -> Iterator[ShownToken]:
             )
 
 
-def spelling(run: SavedRun, token: int) -> str:
+def spelling(run: Run, token: int) -> str:
     """A token on its own; bytes that are no character as \\xNN."""
     data = run.token_bytes.get(token)
     if data is None:
@@ -67,13 +98,13 @@ def spelling(run: SavedRun, token: int) -> str:
     return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
 
 
-def quoted(run: SavedRun, tokens: Iterable[int]) -> str:
+def quoted(run: Run, tokens: Iterable[int]) -> str:
     """Write tokens on one line, each in quotation marks, so that spaces show."""
     spelled = (spelling(run, token).replace("\n", "↵").replace("\t", "⇥") for token in tokens)
     return " ".join(f"“{text}”" for text in spelled)
 
 
-def proposal_in_words(run: SavedRun, one: Round) -> str:
+def proposal_in_words(run: Run, one: Round) -> str:
     """Say what a round proposed; in a tree, a vertical bar precedes each further branch."""
     words = []
     for index, (token, parent) in enumerate(zip(one.tree.ids, one.tree.parents, strict=True)):
@@ -81,7 +112,7 @@ def proposal_in_words(run: SavedRun, one: Round) -> str:
     return " ".join(words)
 
 
-def _note(run: SavedRun, one: Round, index: int) -> str:
+def _note(run: Run, one: Round, index: int) -> str:
     match one.outcome(index):
         case Outcome.ACCEPTED:
             return f"accepted, from {_origin(one, one.path[index])}"

@@ -14,7 +14,7 @@ from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.rounds import FinishReason, Outcome, Round, SavedRun, tokens_of
+from tokalign.runtime.rounds import FinishReason, Outcome, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
@@ -132,17 +132,6 @@ class Generation:
             "peak_memory_gb": peak_memory(),
             "seed": self._decoder.seed,
         }
-
-    def saved_run(self) -> SavedRun:
-        """`summary` and every round so far, as `decode --json` writes them."""
-        vocabulary = self._decoder.target.tokenizer.vocabulary
-        tokens, specials = tokens_of(self.rounds, vocabulary.tokens, vocabulary.specials)
-        return SavedRun(
-            rounds=tuple(self.rounds),
-            token_bytes=tokens,
-            special_tokens=specials,
-            figures=self.summary(),
-        )
 
     def _pieces(self, one: Round) -> Iterator[Piece]:
         for index, (token, source) in enumerate(zip(one.emitted, one.sources, strict=True)):

@@ -57,7 +57,7 @@ def choose_method(asked: str, *, draft: bool, dictionary: bool, drafter: bool) -
     if asked == "drafter" and not drafter:
         raise MissingAssetError(
             "--method drafter needs a recurrent drafter of this target, and none is named or found "
-            "beside it; give --drafter FOLDER, or train one with: tokalign train-drafter"
+            "beside it; give --drafter FOLDER, or train one with: tokalign train"
         )
     if asked == "dictionary" and not dictionary:
         raise MissingAssetError(

@@ -19,7 +19,7 @@ CONFIG = "config.json"
 WEIGHTS = "drafter-{digest}.safetensors"
 """The name of the weights. It is none that mlx-lm would take for weights of the target."""
 
-REMEDY = "tokalign train-drafter"
+REMEDY = "tokalign train"
 
 
 def read_drafter_config(folder: Path) -> dict[str, Any]:

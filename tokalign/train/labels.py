@@ -150,4 +150,4 @@ def _require_size(path: Path, least: int) -> None:
 
 
 def _remedy(folder: Path) -> str:
-    return f"remove {folder}, and label the corpus again with: tokalign train-drafter"
+    return f"remove {folder}, and label the corpus again with: tokalign train"

@@ -13,7 +13,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.bench import work_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.project import project
-from tokalign.evaluate.recorded_proposals import trace_of_run
+from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.evaluate.study.cost_model import (
     break_even_by_equation_6,
     costs_of,
@@ -24,7 +24,7 @@ from tokalign.evaluate.study.cost_model import (
 )
 from tokalign.evaluate.study.samples import Sample, trials
 from tokalign.evaluate.study.waterfall import waterfalls
-from tokalign.runtime.rounds import Round, SavedRun
+from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -104,14 +104,13 @@ def test_project_expects_the_same_of_the_same_rounds(shapes: list[tuple[int, int
     rounds = [a_round(accepted, proposed) for accepted, proposed in [(0, 1), *shapes]]
     rounds += [a_round(0, 0, passes=0)] * 3
     later = rounds[1:]
-    run = SavedRun(
-        rounds=tuple(later),
-        token_bytes={},
-        special_tokens={},
-        figures={"prompt_tokens": 8, "method": "draft"},
-    )
+    at, recorded = 8, {}
+    for one in later:
+        recorded[at] = RecordedProposal.of(one.tree, one.path, passes=one.draft_passes)
+        at += len(one.emitted)
+    text = TracedText(given=8, length=at, proposals={"draft": recorded})
     sample = a_sample(CONTEXT[2], work=work_of(rounds), tokens=sum(len(r.emitted) for r in rounds))
-    projected = project(trace_of_run(run), costs, lengths=[2]).fixed[2]
+    projected = project(ProposalTrace(texts=(text,)), costs, lengths=[2]).fixed[2]
     assert sample.later_tokens / expected_time(sample, costs) == pytest.approx(projected)
 
 

@@ -83,9 +83,7 @@ def test_it_uses_only_the_offers_that_pay() -> None:
     for pair in zip(good.texts, bad.texts, strict=True):
         by = {at: chance.choice(pair).proposals["it"][at] for at in pair[0].proposals["it"]}
         texts.append(TracedText(given=10, length=310, proposals={"it": by}))
-    found = project(
-        ProposalTrace(texts=tuple(texts), every_position=True), costs_of("m2-ultra"), lengths=(3, 8)
-    )
+    found = project(ProposalTrace(texts=tuple(texts)), costs_of("m2-ultra"), lengths=(3, 8))
     assert found.auto > 1.05 * found.fixed[found.best]
 
 
@@ -131,7 +129,7 @@ def test_a_source_that_stops_being_right_is_left() -> None:
     """After 1,500 good tokens come 6,000 bad ones: what was gained is not lost again."""
     good = a_world(6, 0.9, model=True, tokens=1500)
     bad = a_world(7, 0.02, model=True, tokens=6000)
-    both = ProposalTrace(texts=good.texts + bad.texts, every_position=True)
+    both = ProposalTrace(texts=good.texts + bad.texts)
     truth = costs_of("24-percent-per-row")
     knowledge = knowledge_of(truth, both)
     found = project(both, truth, knowledge=lambda: knowledge, lengths=[])
@@ -148,7 +146,7 @@ def test_requests_after_an_unlucky_start_are_drafted(
     """The first requests spend the budget and make trials rare; then drafts become good."""
     bad = a_world(8, 0.0, model=True, tokens=unlucky * length, length=length)
     good = a_world(9, 0.85, model=True, tokens=1600, length=length)
-    both = ProposalTrace(texts=bad.texts + good.texts, every_position=True)
+    both = ProposalTrace(texts=bad.texts + good.texts)
     truth = costs_of("flat", draft_pass=draft_pass)
     found, alone = (project(trace, truth, lengths=[]).auto for trace in (both, good))
     saved, possible = (1 - 1 / found) * both.tokens, (1 - 1 / alone) * good.tokens

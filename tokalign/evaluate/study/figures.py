@@ -12,7 +12,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from tokalign.evaluate.comparison import BreakEven, fit_break_even, order_of
+from tokalign.evaluate.break_even import BreakEven, fit_break_even
+from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.evaluate.study.samples import Sample, Trial
 from tokalign.runtime.statistics import ratio

@@ -1,4 +1,4 @@
-"""`tokalign calibrate` measures once and remembers; `tokalign project` reads what was recorded."""
+"""`tokalign calibrate` measures once and remembers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ from click.testing import CliRunner, Result
 from random_models import write_model
 
 from tokalign.cli.calibrate import command as calibrate
-from tokalign.cli.project import command as project
 from tokalign.cost.curve import read_curve
 from tokalign.errors import UsageError
-from tokalign.evaluate.recorded_proposals import (
-    WRONG,
-    ProposalTrace,
-    RecordedProposal,
-    TracedText,
-    write_trace,
-)
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
-from tokalign.tables.token_tree import TokenTree
 
 
 @pytest.fixture(scope="module")
@@ -96,45 +87,15 @@ def test_a_measured_curve_is_what_decoding_begins_with(
 
 
 def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "curve.json"
+    folder.mkdir()
     nothing = {"target": "./no-such-model", "draft": "./no-such-model"}
-    assert "Is a directory" in str(run_refused(nothing, "--output", str(tmp_path)))
+    assert "Is a directory" in str(run_refused(nothing, "--output", str(folder)))
 
 
-def test_a_curve_can_be_written_elsewhere_and_projected(
+def test_a_curve_can_be_written_elsewhere(
     models: dict[str, str], first: Result, tmp_path: Path
 ) -> None:
-    curve, trace = tmp_path / "mine.json", tmp_path / "t.jsonl"
+    curve = tmp_path / "mine.json"
     assert run_calibrate(models, "--output", str(curve)).exit_code == 0
     assert read_curve(str(curve)).rows_at(0)[0] > 0
-    chain = TokenTree.chain([WRONG] * 4, "draft")
-    recorded = {at: RecordedProposal.of(chain, (0, 1), passes=4) for at in range(5, 90)}
-    text = TracedText(given=5, length=100, proposals={"draft": recorded})
-    write_trace(ProposalTrace(texts=(text,), every_position=True), trace)
-    arguments = ["--trace", str(trace), "--cost", str(curve), "--cost", "flat", "--json"]
-    result = CliRunner().invoke(project, arguments, catch_exceptions=False)
-    found = json.loads(result.stdout)
-    assert found["tokens"] == 95
-    flat = found["curves"]["flat"]
-    assert flat["best_length"] == 2  # every pass after the second one is for nothing
-    assert flat["fixed"]["2"] == pytest.approx(2.2, rel=0.05)
-    assert flat["auto"] > 1.5
-    shown = CliRunner().invoke(project, arguments[:-1], catch_exceptions=False)
-    assert "best fixed length 2" in shown.stdout
-    assert "by definition" in shown.stderr
-
-
-def test_an_unknown_curve_or_trace_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("{}")
-    for arguments in (["--trace", str(tmp_path / "none")], ["--trace", str(tmp_path / "t")]):
-        result = CliRunner().invoke(project, arguments)
-        assert isinstance(result.exception, UsageError)
-
-
-def test_lengths_that_the_trace_cannot_tell_of_are_left_out(tmp_path: Path) -> None:
-    """Three passes brought six ids: nothing is known of a fourth pass."""
-    chain = TokenTree.chain([WRONG] * 6, "draft")
-    recorded = {at: RecordedProposal.of(chain, (0, 1), passes=3) for at in range(5, 40)}
-    text = TracedText(given=5, length=60, proposals={"draft": recorded})
-    write_trace(ProposalTrace(texts=(text,), every_position=True), tmp_path / "t")
-    result = CliRunner().invoke(project, ["--trace", str(tmp_path / "t"), "--cost", "m2", "--json"])
-    assert list(json.loads(result.stdout)["curves"]["m2"]["fixed"]) == ["0", "1", "2", "3"]

@@ -1,4 +1,4 @@
-"""`tokalign train-drafter`: a folder that loads, killed or not; an estimate; and its errors."""
+"""`tokalign train`: a folder that loads, killed or not; an estimate; and its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from polish import SENTENCES
 from random_models import write_model
 
-from tokalign.cli.train_drafter import command
+from tokalign.cli.train import command
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(target: Path, corpus: Path, output: Path, *more: str) -> list[str]:
-    given = ["--target", str(target), "--corpus", str(corpus), "--output", str(output)]
+    given = ["--target", str(target), str(corpus), "--output", str(output)]
     return [*given, *SMALL, *QUICK, *more]
 
 
@@ -82,7 +82,7 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     target: Path, corpus: Path, trained: tuple[Path, Result], tmp_path: Path
 ) -> None:
     given = arguments(target, corpus, tmp_path / "drafter")
-    program = [sys.executable, "-m", "tokalign", "train-drafter", *given]
+    program = [sys.executable, "-m", "tokalign", "train", *given]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -105,20 +105,16 @@ def test_other_labels_in_the_workspace_are_refused(
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     target: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    more = ("--dry-run", "--memory", "1G", "--rows-per-second", "1000", "--json")
+    more = ("--dry-run", "--json")
     found = json.loads(run(target, corpus, tmp_path / "drafter", *more).stdout)
     assert found["rows_of_the_target"] == 5 * 664
-    assert found["labelling_minutes"] == round(5 * 664 / 1000 / 60, 1)
-    assert found["fits"]
-    assert not json.loads(run(target, corpus, tmp_path / "d", *more, "--memory", "1M").stdout)[
-        "fits"
-    ]
+    assert found["drafter_parameters"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Path) -> None:
     given = ["--target", str(target), "--output", str(tmp_path / "drafter")]
-    with pytest.raises(UsageError, match="--corpus"):
+    with pytest.raises(UsageError, match="FILEs"):
         CliRunner().invoke(command, given, catch_exceptions=False)
     assert not CliRunner().invoke(command, [*given, "--dry-run"], catch_exceptions=False).exit_code
 

@@ -1,0 +1,195 @@
+"""`tokalign bench --text`: texts play the target; figures compared with a count by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from places import DEMO
+from polish import SENTENCES
+from random_models import write_model
+from small_tables import write_dictionary
+
+from tokalign.cli.bench import command
+from tokalign.errors import CorpusError, IncompatibleError, MissingAssetError, UsageError
+from tokalign.evaluate.recorded_proposals import read_trace
+from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+TEXT = "Rada Ministrów przyjęła projekt ustawy"
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
+    """A dictionary that knows what follows `Rada`: three tokens right and one wrong."""
+    ids = bielik.encode(TEXT)
+    first = len(bielik.encode("Rada"))
+    entries = {tuple(ids[:first]): ((*ids[first : first + 3], 5), 0.5)}
+    bundle = Bundle(
+        kind="dictionary",
+        fingerprints={"target": bielik.fingerprint},
+        parameters={"kind": "dictspec", "vocabulary_size": 32_128},
+        sections=DictSpecTable.from_entries(entries, 32_128).to_sections(),
+    )
+    write_bundle(tmp_path / "pl.dictionary.tok", bundle)
+    return tmp_path / "pl.dictionary.tok"
+
+
+def play(text: Path, *more: str, target: str = "bielik") -> Result:
+    return CliRunner().invoke(command, ["--target", target, "--text", str(text), *more])
+
+
+def figures(text: Path, *more: str, target: str = "bielik") -> dict[str, Any]:
+    """Those of the only condition."""
+    result = play(text, *more, "--json", "--quiet", target=target)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    [condition] = found["conditions"]
+    return condition | {"curves": found["curves"]}
+
+
+def test_rounds_match_a_count_by_hand(
+    dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
+) -> None:
+    text = tmp_path / "t.jsonl"
+    text.write_text(json.dumps({"text": TEXT}) + "\n" + json.dumps({"text": "Nic."}) + "\n")
+    tokens = len(bielik.encode(TEXT)) + len(bielik.encode("Nic."))
+    asked = ["--dictionary", str(dictionary), "--method", "dictionary", "--prompt-tokens", "0"]
+    found = figures(text, *asked, "-k", "8")
+    assert found["generation_tokens"] == tokens
+    assert found["rounds"] == tokens - 3
+    assert found["coverage"] == 1 / (tokens - 3)
+    assert found["mean_accepted_length"] == 3
+    assert found["draft_acceptance_rate"] == 3 / 4
+    assert found["tokens_per_round"] == tokens / (tokens - 3)
+    first = figures(text, *asked, "-k", "8", "--limit", "1")
+    assert first["generation_tokens"] == len(bielik.encode(TEXT))
+    assert figures(text, *asked, "-k", "2")["rounds"] == tokens - 2
+    rest = figures(text, *asked[:-1], "3", "-k", "8", "--limit", "1")
+    assert rest["generation_tokens"] == first["generation_tokens"] - 3
+
+
+@pytest.mark.parametrize("method", ["dictionary", "copy", "hybrid"])
+def test_every_source_is_played(
+    method: str, dictionary: Path, tmp_path: Path, bielik: Tokenizer[Any]
+) -> None:
+    """On text that repeats itself, every source that copies saves most of the repetition."""
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join([TEXT] * 6) + "\n")
+    asked = ["--dictionary", str(dictionary), "--prompt-tokens", "0", "-k", "8"]
+    found = figures(text, *asked, "--method", method)
+    expected = 1 + found["coverage"] * found["mean_accepted_length"]
+    assert found["tokens_per_round"] == pytest.approx(expected, abs=1e-12)
+    assert found["generation_tokens"] == len(bielik.encode(" ".join([TEXT] * 6)))
+    assert (found["tokens_per_round"] > 2) == (method != "dictionary")
+    assert found["rows_per_round"] <= 1 + 8
+
+
+def test_the_dictionary_of_a_language_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    text = tmp_path / "t.txt"
+    text.write_text(TEXT + "\n")
+    assert "pl.dictionary.tok" in play(text, "--language", "pl").stderr
+    refused = play(text, "--language", "uk").exception
+    assert isinstance(refused, MissingAssetError)
+    assert "language: pl" in str(refused)
+
+
+def test_a_dictionary_beside_the_target_is_found(tmp_path: Path) -> None:
+    model, text = tmp_path / "model", tmp_path / "t.txt"
+    copytree(DEMO / "target", model, ignore=lambda _folder, names: ["model.safetensors"])
+    tokenizer: Tokenizer[Any] = Tokenizer.from_file(model)
+    (model / "tokalign").mkdir()
+    path = write_dictionary(model / "tokalign" / "pl.dictionary.tok", tokenizer, TEXT)
+    text.write_text(TEXT)
+    for target in (model, model / "tokenizer.json"):
+        assert f"dictionary -> {path}\n" in play(text, target=str(target)).stderr
+
+
+def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text(" ".join([TEXT] * 6) + "\n")
+    asked = ["--method", "copy", "-k", "1,4", "--cost", "flat"]
+    trace = tmp_path / "t.jsonl"
+    result = play(text, *asked, "--json", "--trace", str(trace))
+    found = json.loads(result.stdout)
+    assert "by definition" in result.stderr
+    flat = found["curves"]["flat"]["copy"]
+    assert flat["fixed"]["0"] == 1
+    assert flat["fixed"]["4"] > flat["fixed"]["1"] > 1
+    assert flat["auto"] > 1
+    assert read_trace(trace).drafters == ["copy"]
+    assert [row["k"] for row in found["conditions"]] == [1, 4]
+    shown = play(text, *asked).stdout
+    assert "flat, copy: auto" in shown
+    assert "tokens per round" in shown
+    assert isinstance(play(text, "--cost", "no-such-curve").exception, UsageError)
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("m") / "draft", vocabulary_size=340)
+
+
+@pytest.fixture
+def two_texts(tmp_path: Path) -> Path:
+    (tmp_path / "t.txt").write_text("\n".join([SENTENCES[0] * 2, SENTENCES[1] * 2]))
+    return tmp_path / "t.txt"
+
+
+@pytest.mark.parametrize("translation", ["context:3", "intersection", "exact"])
+@pytest.mark.slow
+def test_a_draft_model_drafts(
+    draft: Path, two_texts: Path, translation: str, bielik: Tokenizer[Any]
+) -> None:
+    asked = ["--draft", str(draft), "--method", translation, "-k", "3"]
+    found = figures(two_texts, *asked)
+    assert (found["name"], found["k"]) == (translation, 3)
+    tokens = sum(len(bielik.encode(s * 2)) - 12 for s in SENTENCES[:2])
+    assert found["generation_tokens"] == tokens
+    assert 0 < found["draft_passes_per_round"] <= 3
+    assert figures(two_texts, *asked, "--limit", "1")["rounds"] < found["rounds"]
+
+
+def test_without_a_choice_every_condition_is_measured(draft: Path, two_texts: Path) -> None:
+    asked = ["--draft", str(draft), "-k", "2", "--limit", "1", "--json", "--quiet"]
+    found = json.loads(play(two_texts, *asked, target=str(draft)).stdout)
+    assert {"none", "copy", "hybrid"} <= {row["name"] for row in found["conditions"]}
+    assert (found["target"], found["draft"], found["texts"]) == (str(draft), str(draft), 1)
+
+
+def test_what_cannot_be_honoured_is_refused(draft: Path, two_texts: Path) -> None:
+    drafted = ["--draft", str(draft)]
+    assert isinstance(play(two_texts, *drafted, "--method", "no").exception, UsageError)
+    wrong = play(two_texts, *drafted, "--method", "none", "--quiet").exception
+    assert isinstance(wrong, IncompatibleError)
+    assert "--cost" in str(play(two_texts, "-k", "auto").exception)
+    nothing = CliRunner().invoke(command, ["--target", "bielik", "--text"]).exception
+    assert "FILEs" in str(nothing)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, "no such file"),
+        ("empty.txt", b"\n\n", "no text"),
+        ("latin.txt", "żółw\n".encode("iso-8859-2"), "not UTF-8"),
+        ("other.jsonl", b'{"tekst": "a"}\n', "--field"),
+        ("broken.jsonl", b"{\n", "not JSON"),
+    ],
+)
+def test_texts_that_cannot_be_read(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    error = play(tmp_path / name).exception
+    assert isinstance(error, CorpusError)
+    assert message in str(error)

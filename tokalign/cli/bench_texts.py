@@ -1,0 +1,213 @@
+"""`tokalign bench --text`: texts play the target, so no weights but a draft model's are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tokalign.atomic_file import require_writable
+from tokalign.cli.output import echo, print_json, progress
+from tokalign.cli.texts import read_texts
+from tokalign.errors import UsageError
+from tokalign.evaluate.measurements import Condition
+
+if TYPE_CHECKING:
+    from tokalign.cli.bench import Options
+    from tokalign.evaluate.project import Projection
+    from tokalign.evaluate.replay import MakeDrafter
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.runtime.drafting import Drafting
+    from tokalign.runtime.interfaces import Drafter
+    from tokalign.runtime.statistics import Statistics
+    from tokalign.tokenizer.tokenizer import Tokenizer
+    from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+_PROMPT_TOKENS = 12
+
+_SHOWN = ("tokens_per_round", "draft_acceptance_rate", "coverage", "mean_accepted_length",
+          "rows_per_round", "draft_passes_per_round")  # fmt: skip
+
+
+def show_texts(options: Options) -> None:
+    """Measure every condition on the texts, and print what it saves.
+
+    Raises: UsageError without texts, or for the draft length `auto`, which needs costs.
+    """
+    from tokalign.evaluate.conditions import conditions_of, drafting_of
+    from tokalign.evaluate.replay import replay_texts
+
+    if options.trace is not None:
+        require_writable(options.trace)
+    if not options.files:
+        raise UsageError("there are no texts to play the target; give FILEs")
+    if "auto" in options.lengths:
+        raise UsageError(
+            "how many tokens pay depends on costs: give numbers to --num-draft-tokens, and --cost "
+            "CURVE for the estimate of auto"
+        )
+    texts = [
+        text
+        for file in options.files
+        for text in read_texts(file, field=options.field, limit=options.limit)
+    ]
+    target, model, drafting = _load(options)
+    pair = None if model is None else (target, model.tokenizer)
+    conditions = conditions_of(drafting, lengths=options.lengths, pair=pair)
+    if options.methods:
+        conditions = [Condition(name, k) for name in options.methods for k in options.lengths]
+    conditions = [condition for condition in conditions if condition.drafts]
+    encoded = target.encode_batch(texts)
+    given = _PROMPT_TOKENS if options.prompt_tokens is None else options.prompt_tokens
+    makers = {one: _maker(drafting_of(drafting, one), target, model, given) for one in conditions}
+    with progress(len(makers) * len(encoded), "playing", quiet=options.quiet) as advance:
+        found = {
+            one: replay_texts(encoded, make, prompt_tokens=given, progress=advance)
+            for one, make in makers.items()
+        }
+    recorded = options.curves or options.trace
+    projected = _project(options, makers, encoded, given) if recorded else {}
+    _show(options, found, projected, texts=len(texts))
+
+
+def _load(
+    options: Options,
+) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
+    """The target's tokenizer, the draft model, and how to draft with every source there is."""
+    from tokalign.assemble import choose_drafting, keep_loaded, load_models
+    from tokalign.drafting_options import DraftingOptions
+    from tokalign.names.registry import Resolved, resolve_tokenizer
+
+    assert options.target is not None
+    asked = DraftingOptions(
+        method="hybrid",
+        dictionary=options.dictionary,
+        language=options.language,
+        alignment=options.alignment,
+    )
+    found: Resolved[TargetId] = resolve_tokenizer(options.target)
+    options.note(found.description)
+    model = None
+    if options.draft is not None:
+        [model] = load_models([options.draft], dtype=options.dtype, note=options.note)
+        keep_loaded()
+    draft = None if model is None else model.tokenizer
+    say_once = cache(options.note)
+    drafting = choose_drafting(found.tokenizer, draft, asked, beside=found.folder, note=say_once)
+    return found.tokenizer, model, drafting
+
+
+def _maker(
+    drafting: Drafting,
+    target: Tokenizer[TargetId],
+    model: LanguageModel[DraftId] | None,
+    given: int,
+) -> MakeDrafter:
+    """Makes the drafter of each text, whose first `given` ids are its prompt."""
+    from tokalign.runtime.drafting import make_drafter
+
+    if model is None or not drafting.uses_model:
+        return lambda _: make_drafter(drafting, None)
+    from tokalign.runtime.decoder import Prompt, make_model_drafter
+    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.translation.base import Pair
+
+    pair, session = Pair(target, model.tokenizer), DraftModelSession(model.model)
+
+    def make(ids: Sequence[TargetId]) -> Drafter:
+        neural = make_model_drafter(drafting, pair, Prompt(target=ids[:given]), session)
+        return make_drafter(drafting, neural)
+
+    return make
+
+
+def _project(
+    options: Options,
+    makers: dict[Condition, MakeDrafter],
+    encoded: Sequence[Sequence[TargetId]],
+    given: int,
+) -> dict[str, dict[str, Projection]]:
+    """The speed-ups under every curve of every condition, drafted as long as is asked for."""
+    from tokalign.cost.curve import read_curve
+    from tokalign.evaluate.project import costs_under, project
+    from tokalign.evaluate.recorded_proposals import write_trace
+    from tokalign.evaluate.replay import record_texts
+
+    curves = {name: read_curve(name) for name in options.curves}
+    for name, curve in curves.items():
+        options.note(f"{name}: {curve.source}")
+    longest = max(length for length in options.lengths if isinstance(length, int))
+    asked = {one.name: make for one, make in makers.items() if one.k == longest}
+    with progress(len(encoded), "recording", quiet=options.quiet) as advance:
+        trace = record_texts(asked, encoded, {}, prompt_tokens=given, progress=advance)
+    if options.trace is not None:
+        write_trace(trace, options.trace)
+    return {
+        name: {
+            drafter: project(alone, costs_under(curve, alone, draft_pass=None))
+            for drafter in asked
+            if (alone := trace.of(drafter)).tokens
+        }
+        for name, curve in curves.items()
+    }
+
+
+def _show(
+    options: Options,
+    found: dict[Condition, Statistics],
+    projected: dict[str, dict[str, Projection]],
+    *,
+    texts: int,
+) -> None:
+    from tokalign.report.tables import aligned
+
+    if options.as_json:
+        print_json(
+            {
+                "target": options.target,
+                "draft": options.draft,
+                "files": [str(file) for file in options.files],
+                "texts": texts,
+                "conditions": [
+                    {"name": one.name, "k": one.k, **_figures(statistics)}
+                    for one, statistics in found.items()
+                ],
+                "curves": {
+                    name: {condition: _speedups(of) for condition, of in by_condition.items()}
+                    for name, by_condition in projected.items()
+                },
+            }
+        )
+        return
+    head = ("condition", "k", *(name.replace("_", " ") for name in _SHOWN))
+    rows = [
+        (one.name, str(one.k), *(f"{getattr(statistics, name):.3f}" for name in _SHOWN))
+        for one, statistics in found.items()
+    ]
+    echo(aligned([head, *rows]), nl=False)
+    for name, by_condition in projected.items():
+        for condition, projection in by_condition.items():
+            best = projection.best
+            echo(
+                f"{name}, {condition}: auto {projection.auto:.2f} x plain decoding, "
+                f"best fixed length {best} ({projection.fixed[best]:.2f} x)"
+            )
+
+
+def _figures(statistics: Statistics) -> dict[str, Any]:
+    return {
+        "rounds": statistics.rounds,
+        "generation_tokens": statistics.generation_tokens,
+        **{name: getattr(statistics, name) for name in _SHOWN},
+        "host_ms_per_round": statistics.host_ms_per_round,
+        "translation_ms_per_round": statistics.translation_ms_per_round,
+        "translation_counts": dict(sorted(statistics.counts.items())),
+    }
+
+
+def _speedups(projection: Projection) -> dict[str, Any]:
+    return {
+        "auto": round(projection.auto, 4),
+        "best_length": projection.best,
+        "fixed": {str(k): round(speedup, 4) for k, speedup in projection.fixed.items()},
+    }

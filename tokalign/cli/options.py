@@ -1,0 +1,322 @@
+"""Options that several commands have, each declared once, in mlx-lm's words where mlx-lm has them.
+
+The lists `MODEL`, `DRAFTING`, `SAMPLING`, `TEMPLATE` and `CACHE` are what `decode`, `chat` and
+`serve` share. What a declaration can say: `command.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from copy import copy
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from tokalign.cli.command import Option
+from tokalign.cli.option_types import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange
+from tokalign.cli.prompt_text import read_text
+from tokalign.errors import UsageError
+from tokalign.json_text import parse_json
+from tokalign.runtime.methods import (
+    AUTO,
+    METHODS,
+    MODEL_METHODS,
+    TABLE_METHODS,
+    read_draft_tokens,
+)
+
+T = TypeVar("T")
+
+
+def take(kind: type[T], given: dict[str, Any]) -> T:
+    """Make a dataclass of what click has parsed for its fields, and take that out of `given`.
+
+    Raises: as the dataclass does.
+    """
+    known = [field.name for field in fields(kind) if field.name in given]  # type: ignore
+    return kind(**{name: given.pop(name) for name in known})
+
+
+def needing(
+    option: Option, *needs: str, excludes: str | tuple[str, ...] = (), help: str | None = None
+) -> Option:
+    """The same option for a command in which it needs one of `needs` too, or excludes more."""
+    option = copy(option)
+    option.needs = (*option.needs, *needs)
+    option.excludes = (*option.excludes, *([excludes] if isinstance(excludes, str) else excludes))
+    option.help = help or option.help
+    return option
+
+
+def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:
+    """As in mlx-lm, -1 stands for as many as the context holds, here None. Raises: UsageError."""
+    if value == -1:
+        return None
+    if value >= 1:
+        return value
+    raise UsageError(f"--max-tokens {value} generates nothing; give a number, or -1 for no limit")
+
+
+def read_variables(_context: click.Context, option: click.Parameter, value: str) -> object:
+    """The variables of a chat template. Raises: UsageError if they are no JSON object."""
+    try:
+        variables = parse_json(value)
+    except ValueError:
+        variables = None
+    if not isinstance(variables, dict):
+        raise UsageError(
+            f"{option.opts[0]} {value} is not a JSON object; "
+            """give one such as '{"enable_thinking": false}'"""
+        )
+    if variables:
+        from tokalign.runtime.chat import RESERVED
+
+        if reserved := RESERVED & variables.keys():
+            raise UsageError(
+                f"{option.opts[0]} may not have {', '.join(sorted(reserved))}, which no template "
+                "reads; give variables of the template"
+            )
+    return variables
+
+
+def _other_methods(*families: Collection[str]) -> tuple[str, ...]:
+    """The conditions under which no method of these families was asked for."""
+    used = {AUTO}.union(*families)
+    return tuple(f"--method {name}" for name in METHODS if name not in used)
+
+
+# -- models and tokenizers -------------------------------------------------------------------------
+
+TARGET = Option(
+    "--target --model target",
+    "The model: an alias, a folder or a Hub repository.",
+    type=NAME,
+    required=True,
+)
+TARGET_TOKENIZER = Option(
+    "--target", "The target, or its tokenizer alone.", type=NAME, required=True
+)
+DTYPE = Option(
+    "--dtype",
+    "Number format of the weights. Default: float32 on a CPU, else that of the files.",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    rare=True,
+)
+MODEL = (
+    TARGET,
+    Option(
+        "--adapter-path",
+        "An adapter that mlx_lm.lora trained.",
+        type=FOLDER,
+        needs="--target",
+        rare=True,
+    ),
+    Option("--trust-remote-code", "Run the code in a model's folder.", is_flag=True, rare=True),
+    DTYPE,
+)
+
+# -- drafting --------------------------------------------------------------------------------------
+
+DRAFT = Option(
+    "--draft --draft-model draft",
+    "A smaller model that drafts; its tokenizer may be another one.",
+    type=NAME,
+    needs="--target",
+)
+DRAFTER = Option(
+    "--drafter",
+    "A trained drafter. Default: the one that is found.",
+    type=FOLDER,
+    needs="--target",
+    excludes="--draft",
+)
+METHOD = Option(
+    "--method",
+    f"How to draft: {AUTO} (every source there is), {', '.join(METHODS)}.",
+    type=click.Choice((AUTO, *METHODS)),
+    metavar="NAME",
+    default=AUTO,
+)
+NUM_DRAFT_TOKENS = Option(
+    "--num-draft-tokens",
+    "Tokens drafted in a round; auto: as many as pay, or none.",
+    metavar="N",
+    default=AUTO,
+    callback=lambda _context, _option, value: read_draft_tokens(value),
+    excludes="--method plain",
+)
+DICTIONARY = Option(
+    "--dictionary",
+    "A .dictionary.tok file; repeatable. Default: those found.",
+    type=FILE,
+    multiple=True,
+    excludes=_other_methods(TABLE_METHODS),
+)
+LANGUAGE = Option(
+    "--language",
+    "Dictionaries to look for, such as pl,en. Default: all.",
+    multiple=True,
+    metavar="CODES",
+    excludes=_other_methods(TABLE_METHODS),
+)
+TRANSLATION = Option(
+    "--translation",
+    "How draft ids become target ids: none, context:P, intersection or exact. "
+    "Default: none for one tokenizer, exact for two.",
+    metavar="NAME",
+    needs=("--draft", "--allow-model-switching"),
+    excludes=_other_methods(MODEL_METHODS),
+    rare=True,
+)
+ALIGNMENT = Option(
+    "--alignment",
+    "An .alignment.tok file. Default: the one that is found.",
+    type=FILE,
+    needs=("--draft", "--allow-model-switching"),
+    excludes=("--translation none", "--translation context:*", *_other_methods(MODEL_METHODS)),
+    rare=True,
+)
+DRAFTING = (DRAFT, DRAFTER, METHOD, NUM_DRAFT_TOKENS, DICTIONARY, LANGUAGE, TRANSLATION, ALIGNMENT)
+
+# -- sampling --------------------------------------------------------------------------------------
+
+TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", type=FiniteRange(min=0), default=0.0)
+SAMPLING = (
+    TEMP,
+    Option(
+        "--top-p",
+        "Sample among the most probable tokens of this sum; 1 is off.",
+        type=SHARE,
+        default=1.0,
+        needs="--temp",
+    ),
+    Option(
+        "--top-k",
+        "Sample among so many most probable tokens; 0 is off.",
+        type=FROM_0,
+        default=0,
+        needs="--temp",
+    ),
+    Option(
+        "--min-p",
+        "Leave out tokens below this share of the best; 0 is off.",
+        type=SHARE,
+        default=0.0,
+        needs="--temp",
+    ),
+    Option(
+        "--xtc-probability",
+        "How often to leave out the most probable tokens; 0 is off.",
+        type=SHARE,
+        default=0.0,
+        needs="--temp",
+        rare=True,
+    ),
+    Option(
+        "--xtc-threshold",
+        "Tokens of at least this probability may be left out, all but one.",
+        type=FiniteRange(0, 0.5),
+        default=0.1,
+        needs="--xtc-probability",
+        rare=True,
+    ),
+    Option("--seed", "Seed of sampling. Default: random.", type=click.IntRange(0, 0xFFFFFFFF)),
+)
+STOP = Option(
+    "--stop", "End before this text; repeatable.", multiple=True, metavar="TEXT", callback=read_text
+)
+EXTRA_EOS_TOKEN = Option(
+    "--extra-eos-token",
+    "A further token that ends the output; repeatable.",
+    multiple=True,
+    metavar="TOKEN",
+    callback=read_text,
+    rare=True,
+)
+
+# -- prompts and caches ----------------------------------------------------------------------------
+
+IGNORE_CHAT_TEMPLATE = Option(
+    "--ignore-chat-template", "Use the text as it is, without a template.", is_flag=True
+)
+TEMPLATE = (
+    Option(
+        "--system-prompt", "A system message before the prompt.", metavar="TEXT", callback=read_text
+    ),
+    IGNORE_CHAT_TEMPLATE,
+    Option(
+        "--chat-template-config",
+        "Variables of the chat template, such as enable_thinking or tools.",
+        metavar="JSON",
+        default="{}",
+        callback=read_variables,
+        excludes="--ignore-chat-template",
+        rare=True,
+    ),
+    Option(
+        "--prefill-response",
+        "The beginning of the answer; the model continues it.",
+        metavar="TEXT",
+        callback=read_text,
+        rare=True,
+    ),
+)
+CACHE = (
+    Option(
+        "--max-kv-size",
+        "Keep at most so many tokens of the context, the first four and the latest. Once they "
+        "are full nothing is drafted, because such a cache cannot be rewound.",
+        type=click.IntRange(min=8),
+        rare=True,
+    ),
+    Option(
+        "--kv-bits",
+        "Quantize the KV cache to so many bits: 2, 3, 4, 6 or 8.",
+        type=click.Choice(["2", "3", "4", "6", "8"]),
+        callback=lambda _context, _option, value: None if value is None else int(value),
+        metavar="N",
+        rare=True,
+    ),
+    Option(
+        "--kv-group-size",
+        "Group size of the quantized KV cache.",
+        type=int,
+        default=64,
+        needs="--kv-bits",
+        rare=True,
+    ),
+    Option(
+        "--quantized-kv-start",
+        "Quantize the KV cache from this position on.",
+        type=int,
+        default=5000,
+        needs="--kv-bits",
+        rare=True,
+    ),
+    Option(
+        "--prefill-step-size",
+        "Prompt tokens read in one pass.",
+        type=AT_LEAST_1,
+        default=2048,
+        rare=True,
+    ),
+)
+GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, EXTRA_EOS_TOKEN, *TEMPLATE, *CACHE)
+
+# -- texts and what a command shows ----------------------------------------------------------------
+
+FIELD = Option(
+    "--field",
+    "The field of a .jsonl object, or the column of a Parquet file, with the text.",
+    default="text",
+    needs=("FILE", "--corpus"),
+    rare=True,
+)
+LIMIT = Option("--limit", "Only the first N texts.", type=AT_LEAST_1)
+COLOR = Option(
+    "--color/--no-color",
+    "Colour each token by how it came about.",
+    default=False,
+    excludes="--json",
+)

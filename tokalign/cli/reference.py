@@ -1,0 +1,141 @@
+"""The command reference, made of the declared options.
+
+    python -m tokalign.cli.reference > docs/commands.md
+
+A test compares the file with what this program prints.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Iterator
+
+import click
+
+from tokalign.cli import GROUPS, group
+from tokalign.cli.command import HELP_ALL, JSON, QUIET, Option, flag_of, is_rare
+from tokalign.cli.dialogue import COMMANDS
+
+_OPENING = """\
+# Commands
+
+Made by `python -m tokalign.cli.reference > docs/commands.md`.
+
+Every command has `--help`, `--json`, which prints one object on stdout
+([keys](metrics.md)), and `--quiet`, which silences notes and progress. Data goes to stdout,
+everything else to stderr. Options marked * are rare: `--help-all` shows them.
+
+An option that would change nothing beside the others is refused, with what it needs or what is in
+its way. An output never takes the place of a file of another kind.
+
+**Exit codes**: 0 ok, 1 runtime error (a full disk and an unreadable corpus too), 2 usage, 3
+incompatible pair or table, 4 missing asset or offline, 130 interrupted.
+
+**Environment**: `TOKALIGN_TABLES` is the folder into which `build` and `tables pull` put tables, in
+place of the user data folder, and which is searched before it; `TOKALIGN_CACHE` is the folder of
+measured cost curves; `TOKALIGN_API_KEY` is a key of `serve`. `HF_HOME`, `HF_HUB_CACHE`,
+`HF_HUB_OFFLINE`, `HF_TOKEN` and `NO_COLOR` are honoured.
+"""
+_EVERYWHERE = (JSON, QUIET, HELP_ALL)
+
+
+def reference() -> str:
+    """The reference of all commands, as Markdown. Options of several commands stand at the end."""
+    commands = {title: list(_commands(names)) for title, names in GROUPS.items()}
+    users: dict[click.Option, list[str]] = {}
+    for context in (one for of_group in commands.values() for one in of_group):
+        for option in _options(context.command):
+            users.setdefault(option, []).append(_name(context))
+    shared = {option: names for option, names in users.items() if len(names) > 1}
+    parts = [_OPENING]
+    for title, contexts in commands.items():
+        parts.append(f"\n## {title}\n")
+        for context in contexts:
+            parts += _described(context, shared)
+    parts.append("\n## Options of several commands\n\n")
+    parts.append("| option | default | what it does | of |\n|---|---|---|---|\n")
+    parts += (
+        f"{_row(option, click.Context(group, show_default=True))} {', '.join(names)} |\n"
+        for option, names in shared.items()
+    )
+    return "".join(parts)
+
+
+def command_names() -> list[str]:
+    """Every command as it is typed, those of groups too."""
+    return [_name(context) for names in GROUPS.values() for context in _commands(names)]
+
+
+def _commands(names: Iterable[str]) -> Iterator[click.Context]:
+    """The commands of these names, each in a context; of a group, every command in it."""
+    top = click.Context(group, info_name="tokalign", show_default=True)
+    for name in names:
+        command = group.get_command(top, name)
+        assert command is not None
+        context = click.Context(command, parent=top, info_name=name)
+        if not isinstance(command, click.Group):
+            yield context
+            continue
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield click.Context(found, parent=context, info_name=inner)
+
+
+def _name(context: click.Context) -> str:
+    return context.command_path.removeprefix("tokalign ")
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    found = [one for one in command.params if isinstance(one, click.Option)]
+    return [one for one in found if one not in _EVERYWHERE]
+
+
+def _described(context: click.Context, shared: Collection[click.Option]) -> Iterator[str]:
+    """A command: usage, help and its options, those of other commands too by name alone."""
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    about = inspect.cleandoc(command.help or "").split("\n\n")
+    yield f"\n### {_name(context)}\n\n`{usage}`\n\n"
+    yield "\n\n".join(" ".join(paragraph.split()) for paragraph in about) + "\n"
+    if command.name == "chat":
+        yield "\n| typed | what it does |\n|---|---|\n"
+        yield from (
+            f"| `/{name}{' ' * bool(takes)}{takes}` | {what} |\n"
+            for name, (takes, what) in COMMANDS.items()
+        )
+    own = [one for one in _options(command) if one not in shared]
+    if own:
+        yield "\n| option | default | what it does |\n|---|---|---|\n"
+        yield from (f"{_row(option, context)}\n" for option in own)
+    others = [f"`{flag_of(one)}`" for one in _options(command) if one in shared]
+    if others:
+        yield f"\nWith other commands it shares {', '.join(others)}.\n"
+
+
+def _row(option: click.Option, context: click.Context) -> str:
+    """The cells of an option in a table."""
+    flags = " ".join(dict.fromkeys([*option.opts, *option.secondary_opts]))
+    takes = "" if option.is_flag else f" {option.make_metavar(context)}"
+    default = option.get_help_extra(context).get("default", "required" if option.required else "")
+    told = option.help or ""
+    if isinstance(option, Option):
+        needs = [one for one in option.needs if one != "--target"]
+        told += f" Needs {_conditions(needs)}." * bool(needs)
+        told += f" Not with {_conditions(option.excludes)}." * bool(option.excludes)
+    cells = (f"`{flags}{takes}`" + " *" * is_rare(option), default, told)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _conditions(conditions: Iterable[str]) -> str:
+    """Conditions as a list; several values of one option stand together."""
+    values: dict[str, list[str]] = {}
+    for condition in conditions:
+        flag, _, value = condition.partition(" ")
+        values.setdefault(flag, []).extend([value] * bool(value))
+    found = [f"`{flag}{' ' * bool(of)}{', '.join(of)}`" for flag, of in values.items()]
+    return " or ".join(found)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,352 @@
+"""`tokalign train`: a recurrent drafter for a target, from a corpus.
+
+Its two steps are `label_corpus` and `fit_drafter` of `tokalign/train/`; `estimate.py` there says
+what they will take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokalign.atomic_file import make_folder
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE
+from tokalign.cli.options import FIELD, MODEL
+from tokalign.cli.output import echo, note, print_json, progress, table
+from tokalign.errors import UsageError
+from tokalign.train.options import MOST_SEED
+
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+    from tokalign.train.estimate import Estimate
+    from tokalign.train.options import FitOptions, LabelOptions
+    from tokalign.train.training import Evaluation, Trained
+
+_WIDEST = 2_048
+
+_OWN = (
+    *MODEL,
+    Option("--output", "The drafter's folder.", type=FOLDER, required=True),
+    Option(
+        "--workspace",
+        "Labels and the state of unfinished runs. Default: OUTPUT.training.",
+        type=FOLDER,
+    ),
+    Option("--dry-run", "Only say what memory, disk and work it would take.", is_flag=True),
+    FIELD,
+    Option(
+        "--labels kind",
+        "What follows a position of the corpus: the target's own ids, greedy or sampled, or "
+        "the text's. generated: positions of texts that the target writes itself, sampled, after "
+        "openings of the corpus.",
+        type=click.Choice(["greedy", "sampled", "generated", "text"]),
+        default="greedy",
+    ),
+    Option(
+        "--label-temp",
+        "The temperature of sampled and generated labels.",
+        type=POSITIVE,
+        default=0.7,
+        needs=("--labels sampled", "--labels generated"),
+        rare=True,
+    ),
+    Option("--positions", "Positions to train on, about.", type=AT_LEAST_1, default=1_000_000),
+    Option("--held-out", "Positions to measure acceptance on.", type=AT_LEAST_1, default=8_192),
+    Option(
+        "--future",
+        "Ids that follow each position; the drafter learns to guess all but the first.",
+        type=click.IntRange(min=2),
+        default=5,
+        rare=True,
+    ),
+    Option(
+        "--window", "Ids of text read at once.", type=click.IntRange(min=16), default=256, rare=True
+    ),
+    Option(
+        "--width",
+        f"Width of the drafter. Default: the target's hidden size, at most {_WIDEST}.",
+        type=AT_LEAST_1,
+    ),
+    Option("--blocks", "Residual blocks in the drafter.", type=FROM_0, default=2),
+    Option(
+        "--head",
+        "The output head. tied: that of the target. factored: one of its own, of low rank.",
+        type=click.Choice(["tied", "factored"]),
+        default="tied",
+        rare=True,
+    ),
+    Option(
+        "--rank",
+        "The rank of a factored head.",
+        type=AT_LEAST_1,
+        default=512,
+        needs="--head factored",
+        rare=True,
+    ),
+    Option("--epochs", "How often each position is seen.", type=POSITIVE, default=2.0),
+    Option("--batch", "Positions of a batch.", type=AT_LEAST_1, default=256),
+    Option(
+        "--candidates",
+        "Ids that the softmax of a batch goes over; 0 is the whole vocabulary.",
+        type=FROM_0,
+        default=4_096,
+        rare=True,
+    ),
+    Option("--learning-rate", "It falls along a cosine.", type=POSITIVE, default=1e-3),
+    Option(
+        "--train-dtype",
+        "The number format of the drafter's passes; its weights are trained in float32.",
+        type=click.Choice(["float32", "bfloat16"]),
+        default="float32",
+        rare=True,
+    ),
+    Option(
+        "--evaluations",
+        "How often acceptance is measured and the state saved.",
+        type=AT_LEAST_1,
+        default=20,
+        rare=True,
+    ),
+    Option(
+        "--patience",
+        "Stop after so many evaluations without a better one; 0 is never.",
+        type=FROM_0,
+        default=4,
+        rare=True,
+    ),
+    Option("--seed", "Seed of what is drawn.", type=click.IntRange(0, MOST_SEED), default=0),
+    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
+)
+
+
+@click.command("train", cls=Command, params=[*_OWN])
+def command(
+    *,
+    target: str,
+    adapter_path: Path | None,
+    trust_remote_code: bool,
+    dtype: str | None,
+    files: tuple[Path, ...],
+    field: str,
+    output: Path,
+    workspace: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Train a recurrent drafter that continues from the target's last hidden state.
+
+    FILEs are text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or
+    .parquet. The target labels them itself, and quantized targets are trained for as they are. A
+    killed run is resumed by the same command and ends with the same weights.
+    """
+    from tokalign.build.corpus import Corpus
+
+    corpus = Corpus(files, field=field)
+    labels, fit = _label_options(given), _fit_options(given)
+    tell = partial(note, quiet=quiet)
+    if dry_run:
+        found = _estimated(target, given, labels, fit, tell)
+        if as_json:
+            print_json({"target": target, **found})
+        else:
+            echo(table((name.replace("_", " "), value) for name, value in found.items()))
+        return
+    if not corpus.listing:
+        raise UsageError("there is nothing to train on; give FILEs of text")
+    from tokalign.assemble import load_models
+    from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+    from tokalign.train.labelled_corpus import label_corpus
+    from tokalign.train.training import fit_drafter
+
+    make_folder(output)
+    [model] = load_models(
+        [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=tell
+    )
+    ends = TargetEnds.of(model.model)
+    config = _drafter_config(given, ends.hidden_size, ends.vocabulary_size)
+    workspace = workspace or output.with_name(f"{output.name}.training")
+    tell(f"a drafter of {config.parameters:,} parameters; labels and state in {workspace}")
+    show = partial(progress, quiet=quiet)
+    labelled = label_corpus(
+        model,
+        corpus,
+        workspace,
+        labels,
+        # The corpus is read twice, and that stage counts bytes.
+        stage=lambda total, label: show(
+            total, label, in_bytes=total == 2 * corpus.size, unit="positions"
+        ),
+    )
+    labelled_positions = len(labelled.training.ids)
+    tell(
+        f"{labelled_positions:,} positions are labelled"
+        + _shortfall(labelled_positions, labels.positions)
+    )
+    trained = fit_drafter(
+        model,
+        config,
+        labelled,
+        output,
+        workspace,
+        fit,
+        stage=partial(show, unit="steps"),
+        report=_Reporter(tell, fit.batch * fit.accumulate),
+    )
+    tell(f"drafter -> {output}; the labels stay in {workspace} for other runs")
+    result = {"target": target, **_as_json(trained, output)}
+    if as_json:
+        print_json(result)
+    else:
+        echo(table(result.items()))
+
+
+def _label_options(given: dict[str, Any]) -> LabelOptions:
+    """Raises: UsageError for a window that has not as many ids as follow a position."""
+    from tokalign.train.options import Labelling, LabelOptions
+
+    if given["window"] <= given["future"]:
+        raise UsageError(
+            f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
+            f"give --window {given['future'] + 1} or more"
+        )
+    labelling = Labelling(
+        kind=given["kind"],
+        future=given["future"],
+        temperature=given["label_temp"],
+        seed=given["seed"],
+    )
+    return LabelOptions(
+        positions=given["positions"],
+        held_out=given["held_out"],
+        window=given["window"],
+        seed=given["seed"],
+        labelling=labelling,
+    )
+
+
+def _fit_options(given: dict[str, Any]) -> FitOptions:
+    """Raises: UsageError for candidates that may be too few for one batch."""
+    from tokalign.train.options import FitOptions
+
+    most = given["batch"] * (given["future"] - 1)
+    if 0 < given["candidates"] <= most:
+        raise UsageError(
+            f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
+            f"asks for; give more than {most}, or 0 for the whole vocabulary"
+        )
+    return FitOptions(
+        epochs=given["epochs"],
+        batch=given["batch"],
+        candidates=given["candidates"] or None,
+        learning_rate=given["learning_rate"],
+        dtype=given["train_dtype"],
+        evaluations=given["evaluations"],
+        patience=given["patience"] or None,
+        seed=given["seed"],
+    )
+
+
+def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
+    """The shape of the drafter for a target of this hidden size and vocabulary."""
+    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+
+    width = given["width"] or min(hidden_size, _WIDEST)
+    return DrafterConfig(
+        hidden_size=hidden_size,
+        vocabulary_size=vocabulary_size,
+        width=width,
+        exit_width=width,
+        blocks=given["blocks"],
+        head=given["head"],
+        rank=given["rank"] if given["head"] == "factored" else None,
+    )
+
+
+def _shortfall(found: int, wanted: int) -> str:
+    """What to add where clearly fewer positions were labelled than asked for."""
+    if found > 0.95 * wanted:
+        return ""
+    return f", not {wanted:,}: give more text to get as many"
+
+
+class _Reporter:
+    """Tells of every evaluation, with the rate and the time left."""
+
+    def __init__(self, tell: Callable[[str], None], per_step: int) -> None:
+        self._tell, self._per_step = tell, per_step
+        self._began = time.monotonic()
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        now = time.monotonic()
+        rate = evaluation.steps_since / (now - self._began)
+        left = evaluation.steps - evaluation.step
+        self._began = now
+        shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
+        self._tell(
+            f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
+            f"{evaluation.acceptance.per_round:.3f} accepted per round (by depth {shares})"
+            f"{', the best so far' if evaluation.is_best else ''}; "
+            f"{rate * self._per_step:,.0f} positions/s, {_duration(left / rate)} left"
+        )
+
+
+def _estimated(
+    target: str,
+    given: dict[str, Any],
+    labels: LabelOptions,
+    fit: FitOptions,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """What a run takes: gigabytes (10^9 bytes) and FLOP."""
+    from tokalign.names.registry import resolve_model
+    from tokalign.train.estimate import TargetShape, Work, estimate
+
+    place = resolve_model(target)
+    tell(place.description)
+    shape = TargetShape.from_folder(place.folder)
+    config = _drafter_config(given, shape.hidden_size, shape.vocabulary_size)
+    work = Work(
+        positions=labels.positions + labels.held_out,
+        window=labels.window,
+        labelling=labels.labelling,
+        epochs=fit.epochs,
+        batch=fit.batch,
+        candidates=fit.candidates,
+        drafter_parameters=config.parameters,
+        exit_width=config.exit_width,
+        blocks=config.blocks,
+    )
+    estimated: Estimate = estimate(shape, work)
+    return {
+        "drafter_parameters": config.parameters,
+        "labelling_memory_gb": round(estimated.labelling_memory / 1e9, 2),
+        "training_memory_gb": round(estimated.training_memory / 1e9, 2),
+        "labels_on_disk_gb": round(estimated.disk / 1e9, 2),
+        "rows_of_the_target": estimated.rows,
+        "labelling_tflop": round(estimated.labelling_work / 1e12, 1),
+        "training_tflop": round(estimated.training_work / 1e12, 1),
+    }
+
+
+def _as_json(trained: Trained, output: Path) -> dict[str, Any]:
+    return {
+        "drafter": str(output),
+        "parameters": trained.config.parameters,
+        "positions": trained.positions,
+        "steps": trained.steps,
+        "stopped_early": trained.stopped_early,
+        "accepted_per_round": round(trained.best, 4),
+    }
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
