@@ -136,7 +136,7 @@ def _repeated(shared: Path, folder: Path, copies: int) -> Path:
 def _command(corpus: Path, output: Path, *arguments: str) -> list[str]:
     fixed = ["--target", "bielik", "--dictionary-only", "--language", "pl", "--json"]
     build = [sys.executable, "-m", "tokalign", "build", *fixed]
-    return [*build, "--corpus", str(corpus), "--output", str(output), *arguments]
+    return [*build, str(corpus), "--output", str(output), *arguments]
 
 
 def _build(corpus: Path, output: Path, *arguments: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_both_tables_are_written_where_documented(
 ) -> None:
     out = tmp_path / "out"
     result = tokalign(
-        *("build", "--draft", draft, "--target", target, "--language", "pl", "--corpus", corpus),
+        *("build", "--draft", draft, "--target", target, "--language", "pl", corpus),
         *("--output", out, "--language", "pl", "--json"),
     )
     assert result.returncode == 0, result.stderr
@@ -104,7 +104,6 @@ def test_tables_go_to_the_users_data_folder_by_default(
         "--dictionary-only",
         "--language",
         "pl",
-        "--corpus",
         corpus,
         "--json",
     )
@@ -128,7 +127,7 @@ def test_one_of_the_two_can_be_left_out(
         ("--alignment-only", "--draft", draft),
     ):
         out = tmp_path / flag
-        common = ("build", "--target", target, "--corpus", corpus, "--quiet", *of_it)
+        common = ("build", "--target", target, corpus, "--quiet", *of_it)
         result = tokalign(*common, "--output", out, flag)
         assert (result.returncode, result.stderr) == (0, "")
         names[flag] = [path.name for path in (out / "small-target").iterdir()]
@@ -145,7 +144,7 @@ def test_several_files_follow_the_option_as_a_shell_expands_them(
     other.write_text(json.dumps({"body": "Ala ma kota."}) + "\n")
     result = tokalign(
         *("build", "--target", target, "--dictionary-only", "--output", tmp_path / "o"),
-        *("--field", "body", "--language", "pl", "--corpus", corpus, other),
+        *("--field", "body", "--language", "pl", corpus, other),
     )
     assert result.returncode == 0, result.stderr
     bundle = read_bundle(tmp_path / "o" / "small-target" / "pl.dictionary.tok")
@@ -173,7 +172,6 @@ def test_weights_memory_and_workspace_are_honoured(
         "--dictionary-only",
         "--language",
         "pl",
-        "--corpus",
         corpus,
         "--output",
     )
@@ -201,7 +199,6 @@ def test_both_kinds_of_dictionary_can_be_asked_for(
         "--dictionary-only",
         "--language",
         "pl",
-        "--corpus",
         corpus,
         "--output",
     )
@@ -224,7 +221,6 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
         "--dictionary-only",
         "--language",
         "pl",
-        "--corpus",
         corpus,
     )
     out = tmp_path / "out"
@@ -247,7 +243,7 @@ def test_the_bundled_corpus_builds_no_table_of_another_language(
 ) -> None:
     build = ("build", "--target", target, "--output", tmp_path / "out")
     refused = tokalign(*build, "--language", "uk", "--dictionary-only")
-    assert_one_line_error(refused, 2, "--language uk", "Polish", "--corpus FILE")
+    assert_one_line_error(refused, 2, "--language uk", "Polish", "FILE")
     assert not (tmp_path / "out").exists()
     aligned = tokalign(*build, "--draft", draft, "--alignment-only")  # it has no language
     assert aligned.returncode == 0, aligned.stderr
@@ -256,7 +252,7 @@ def test_the_bundled_corpus_builds_no_table_of_another_language(
 def test_the_language_of_a_corpus_is_never_assumed(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
-    build = ("build", "--target", target, "--dictionary-only", "--corpus", corpus)
+    build = ("build", "--target", target, "--dictionary-only", corpus)
     out = ("--output", tmp_path / "out")
     assert_one_line_error(tokalign(*build, *out), 2, "language", "--language CODE")
     assert not (tmp_path / "out").exists()
@@ -267,9 +263,7 @@ def test_the_language_of_a_corpus_is_never_assumed(
 def test_a_wrong_field_is_one_line_that_names_the_fields(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "a.jsonl"
     corpus.write_text(json.dumps({"id": 1, "body": "Ala ma kota."}) + "\n")
-    wrong = tokalign(
-        "build", "--target", target, "--dictionary-only", "--language", "pl", "--corpus", corpus
-    )
+    wrong = tokalign("build", "--target", target, "--dictionary-only", "--language", "pl", corpus)
     assert_one_line_error(wrong, 1, "a.jsonl", 'no field "text"', "id, body", "--field")
     assert "skipped" not in wrong.stderr
 
@@ -282,14 +276,14 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     empty.touch()
     build = ("build", "--target", target, "--output", tmp_path / "out", "--language", "pl")
     only = "--dictionary-only"
-    assert_one_line_error(tokalign(*build, only, "--corpus", empty), 1, "empty.txt", "no text")
-    assert_one_line_error(tokalign(*build, only, "--corpus", tmp_path / "x.txt"), 1, "no such file")
-    assert_one_line_error(tokalign(*build, "--corpus", corpus), 2, "--draft", only)
-    both = tokalign(*build, only, "--alignment-only", "--corpus", corpus)
+    assert_one_line_error(tokalign(*build, only, empty), 1, "empty.txt", "no text")
+    assert_one_line_error(tokalign(*build, only, tmp_path / "x.txt"), 1, "no such file")
+    assert_one_line_error(tokalign(*build, corpus), 2, "--draft", only)
+    both = tokalign(*build, only, "--alignment-only", corpus)
     assert_one_line_error(both, 2, "exclude each other")
     for name in ("../pl", "n" * 65):
         assert_one_line_error(tokalign(*build, only, "--language", name), 2, "--language")
-    unknown = tokalign("build", "--target", "beilik", only, "--language", "pl", "--corpus", corpus)
+    unknown = tokalign("build", "--target", "beilik", only, "--language", "pl", corpus)
     assert_one_line_error(unknown, 2, "did you mean bielik")
     assert not (tmp_path / "out").exists()
 
@@ -313,7 +307,7 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
 def test_an_option_that_would_do_nothing_is_refused(
     tmp_path: Path, target: Path, corpus: Path, options: list[str], told: str
 ) -> None:
-    build = ["--target", target, "--dictionary-only", "--language", "pl", "--corpus", corpus]
+    build = ["--target", target, "--dictionary-only", "--language", "pl", corpus]
     arguments = [*map(str, build), "--output", str(tmp_path / "out"), *options]
     result = CliRunner().invoke(command, arguments)
     assert isinstance(result.exception, UsageError | SystemExit)
@@ -354,7 +348,6 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> No
         "--dictionary-only",
         "--language",
         "pl",
-        "--corpus",
         corpus,
     )
     process = subprocess.Popen(

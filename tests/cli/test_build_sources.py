@@ -75,10 +75,10 @@ def test_a_standard_input_that_is_closed_is_said(tmp_path: Path, target: Path) -
 def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path) -> None:
     text = "".join(f"{line}\n" for line in LINES)
     (tmp_path / "stdin.txt").write_text(text, encoding="utf-8")
-    piped = build(target, "--corpus", "-", "--output", tmp_path / "piped", text=text)
-    read = build(target, "--corpus", tmp_path / "stdin.txt", "--output", tmp_path / "read")
+    piped = build(target, "-", "--output", tmp_path / "piped", text=text)
+    read = build(target, tmp_path / "stdin.txt", "--output", tmp_path / "read")
     assert table_of(piped) == table_of(read)
-    empty = build(target, "--corpus", "-", "--output", tmp_path / "empty", text="")
+    empty = build(target, "-", "--output", tmp_path / "empty", text="")
     assert "no text in the corpus" in last_line(empty, 1)
 
 
@@ -87,8 +87,8 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
     weight = ("--weight", "b/c=0.5")
-    local = build(target, "--corpus", corpus, *weight, "--output", tmp_path / "folder")
-    glob = build(target, "--corpus", f"{corpus}/**/*.txt", *weight, "--output", tmp_path / "glob")
+    local = build(target, corpus, *weight, "--output", tmp_path / "folder")
+    glob = build(target, f"{corpus}/**/*.txt", *weight, "--output", tmp_path / "glob")
     on_datatrove = ("--engine", "datatrove", "--tasks", "2", "--workers", "1")
     tasks = build(target, corpus, *weight, "--output", tmp_path / "tasks", *on_datatrove)
     assert table_of(local) == table_of(glob) == table_of(tasks)
@@ -113,7 +113,7 @@ def test_options_that_do_not_fit_are_one_line(
 
 
 def test_an_engine_builds_no_alignment(tmp_path: Path, target: Path, corpus: Path) -> None:
-    names = ("--draft", target, "--target", target, "--corpus", corpus, "--output", tmp_path / "o")
+    names = ("--draft", target, "--target", target, corpus, "--output", tmp_path / "o")
     result = subprocess.run(
         [sys.executable, "-m", "tokalign", "build", *map(str, names), "--engine", "datatrove"],
         capture_output=True,

@@ -76,7 +76,7 @@ IDLE = [
     (f"{BENCH} --cost flat", "without --text"),
     ("check --target bielik --draft llama3.2 --field body", "without FILE"),
     ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
-    (f"{BUILD} --draft llama3.2 --field body", "without --corpus FILE"),
+    (f"{BUILD} --draft llama3.2 --field body", "without FILE"),
     (f"{BUILD} --draft llama3.2 --alignment-only --language pl", "with --alignment-only"),
     (f"{BUILD} --draft llama3.2 --alignment-only --p-min 0.1", "with --alignment-only"),
     (f"{BUILD} --from-model --dictionary-kind dictspec", "with --from-model"),

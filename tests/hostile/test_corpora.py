@@ -286,7 +286,7 @@ def test_a_build_ends_with_a_table_or_with_one_line(
     hostile, out = HOSTILE[name], tmp_path / "out"
     path = tmp_path / hostile.name
     path.write_bytes(hostile.data())
-    arguments = ["build", "--target", target, "--dictionary-only", "--corpus", path, "--language"]
+    arguments = ["build", "--target", target, "--dictionary-only", path, "--language"]
     arguments += ["pl", "--output", out, "--quiet"]
     monkeypatch.setattr(sys, "argv", ["tokalign", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
@@ -468,7 +468,7 @@ def test_an_archive_with_a_line_of_a_gigabyte_takes_little_memory(
 def test_a_build_from_such_an_archive_keeps_to_its_memory(tmp_path: Path, target: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(one_line_of_a_gigabyte(lambda data: gzip.compress(data, mtime=0)))
-    build = ["build", "--target", target, "--dictionary-only", "--corpus", path, "--json"]
+    build = ["build", "--target", target, "--dictionary-only", path, "--json"]
     build += ["--quiet", "--language", "pl"]
     build += ["--memory", "300M", "--output", tmp_path]
     built = json.loads(apart("-m", "tokalign", *build))
@@ -538,7 +538,7 @@ def test_every_builder_keeps_to_its_memory(
     """It ends with a table, or with one line that says what to do."""
     path = tmp_path / "a.txt"
     path.write_bytes(b"\n".join(map(MONSTERS[monster], range(LINES))))
-    build = ["build", "--target", target, "--corpus", path, "--output", tmp_path, "--quiet"]
+    build = ["build", "--target", target, path, "--output", tmp_path, "--quiet"]
     build += BUILDERS[builder]
     if builder == "alignment":
         draft = write_tokenizer(tmp_path / "small-draft", vocabulary_size=340)

@@ -114,7 +114,7 @@ COMMANDS = {
     " ".join(line.split()[: 2 if line.startswith("tables ") else 1]): words(line)
     for line in (
         "bench --target TARGET a.txt --limit 1 -m 4 --method copy -k 2",
-        "build --target TARGET --dictionary-only --corpus a.txt --language pl --output tables",
+        "build --target TARGET --dictionary-only a.txt --language pl --output tables",
         "calibrate --target TARGET --budget 1",
         "chat --target TARGET -m 4 --no-calibrate",
         "check --target TARGET --draft DRAFT a.txt",
@@ -289,7 +289,7 @@ OUTPUTS = {
     "build --output": BUILD,
     "build --output, dictspec": ["build", "--dictionary-kind", "dictspec", *BUILD[1:]],
     "build --output, alignment": words(
-        "build --target TARGET --draft DRAFT --alignment-only --corpus a.txt --output"
+        "build --target TARGET --draft DRAFT --alignment-only a.txt --output"
     ),
     "build --workspace": [*BUILD, "elsewhere", "--workspace"],
     "bench --save": [*COMMANDS["bench"], "--save"],

@@ -5,7 +5,7 @@ What is built of which names: `build_plan.py`. The steps of a build: `tokalign/b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,11 @@ from tokalign.cli.build_plan import (
     plan_reading,
     plan_tables,
 )
+from tokalign.cli.command import Command, Option
 from tokalign.cli.corpus_options import find_corpus, read_weights
-from tokalign.cli.drafting_options import target_tokenizer_option
-from tokalign.cli.idle_options import refuse_idle
-from tokalign.cli.option_types import NAME, PATH, FiniteRange, Size
-from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option, table
-from tokalign.cli.texts import field_option
+from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, NAME, FiniteRange, Size
+from tokalign.cli.options import FIELD, TARGET_TOKENIZER
+from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text
 from tokalign.tables.dictionary import LANGUAGE
@@ -32,139 +31,161 @@ if TYPE_CHECKING:
     from tokalign.build.pipeline import BuildReport
 
 _SHOWN_PROBLEMS = 10
-_TASKS = ("tasks", "workers", "local_tasks", "local_rank_offset")
 
 
-@click.command("build")
-@target_tokenizer_option
-@click.option(
-    "--draft",
-    type=NAME,
-    metavar="NAME",
-    help="The draft's tokenizer: an alias, a path or a Hub repository.",
+_NOT_COUNTED = ("--alignment-only", "--from-model")
+_DATATROVE = "--engine datatrove"
+_OF_BACKOFF = (*_NOT_COUNTED, "--dictionary-kind dictspec")
+_OWN = (
+    TARGET_TOKENIZER,
+    Option(
+        "--draft",
+        "The draft, or its tokenizer alone.",
+        type=NAME,
+        excludes=("--dictionary-only", "--from-model"),
+    ),
+    Option(
+        "--language",
+        "The language of the FILEs, which names the dictionary; needed with them.",
+        metavar="CODE",
+        excludes="--alignment-only",
+    ),
+    Option(
+        "--output",
+        "Where the tables go. Default: $TOKALIGN_TABLES, else your data folder.",
+        type=FOLDER,
+    ),
+    Option(
+        "--dictionary-only",
+        "Only the dictionary; needs no --draft.",
+        is_flag=True,
+        excludes=("--alignment-only", "--from-model"),
+    ),
+    Option(
+        "--alignment-only",
+        "Only the alignment of the pair.",
+        is_flag=True,
+        excludes="--from-model",
+    ),
+    Option(
+        "--from-model",
+        "Have TARGET, a model, read a part of the FILEs, and keep what it finds probable.",
+        is_flag=True,
+    ),
+    Option(
+        "--positions",
+        "How many tokens the model reads.",
+        type=AT_LEAST_1,
+        default=100_000,
+        needs="--from-model",
+    ),
+    Option(
+        "--dictionary-bytes",
+        "The largest size of the dictionary. Default: 5000000.",
+        type=AT_LEAST_1,
+        excludes=_OF_BACKOFF,
+    ),
+    Option(
+        "--memory",
+        "The most memory for counting, all processes together, as 500M.",
+        type=Size(),
+        default="2G",
+        excludes=_NOT_COUNTED,
+    ),
+    FIELD,
+    Option(
+        "--weight weights",
+        "Count the file NAME (suffixes may be left out) W times; repeatable.",
+        metavar="NAME=W",
+        multiple=True,
+        excludes=_OF_BACKOFF,
+        rare=True,
+    ),
+    Option(
+        "--dictionary-kind kind",
+        "backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
+        "frequent word n-gram, as DictSpec has it.",
+        type=click.Choice(["backoff", "dictspec"]),
+        default="backoff",
+        excludes=_NOT_COUNTED,
+        rare=True,
+    ),
+    Option(
+        "--ngrams",
+        "How many of the most frequent word n-grams to use. Default: 200000.",
+        type=AT_LEAST_1,
+        needs="--dictionary-kind dictspec",
+        rare=True,
+    ),
+    Option(
+        "--p-min",
+        "The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
+        type=FiniteRange(0, 1, min_open=True),
+        excludes=_NOT_COUNTED,
+        rare=True,
+    ),
+    Option(
+        "--workspace",
+        "Keep finished counts here while building; a killed build resumes from them. "
+        "Default: next to the table.",
+        type=FOLDER,
+        excludes=_OF_BACKOFF,
+        rare=True,
+    ),
+    Option(
+        "--on-invalid",
+        "What to do with a line that is not UTF-8 or not the expected JSON.",
+        type=click.Choice(["skip", "refuse"]),
+        default="skip",
+        rare=True,
+    ),
+    Option(
+        "--engine",
+        "What counts: this machine's cores, or datatrove on one or several machines "
+        "(docs/scale.md). The table is the same.",
+        type=click.Choice(["local", "datatrove"]),
+        default="local",
+        rare=True,
+    ),
+    Option(
+        "--tasks",
+        "How many tasks share the FILEs. Default: the workers.",
+        type=AT_LEAST_1,
+        needs=_DATATROVE,
+        rare=True,
+    ),
+    Option(
+        "--workers",
+        "How many tasks run at once. Default: one per core.",
+        type=AT_LEAST_1,
+        needs=_DATATROVE,
+        rare=True,
+    ),
+    Option(
+        "--local-tasks",
+        "How many of the tasks are done on this machine. Default: all the rest.",
+        type=AT_LEAST_1,
+        needs=_DATATROVE,
+        rare=True,
+    ),
+    Option(
+        "--local-rank-offset",
+        "The first task of this machine. The machine with task 0 makes the table.",
+        type=FROM_0,
+        default=0,
+        needs=_DATATROVE,
+        rare=True,
+    ),
+    click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )
-@click.option(
-    "--corpus",
-    "corpus_files",
-    type=NAME,
-    metavar="FILE",
-    multiple=True,
-    help="Text to count: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted "
-    "glob, a URL such as hf://datasets/..., or - for lines on standard input; repeatable. "
-    "Default: the bundled corpora/pl-mini.txt, which is small and Polish.",
-)
-@field_option
-@click.option(
-    "--weight",
-    "weights",
-    metavar="NAME=W",
-    multiple=True,
-    help="backoff: count the corpus file NAME (suffixes may be left out) W times; repeatable.",
-)
-@click.option(
-    "--language",
-    metavar="CODE",
-    help="The language of the corpus, which names the dictionary; needed with --corpus.",
-)
-@click.option(
-    "--output",
-    metavar="FOLDER",
-    type=PATH,
-    help="Where the tables go. Default: $TOKALIGN_TABLES, else tables/ in your data folder.",
-)
-@click.option(
-    "--dictionary-kind",
-    "kind",
-    type=click.Choice(["backoff", "dictspec"]),
-    default="backoff",
-    help="backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
-    "frequent word n-gram, as DictSpec has it.",
-)
-@click.option(
-    "--dictionary-bytes",
-    type=click.IntRange(min=1),
-    help="backoff: the largest size of the file. Default: 5000000.",
-)
-@click.option(
-    "--ngrams",
-    type=click.IntRange(min=1),
-    help="dictspec: how many of the most frequent word n-grams to use. Default: 200000.",
-)
-@click.option(
-    "--p-min",
-    type=FiniteRange(0, 1, min_open=True),
-    help="The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
-)
-@click.option(
-    "--memory",
-    type=Size(),
-    default="2G",
-    help="The most memory for counting, all processes together, as 500M or 2G; dictspec: for all "
-    "of the build, which ends with an error if it needs more.",
-)
-@click.option(
-    "--workspace",
-    metavar="FOLDER",
-    type=PATH,
-    help="backoff: keep finished counts here while building; a killed build resumes from them. "
-    "Default: next to the table.",
-)
-@click.option(
-    "--on-invalid",
-    type=click.Choice(["skip", "refuse"]),
-    default="skip",
-    help="What to do with a line that is not UTF-8 or not the expected JSON.",
-)
-@click.option("--dictionary-only", is_flag=True, help="Only the dictionary; needs no --draft.")
-@click.option("--alignment-only", is_flag=True, help="Only the alignment of the pair.")
-@click.option(
-    "--from-model",
-    is_flag=True,
-    help="Neither: have TARGET, a model, read a part of the corpus, and keep what it finds likely.",
-)
-@click.option(
-    "--positions",
-    type=click.IntRange(min=1),
-    default=100_000,
-    help="--from-model: how many tokens it reads.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "datatrove"]),
-    default="local",
-    help="backoff: what counts: the cores of this machine, or datatrove on one or several machines "
-    "(docs/scale.md). The table is the same.",
-)
-@click.option(
-    "--tasks",
-    type=click.IntRange(min=1),
-    help="datatrove: how many tasks share the corpus files. Default: the workers.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="datatrove: how many tasks run at once. Default: one per core.",
-)
-@click.option(
-    "--local-tasks",
-    type=click.IntRange(min=1),
-    help="datatrove: how many of the tasks are done on this machine. Default: all the rest.",
-)
-@click.option(
-    "--local-rank-offset",
-    type=click.IntRange(min=0),
-    default=0,
-    help="datatrove: the first task of this machine. The machine with task 0 makes the table.",
-)
-@click.argument("more_corpus_files", type=NAME, metavar="[FILE]...", nargs=-1)
-@json_option
-@quiet_option
+
+
+@click.command("build", cls=Command, params=[*_OWN])
 def command(
     *,
     draft: str | None,
     target: str,
-    corpus_files: tuple[str, ...],
-    more_corpus_files: tuple[str, ...],
+    files: tuple[str, ...],
     field: str,
     weights: tuple[str, ...],
     language: str | None,
@@ -191,19 +212,13 @@ def command(
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
 
     Writes OUTPUT/<target>/<language>.dictionary.tok and OUTPUT/<target>/<draft>.alignment.tok, or
-    with --from-model OUTPUT/<target>/<language>.logits.tok, with which decoding begins.
-    FILEs without an option belong to the corpus too, so that --corpus folder/*.zst works. Equal
+    with --from-model OUTPUT/<target>/<language>.logits.tok, with which decoding begins. Equal
     inputs give equal files. An interrupted build changes no table; the same command resumes it.
+
+    FILEs are text: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted glob, a
+    URL such as hf://datasets/..., or - for lines on standard input. Without them, a small bundled
+    Polish text is counted.
     """
-    alone = {
-        "--dictionary-only": dictionary_only,
-        "--alignment-only": alignment_only,
-        "--from-model": from_model,
-    }
-    if sum(alone.values()) > 1:
-        several = " and ".join(name for name, is_given in alone.items() if is_given)
-        raise UsageError(f"{several} exclude each other; give one")
-    _refuse_idle(kind, engine, [name for name, is_given in alone.items() if is_given])
     if draft is None and not dictionary_only and not from_model:
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_datatrove = engine == "datatrove"
@@ -219,21 +234,19 @@ def command(
 
     tell = partial(note, quiet=quiet)
     report = _Problems(tell)
-    names = (*corpus_files, *more_corpus_files)
     if not alignment_only:
-        language = _check_language(language, bundled=not names)
-    if not names:
-        refuse_idle(("field",), without="--corpus FILE")
-        names = (str(sample_text(POLISH)),)
+        language = _check_language(language, bundled=not files)
+    if not files:
+        files = (str(sample_text(POLISH)),)
         tell(
-            f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
-            "real tables need --corpus FILE"
+            f"corpus -> the bundled {Path(files[0]).name}, for a first try; "
+            "real tables need FILEs of your own"
         )
-    files = find_corpus(names, stdin=not on_datatrove, note=tell)
+    sources = find_corpus(files, stdin=not on_datatrove, note=tell)
     corpus = Corpus(
-        files,
+        sources,
         field=field,
-        weights=read_weights(weights, files),
+        weights=read_weights(weights, sources),
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
     options = dictionary_options(
@@ -288,27 +301,6 @@ def command(
         echo(_as_text(built))
 
 
-def _refuse_idle(kind: str, engine: str, alone: Sequence[str]) -> None:
-    """Raises: UsageError for options of what is not built. alone: --dictionary-only or the like."""
-    counting = {"kind", "dictionary_bytes", "ngrams", "p_min", "memory", "workspace", "weights"}
-    for flag in alone:
-        idle = {
-            "--dictionary-only": {"draft"},
-            "--alignment-only": counting | {"language"},
-            "--from-model": counting | {"draft"},
-        }
-        refuse_idle(idle[flag], beside=flag)
-    if "--from-model" not in alone:
-        refuse_idle(("positions",), without="--from-model")
-    if kind == "dictspec":
-        of_backoff = ("dictionary_bytes", "workspace", "weights")
-        refuse_idle(of_backoff, beside="--dictionary-kind dictspec")
-    else:
-        refuse_idle(("ngrams",), without="--dictionary-kind dictspec")
-    if engine == "local":
-        refuse_idle(_TASKS, without="--engine datatrove")
-
-
 def _check_language(language: str | None, *, bundled: bool) -> str:
     """The language that names the dictionary; that of the bundled corpus is known.
 
@@ -329,7 +321,7 @@ def _check_language(language: str | None, *, bundled: bool) -> str:
     if bundled and language != POLISH:
         raise UsageError(
             f"--language {language} needs a corpus in that language (the bundled one is Polish); "
-            "give it with --corpus FILE; corpora/manifest.toml in the repository names public ones"
+            "give FILEs; corpora/manifest.toml in the repository names public ones"
         )
     return language
 

@@ -47,7 +47,7 @@ def _save_stdin() -> Path:
 
 
 def _read_chunk() -> bytes:
-    with reading_stdin("give a file with --corpus FILE"):
+    with reading_stdin("give a FILE"):
         return sys.stdin.buffer.read(1 << 20)
 
 

@@ -310,7 +310,7 @@ FIELD = Option(
     "--field",
     "The field of a .jsonl object, or the column of a Parquet file, with the text.",
     default="text",
-    needs=("FILE", "--corpus"),
+    needs="FILE",
     rare=True,
 )
 LIMIT = Option("--limit", "Only the first N texts.", type=AT_LEAST_1)

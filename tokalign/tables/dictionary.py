@@ -21,7 +21,7 @@ MAX_CONTINUATION = 8
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What a dictionary's language may be called: the name is in its header and in that of its file."""
 
-HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE --corpus FILE"
+HOW_TO_BUILD = "tokalign build --dictionary-only --target TARGET --language CODE FILE"
 """The command for messages that say what to do without a dictionary."""
 
 Ids = tuple[TargetId, ...]
