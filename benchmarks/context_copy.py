@@ -45,7 +45,6 @@ from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier, replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.context import Context
-from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
@@ -68,6 +67,11 @@ PASSAGE_IDS = 1024
 """About the length of a prompt with such a text, for which costs are taken."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…]) +(?=[A-ZĄĆĘŁŃÓŚŹŻ„])")
+
+
+def expected_text(prompt: Sequence[TargetId], ids: Sequence[TargetId]) -> SuffixAutomaton:
+    """A text that may come after `prompt`, with the end of the prompt before it."""
+    return SuffixAutomaton([*prompt[-8:], *ids])
 
 
 def edit(text: str, random: Random) -> str:

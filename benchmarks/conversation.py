@@ -9,7 +9,7 @@ The outputs of both must be equal, id for id, or the program ends with an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
@@ -19,10 +19,11 @@ import click
 from tokalign.assemble import load_decoder
 from tokalign.cli.output import table
 from tokalign.drafting_options import DraftingOptions
-from tokalign.runtime.conversation import Conversation
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
 
@@ -50,9 +51,10 @@ class Turn:
     seconds: float
 
 
-def take_turn(conversation: Conversation, generation: Generation) -> Turn:
-    """Run a generation of this conversation to its end."""
-    target, draft = conversation.target, conversation.draft
+def take_turn(
+    generation: Generation, target: TargetModelSession, draft: DraftModelSession | None
+) -> Turn:
+    """Run a generation with these sessions to its end."""
     before = target.computed, 0 if draft is None else draft.computed
     began, first, until_first = perf_counter(), 0.0, 0
     for _ in generation:
@@ -73,13 +75,21 @@ def hold(decoder: Decoder, *, turns: int, tokens: int, kept: bool) -> list[Turn]
 
     Sampled with one seed, so that both ways say the same.
     """
-    conversation, messages, taken = Conversation(decoder), list[dict[str, object]](), list[Turn]()
+    decoder = replace(decoder, drafting=decoder.drafting.with_stores())
+    target, draft = decoder.open_target(rewinds=True), decoder.open_draft()
+    messages, taken = list[dict[str, object]](), list[Turn]()
     for text in islice(cycle(SAID), turns):
         messages.append({"role": "user", "content": text})
         if not kept:
-            conversation = Conversation(decoder)
-        generation = conversation.generate(decoder.prompt(messages), max_tokens=tokens)
-        taken.append(take_turn(conversation, generation))
+            target, draft = decoder.open_target(), decoder.open_draft()
+        generation = Generation(
+            decoder,
+            decoder.prompt(messages),
+            max_tokens=tokens,
+            target_session=target,
+            draft_session=draft,
+        )
+        taken.append(take_turn(generation, target, draft))
         generation.rest()
         messages.append({"role": "assistant", "content": generation.summary()["text"]})
     return taken

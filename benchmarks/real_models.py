@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 from paired_lines import PLAIN, show
 
 from tokalign.assemble import assemble, keep_loaded, load_models
@@ -44,8 +45,8 @@ from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.machine import machine_of
-from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tables.logit_rows import LogitRows
 
 PROMPTS = Path(__file__).with_name("prompts") / "real"
 KINDS = "general", "code", "editing", "polish"
@@ -123,7 +124,8 @@ class Runner:
             self._generate(name, "Hello", _WARM_UP_TOKENS)  # kernels are compiled now
         generation = self._generate(name, asked.text, self.tokens)
         if (store := self._decoders[name].drafting.logits) is not None:
-            self._path_of(name).write_bytes(store.to_bytes())
+            kept = store.rows
+            np.savez(self._path_of(name), keys=kept.keys, ids=kept.ids, codes=kept.codes)
         rounds = [
             (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.model_seconds)
             for one in generation.rounds[1:]
@@ -167,14 +169,15 @@ class Runner:
         return replace(decoder, drafting=drafting)
 
     def _kept(self, name: str) -> LogitStore:
-        path, size = self._path_of(name), vocabulary_size(self.target.model)
+        path = self._path_of(name)
         if not path.exists():
             return LogitStore()
-        return LogitStore.from_bytes(path.read_bytes(), vocabulary_size=size)
+        rows = np.load(path)
+        return LogitStore(LogitRows(rows["keys"], rows["ids"], rows["codes"]))
 
     def _path_of(self, name: str) -> Path:
         name = re.sub("[^a-z]+", "-", name)
-        return self.stores.with_suffix(f".{name}.{self.temp}.rows")
+        return self.stores.with_suffix(f".{name}.{self.temp}.npz")
 
 
 def schedule(

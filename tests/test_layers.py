@@ -117,7 +117,6 @@ RUNS_MODELS = {
     "evaluate/study/watch.py",
     "runtime/decoder.py",
     "runtime/draft_length/opening_knowledge.py",
-    "runtime/conversation.py",
     "runtime/generate.py",
     "serve/batch.py",
     "serve/contexts.py",

@@ -99,9 +99,9 @@ def test_a_turn_computes_only_what_is_new(
     answer = Chat._answer
 
     def counting(chat: Chat) -> None:
-        before = chat._conversation.target.computed
+        before = chat._target.computed
         answer(chat)
-        computed.append(chat._conversation.target.computed - before)
+        computed.append(chat._target.computed - before)
 
     monkeypatch.setattr(Chat, "_answer", counting)
     long = "Zażółć gęślą jaźń, " * 4

@@ -1,7 +1,8 @@
 """`tokalign chat`: talk with a model; every turn computes only what is new.
 
-The conversation and its commands are in `dialogue.py`, what is typed comes from `entries.py`, and
-`runtime/conversation.py` keeps both models' caches from turn to turn.
+The conversation and its commands are in `dialogue.py`, and what is typed comes from `entries.py`.
+Both models' sessions last from turn to turn. Each turn is a whole prompt: the sessions compare it
+with what their caches hold, so history may be edited, and only what is new is computed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
 from tokalign.cli.output import note, progress
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
-from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
+from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
@@ -129,11 +130,11 @@ class Chat:
     """A conversation on the command line: what is typed goes in, answers come out on stdout."""
 
     def __init__(self, decoder: Decoder, model: PromptOptions, options: Options) -> None:
-        from tokalign.runtime.conversation import Conversation
-
-        self._decoder, self._model, self._options = decoder, model, options
+        # The logit store lasts for the whole conversation.
+        self._decoder = replace(decoder, drafting=decoder.drafting.with_stores())
+        self._model, self._options = model, options
         self._dialogue = Dialogue(system=model.system_prompt)
-        self._conversation = Conversation(decoder)
+        self._open_sessions()
         self._color = options.color
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
@@ -211,8 +212,11 @@ class Chat:
     def _statistics(self) -> str:
         if self._last is None:
             return "there is no answer yet"
-        held, size = len(self._conversation.held), self._conversation.nbytes
+        layers = [*self._target.layers, *([] if self._draft is None else self._draft.layers)]
+        logits = self._decoder.drafting.logits
+        size = sum(layer.nbytes for layer in layers) + (0 if logits is None else logits.nbytes)
         figures = as_text(self._last, host_times=self._options.verbose)
+        held = len(self._target.held)
         return f"{figures}\n{held} tokens of context are kept, in {size / 1e6:.1f} MB"
 
     # -- answers -----------------------------------------------------------------------------------
@@ -247,6 +251,8 @@ class Chat:
             self._tell(closing_line(summary, self._decoder.plain_seconds))
 
     def _begin(self) -> Generation:
+        from tokalign.runtime.generate import Generation
+
         decoder, model, messages = self._decoder, self._model, self._dialogue.messages
         if model.prefill_response is not None:
             messages = [*messages, {"role": "assistant", "content": model.prefill_response}]
@@ -255,11 +261,16 @@ class Chat:
             use_template=not model.ignore_chat_template,
             variables=model.chat_template_config,
         )
-        sampler = decoder.sampler
         if decoder.seed is not None:
-            sampler = replace(sampler, seed=decoder.seed + self._retries)  # type: ignore[type-var]
-        return self._conversation.generate(
-            prompt, max_tokens=self._options.max_tokens, stop=model.stop, sampler=sampler
+            again = replace(decoder.sampler, seed=decoder.seed + self._retries)  # type: ignore[type-var]
+            decoder = replace(decoder, sampler=again)
+        return Generation(
+            decoder,
+            prompt,
+            max_tokens=self._options.max_tokens,
+            stop=model.stop,
+            target_session=self._target,
+            draft_session=self._draft,
         )
 
     def _say(self, generation: Generation) -> bool:
@@ -268,9 +279,8 @@ class Chat:
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        target = self._conversation.target
         with interrupts_noted() as interrupts, closing(generation.by_round()) as rounds:
-            target.watch_prefill(interrupts.check)
+            self._target.watch_prefill(interrupts.check)
             try:
                 for pieces in rounds:
                     for piece in pieces:
@@ -280,12 +290,18 @@ class Chat:
             except KeyboardInterrupt:
                 interrupts.asked = True
                 if not interrupts.between_steps:
-                    from tokalign.runtime.conversation import Conversation
-
-                    self._conversation = Conversation(self._decoder)
+                    self._open_sessions()
         self._write(generation.rest())
         self._write("\n")
         return interrupts.asked
+
+    def _open_sessions(self) -> None:
+        """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
+        try:
+            self._target = self._decoder.open_target(rewinds=True)
+        except CacheError:  # then it is filled again from the start where a turn goes back
+            self._target = self._decoder.open_target()
+        self._draft = self._decoder.open_draft()
 
     def _write(self, text: str, outcome: Outcome | None = None) -> None:
         if text and not self._options.as_json:

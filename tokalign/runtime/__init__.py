@@ -23,6 +23,5 @@ Around the loop:
     generate.py             one request: events -> output tokens with text and statistics
     text.py, statistics.py  ids -> text, events -> figures
     chat.py                 messages -> prompt ids
-    conversation.py         contexts that last from turn to turn
     session_store.py        what a named session keeps for drafting
 """

@@ -10,7 +10,6 @@ from mlx_lm.server import GenerationArguments, _make_logits_processors
 
 from tokalign.errors import TokalignError
 from tokalign.runtime.chat import encode_chat
-from tokalign.runtime.conversation import expected_text
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -22,6 +21,9 @@ from tokalign.serve.job import Job
 from tokalign.serve.refusal import Refusal
 from tokalign.serve.settings import Settings
 from tokalign.tokenizer.vocabulary import TargetId
+
+_LEAD = 8
+"""Ids of the prompt before a predicted text, so that its beginning is found."""
 
 
 def check_bias(args: GenerationArguments, vocabulary_size: int) -> None:
@@ -85,7 +87,7 @@ def decoder_of(
             ids = tokenizer.encode(job.asked.prediction)
         else:
             ids = tokenizer.encode_parts([job.asked.prediction])[0]
-        outputs.append(expected_text(prompt, ids))
+        outputs.append(SuffixAutomaton([*prompt[-_LEAD:], *ids]))
     return replace(decoder, drafting=replace(drafting, outputs=tuple(outputs)), sampler=job.sampler)
 
 

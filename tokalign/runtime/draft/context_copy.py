@@ -62,15 +62,6 @@ class ContextCopy:
         self._place = START
         self._seen = 0
 
-    def begin(self, ids: Sequence[TargetId]) -> None:
-        """A turn begins with this context. Unless that extends the text so far, read it anew.
-
-        What was learned about copies stays.
-        """
-        known = self._automaton.ids
-        if list(ids[: len(known)]) != known:
-            self._automaton, self._place, self._seen = SuffixAutomaton(), START, 0
-
     def follow(self, ids: Sequence[TargetId]) -> Place:
         """See `hybrid.Source`."""
         automaton = self._automaton

@@ -18,7 +18,7 @@ UniSpec, which are keyed by the last id alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NewType, Self, cast
+from typing import Any, NewType, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,6 @@ Tail = NewType("Tail", int)
 
 NO_TEXT = Tail(0)
 """The tail of an empty text."""
-
-_ROW_BYTES = 8 + 4 * KEPT + KEPT
 
 _TAIL_MASK = (1 << LONGEST_KEY * ID_BITS) - 1
 _WORD = (1 << 64) - 1
@@ -108,27 +106,6 @@ class LogitStore:
     def begin_with(self, known: LogitRows) -> None:
         """Take over rows; of those that fall to one slot, the last one."""
         self._write(known.keys, known.ids, known.codes)
-
-    def to_bytes(self) -> bytes:
-        """The rows in use: all keys, then all ids, then all codes."""
-        rows = self.rows
-        return array_bytes(rows.keys) + array_bytes(rows.ids) + array_bytes(rows.codes)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, vocabulary_size: int) -> Self:
-        """A store of these rows.
-
-        Raises: ValueError if `to_bytes` does not write such bytes for a vocabulary of this size.
-        """
-        count, rest = divmod(len(data), _ROW_BYTES)
-        if rest:
-            raise ValueError(f"{len(data)} bytes are no whole number of rows of {_ROW_BYTES}")
-        keys = np.frombuffer(data, "<u8", count).astype(np.uint64)
-        ids = np.frombuffer(data, "<u4", count * KEPT, offset=keys.nbytes).astype(np.uint32)
-        codes = np.frombuffer(data, "u1", count * KEPT, offset=keys.nbytes + ids.nbytes)
-        if count and int(ids.max()) >= vocabulary_size:
-            raise ValueError(f"the id {ids.max()} is not below {vocabulary_size}")
-        return cls(LogitRows(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT)))
 
     def learn(
         self,

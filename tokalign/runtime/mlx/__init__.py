@@ -7,7 +7,7 @@ cache.py                a model's cache, kept in step with the contexts that it 
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
     window_cache.py         the same for sliding windows
-    rows_of_text.py         what the target finds likely along a prompt that is cached
+    rows_of_text.py         what the target finds likely along a text
 tree_attention.py       passes over trees
     tree_probe.py           whether a model takes trees
     twin.py                 module objects that share the weights of a model
