@@ -33,8 +33,7 @@ from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.vllm.batch_drafter import BatchDrafter
-from tokalign.vllm.batch_fit import Rows
+from tokalign.vllm import BatchDrafter, Rows
 
 BATCHES = (1, 8, 64)
 CONTEXTS = (256, 2048)

@@ -16,10 +16,8 @@ from tokalign.runtime.draft.dictionary_fit import DictionaryFit
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.tables.backoff import BackoffTable
-from tokalign.vllm.batch_drafter import P_MIN, BatchDrafter
-from tokalign.vllm.batch_fit import BatchFit
+from tokalign.vllm import LONGEST_MATCH, P_MIN, BatchDrafter, BatchFit
 from tokalign.vllm.batch_lookup import BatchLookup
-from tokalign.vllm.context_matches import LONGEST_MATCH
 
 BATCH = make_batch(60)
 

@@ -16,8 +16,7 @@ from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.vllm import DictionaryProposer
-from tokalign.vllm.batch_drafter import BatchDrafter
+from tokalign.vllm import BatchDrafter, DictionaryProposer
 
 TARGET: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
 LONGEST = 500

@@ -23,7 +23,6 @@ from typing import Any, NewType, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.tables.bundle import array_bytes
 from tokalign.tables.logit_rows import (
     ID_BITS,
     KEPT,
