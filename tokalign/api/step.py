@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
-import mlx.core as mx
-
+from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
-    as_tokenizer,
     check_model,
     check_stream,
-    folder_of,
+    language_model,
     make_sampler,
     read_ids,
-    split_cache,
 )
-from tokalign.api.random_state import leave_random_state
 from tokalign.arguments import require_integer, require_text
-from tokalign.assemble import pair_tables
+from tokalign.assemble import assemble, no_note
+from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
-from tokalign.runtime.context import Context
-from tokalign.runtime.decoder import Prompt, make_translation
-from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.interfaces import DraftSampler
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
-from tokalign.runtime.methods import (
-    DEFAULT_ALTERNATIVES,
-    DEFAULT_DRAFT_TOKENS,
-    check_draft_tokens,
-    check_translation,
-    choose_translation,
-)
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
-from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.processors import LogitsProcessor
-from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.rounds import Round
-from tokalign.runtime.translation.base import Pair, Translation
-from tokalign.runtime.translation.shared_ids import SharedIds
-from tokalign.runtime.verify import TargetVerifier
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 def speculative_generate_step(
@@ -83,98 +65,63 @@ def speculative_generate_step(
     check_stream(stream)
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
-    check_draft_tokens(num_draft_tokens)
     if translation is not None:
         require_text("translation", translation)
-    check_translation(translation)
-    options = CacheOptions(
-        prefill_step_size=prefill_step_size,
-        kv_bits=kv_bits,
-        kv_group_size=kv_group_size,
-        quantized_kv_start=quantized_kv_start,
+    if (tokenizer is None) is not (draft_tokenizer is None):
+        raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
+    if tokenizer is None and translation not in (None, "none"):
+        raise UsageError(
+            f"translation {translation} needs the tokenizers of both models; pass tokenizer and "
+            "draft_tokenizer"
+        )
+    target: LanguageModel[TargetId] = _model(model, tokenizer, "tokenizer")
+    draft: LanguageModel[DraftId] = _model(draft_model, draft_tokenizer, "draft_tokenizer")
+    decoder = assemble(
+        target,
+        draft,
+        DraftingOptions(method="draft", translation=translation, num_draft_tokens=num_draft_tokens),
+        sampler=make_sampler(None, sampler, logits_processors),
+        cache=CacheOptions(
+            prefill_step_size=prefill_step_size,
+            kv_bits=kv_bits,
+            kv_group_size=kv_group_size,
+            quantized_kv_start=quantized_kv_start,
+        ),
     )
-    ours, theirs = split_cache(prompt_cache, model)
-    target_session = TargetModelSession(model, options, cache=ours)
-    draft_session = DraftModelSession(draft_model, options, cache=theirs)
-    ids = cast("list[TargetId]", read_ids("prompt", prompt))
-    if not ids:
-        raise UsageError("prompt is empty; pass at least one id")
-    target_session.require_ids("prompt", ids)
-    context = Context([*target_session.held, *ids])
-    chooser = make_sampler(None, sampler, logits_processors)
-    sizes = vocabulary_size(draft_model), vocabulary_size(model)
-    sampling = chooser.draft_sampler(sizes[1])
-    passed = _pass_ids(tokenizer, draft_tokenizer, translation, context, sizes, sampling)
-    drafter = NeuralDrafter(
-        draft_session,
-        passed,
-        num_draft_tokens=num_draft_tokens,
-        alternatives=DEFAULT_ALTERNATIVES if target_session.can_branch else 0,
+    call = Call(
+        decoder,
+        cast("list[TargetId]", read_ids("prompt", prompt)),
+        prompt_cache,
+        max_tokens=max_tokens,
+        stream=stream,
+        note=no_note,
     )
-    limits = Limits(
-        max_tokens=None if max_tokens < 0 else max_tokens,
-        drafted_length=target_session.rewindable,
-        quantized_from=target_session.quantized_from,
-        read_again=target_session.read_again,
-        drafts_last_id=True,
-    )
-    events = decode(context, drafter, TargetVerifier(target_session, chooser), limits=limits)
-    prompted = yielded = len(context.ids)
-    try:
-        for event in on_stream(stream, events):
-            if isinstance(event, Round) and event.logprobs is not None:
-                for row, token in enumerate(event.emitted):
-                    yielded += 1
-                    yield token, event.logprobs[row], row < event.accepted
-    finally:
-        leave_random_state(chooser, yielded - prompted)
-        if prompt_cache is not None:
-            target_session.settle(context.ids[: yielded - 1])
-            if isinstance(passed, SharedIds):
-                draft_session.settle(passed.known(context.ids[: yielded - 1]))
-            else:
-                draft_session.settle(draft_session.held)
-            prompt_cache[:] = [*target_session.layers, *draft_session.layers]
+    with closing(call.pieces(keeps_last=False)) as pieces:  # type: ignore[type-var]
+        for piece in pieces:
+            yield piece.token, piece.logprobs, piece.from_draft
 
 
-def on_stream(stream: Any, steps: Iterator[Any]) -> Iterator[Any]:
-    """Take every step of an iterator on this stream of mlx; None leaves the stream as it is."""
-    done = object()
-    while True:
-        with nullcontext() if stream is None else mx.stream(stream):
-            step = next(steps, done)
-        if step is done:
-            return
-        yield step
+class _AnyIds:
+    """A tokenizer of so many ids, of which nothing else is known."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def encode(self, _text: str) -> list[int]:
+        return []
+
+    def decode(self, _ids: Sequence[int]) -> str:
+        return ""
 
 
-def _pass_ids(
-    tokenizer: AnyTokenizer,
-    draft_tokenizer: AnyTokenizer,
-    translation: str | None,
-    context: Context,
-    sizes: tuple[int, int],
-    sampler: DraftSampler | None,
-) -> Translation:
-    """The translation of `speculative_generate_step`; without tokenizers, ids are shared.
-
-    sizes: as in `SharedIds`.
-    """
-    if tokenizer is None or draft_tokenizer is None:
-        if tokenizer is not draft_tokenizer:
-            raise UsageError("only one tokenizer is given; pass both, or none if ids are shared")
-        if translation not in (None, "none"):
-            raise UsageError(
-                f"translation {translation} needs the tokenizers of both models; pass tokenizer "
-                "and draft_tokenizer"
-            )
-        return SharedIds(sizes, sampler)
-    target = as_tokenizer(tokenizer, "tokenizer")
-    draft = as_tokenizer(draft_tokenizer, "draft_tokenizer")
-    return make_translation(
-        choose_translation(translation, target, draft),
-        Pair(target, draft),
-        Prompt(target=context.ids[:]),
-        pair_tables(target, draft, beside=folder_of(tokenizer)),
-        sampler,
-    )
+def _model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
+    """A model that no id stops. Without a tokenizer its ids are those of the other model."""
+    if tokenizer is None:
+        return LanguageModel(
+            model=model, tokenizer=ForeignTokenizer(_AnyIds(vocabulary_size(model)))
+        )
+    found = language_model(model, tokenizer, name)
+    return replace(found, stop_ids=frozenset())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
@@ -17,27 +20,46 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
-from tokalign.api.random_state import leave_random_state
-from tokalign.api.responses import GenerationResponse, OwnText, kept_in, responses_of
-from tokalign.api.sessions import CallSessions
-from tokalign.api.step import on_stream
 from tokalign.arguments import require_callable, require_integer, shown
 from tokalign.assemble import assemble, no_note
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
-from tokalign.runtime.decoder import LanguageModel, Prompt
-from tokalign.runtime.generate import Generation
-from tokalign.runtime.interfaces import Sampler
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.generate import Piece
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.session_store import session_store
+from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResponse:
+    """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
+
+    text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
+    and there are no stop texts, it writes the text.
+    logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
+    finish_reason: "stop" or "length" in the last response, else None.
+    """
+
+    text: str
+    token: int
+    logprobs: Array
+    from_draft: bool
+    prompt_tokens: int
+    prompt_tps: float
+    generation_tokens: int
+    generation_tps: float
+    peak_memory: float
+    finish_reason: str | None
+    source: str
 
 
 def load(path_or_hf_repo: str, *args: Any, **kwargs: Any) -> Any:
@@ -176,37 +198,24 @@ def stream_generate(
         logits=None if store is None else store.logits(vocabulary_size(target.model)),
         note=note,
     )
-    sessions = CallSessions(decoder, prompt_cache, note)
-    ids = encode("prompt", target, prompt)
-    if input_embeddings is not None:
-        ids = sessions.embed(ids, input_embeddings)
-    generation = Generation(
+    call = Call(
         decoder,
-        Prompt(
-            target=[*sessions.target.held, *ids],
-            draft=None
-            if draft is None or draft_prompt is None
-            else encode("draft_prompt", draft, draft_prompt),
-        ),
-        max_tokens=None if max_tokens < 0 else max_tokens,
+        encode("prompt", target, prompt),
+        prompt_cache,
+        draft_prompt=None
+        if draft is None or draft_prompt is None
+        else encode("draft_prompt", draft, draft_prompt),
+        embeddings=input_embeddings,
+        max_tokens=max_tokens,
         stop=stop,
-        target_session=sessions.target,
-        draft_session=sessions.draft,
+        stream=stream,
         ends_with_context=max_tokens < 0,
+        note=note,
     )
-    pieces, rest = on_stream(stream, iter(generation)), generation.rest
+    pieces = call.pieces(report=prompt_progress_callback)
     detokenizer = None if stop else detokenizer_of(tokenizer)
-    if detokenizer is not None:
-        own = OwnText(detokenizer, target.stop_ids)
-        pieces, rest = map(own.spell, pieces), own.rest
-    responses = responses_of(pieces, rest, generation, len(ids))
-    if prompt_progress_callback is not None:
-        responses = sessions.with_progress(responses, len(ids), prompt_progress_callback)
-    if store is not None:
-        responses = kept_in(store, responses, generation)
-    if prompt_cache is not None:
-        responses = sessions.settled(responses, generation)
-    return _leaving_random_state(responses, chooser)
+    responses = _responses(call, pieces, detokenizer, target.stop_ids)
+    return responses if store is None else _kept_in(store, responses, call)
 
 
 def generate(
@@ -249,16 +258,53 @@ def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: 
     return import_module("mlx_lm").batch_generate(model, tokenizer, prompts, **kwargs)
 
 
-def _leaving_random_state(
-    responses: Iterator[GenerationResponse], chooser: Sampler
+def _responses(
+    call: Call, pieces: Iterator[Piece], detokenizer: Any, silent: frozenset[TargetId]
 ) -> Iterator[GenerationResponse]:
-    given = 0
+    """One response per token; the last one has the finish reason and the rest of the text.
+
+    detokenizer: mlx-lm's, which writes the text without a space at its beginning; None for ours.
+    silent: ids that have no text.
+    """
+    statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
+    with closing(pieces):  # type: ignore[type-var]  # it is a generator
+        for number, piece in enumerate(pieces, 1):
+            text = piece.text
+            if detokenizer is not None:
+                text = ""
+                if piece.token not in silent:
+                    detokenizer.add_token(piece.token)
+                    text = detokenizer.last_segment
+            if piece.ends is not None:
+                if detokenizer is None:
+                    text += call.generation.rest()
+                else:
+                    detokenizer.finalize()
+                    text += detokenizer.last_segment
+            share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the cache
+            yield GenerationResponse(
+                text=text,
+                token=piece.token,
+                logprobs=piece.logprobs,
+                from_draft=piece.from_draft,
+                prompt_tokens=prompt_tokens,
+                prompt_tps=statistics.prompt_tokens_per_second * share,
+                generation_tokens=number,
+                generation_tps=statistics.tokens_per_second,
+                peak_memory=peak_memory(),
+                finish_reason=piece.ends,
+                source=piece.source,
+            )
+
+
+def _kept_in(
+    store: OutputStore, responses: Iterator[GenerationResponse], call: Call
+) -> Iterator[GenerationResponse]:
+    """The responses; what was emitted is kept even if the caller stops early."""
     try:
-        for response in responses:
-            given += 1
-            yield response
+        yield from responses
     finally:
-        leave_random_state(chooser, given)
+        store.add(call.generation.context.emitted)
 
 
 def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any]:

@@ -1,0 +1,152 @@
+"""One call of the API: a generation that leaves caches and `mx.random` as mlx-lm leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.utils import does_model_support_input_embeddings
+
+from tokalign.api.objects import split_cache
+from tokalign.api.random_state import leave_random_state
+from tokalign.arguments import shown
+from tokalign.errors import UsageError
+from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.generate import Generation, Piece
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.proposal import Array
+from tokalign.tables.finding import Note
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
+
+
+class Call:
+    """One generation, which may go on with the caches that its caller keeps.
+
+    prompt: what follows what the target's cache holds. draft_prompt: as in `Prompt`.
+    prompt_cache: the target's layers, then the draft's if there is a draft model. embeddings:
+    f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for no bound. stream: of
+    mlx. note: told of a cache whose ids are not known.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompt: Sequence[TargetId],
+        prompt_cache: list[Any] | None,
+        *,
+        draft_prompt: Sequence[DraftId] | None = None,
+        embeddings: Array | None = None,
+        max_tokens: int,
+        stop: str | Sequence[str] = (),
+        stream: Any,
+        ends_with_context: bool = False,
+        note: Note,
+    ) -> None:
+        self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
+        ours, theirs = split_cache(prompt_cache, decoder.target.model)
+        self._target = decoder.open_target(ours)
+        self._draft = decoder.open_draft(theirs)
+        for name, session in (("target", self._target), ("draft", self._draft)):
+            if session is not None and session.unknown_positions:
+                note(
+                    f"the {name}'s prompt cache holds text that was read without tokalign, so its "
+                    "ids are not known; processors and drafters see what follows it, as in mlx-lm"
+                )
+        self.prompt = list(prompt) if embeddings is None else self._embed(prompt, embeddings)
+        self.generation = Generation(
+            decoder,
+            Prompt(target=[*self._target.held, *self.prompt], draft=draft_prompt),
+            max_tokens=None if max_tokens < 0 else max_tokens,
+            stop=stop,
+            target_session=self._target,
+            draft_session=self._draft,
+            ends_with_context=ends_with_context,
+        )
+
+    def pieces(
+        self,
+        *,
+        keeps_last: bool = True,
+        report: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Piece]:
+        """The output, piece by piece.
+
+        Afterwards the caches hold the prompt and every token that was taken, the last one only if
+        `keeps_last`. After an error, such as one of a callback that cancels, they hold what was
+        read by then. report: told how many ids of the prompt have been read, and of how many:
+        none, every step, all of them.
+        """
+        context, given = self.generation.context, 0
+        held = len(context.prompt) - (not keeps_last)
+        try:
+            if report is not None:
+                self._report_prefill(report)
+            for piece in self._steps():
+                if report is not None and not given:
+                    report(len(self.prompt), len(self.prompt))
+                given += 1
+                held += 1
+                yield piece
+        except (Exception, KeyboardInterrupt):
+            held = min(held, len(self._target.held))
+            raise
+        finally:
+            leave_random_state(self._decoder.sampler, given)
+            if self._prompt_cache is not None:
+                self._settle(self._prompt_cache, context.ids[:held])
+
+    def _embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
+        """Have the prompt read as these embeddings. Returns: its ids; 0 where none were given."""
+        if not does_model_support_input_embeddings(self._decoder.target.model):
+            raise UsageError("input_embeddings: this model reads ids alone; pass a prompt instead")
+        shape: tuple[int, ...] = tuple(getattr(embeddings, "shape", ()))
+        if len(shape) != 2 or (ids and len(ids) != shape[0]):
+            raise UsageError(
+                f"input_embeddings has to be an array f[{len(ids) or 'n'}, dimension], one row for "
+                f"each id of the prompt, not {shown(embeddings)} of shape {shape}"
+            )
+        self._target.embed(len(self._target.held), embeddings)
+        return list(ids) or [TargetId(0)] * shape[0]
+
+    @property
+    def _shares_ids(self) -> bool:
+        """Whether each draft id is the same target id, special tokens included."""
+        draft, translation = self._decoder.draft, self._decoder.drafting.translation
+        return (
+            draft is not None and translation == "none" and not draft.tokenizer.vocabulary.specials
+        )
+
+    def _steps(self) -> Iterator[Piece]:
+        """The pieces of the generation, each computed on the stream."""
+        pieces = iter(self.generation)
+        while True:
+            with nullcontext() if self._stream is None else mx.stream(self._stream):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    def _report_prefill(self, report: Callable[[int, int], None]) -> None:
+        done, total = 0, len(self.prompt)
+
+        def count(read: int) -> None:
+            nonlocal done
+            done = min(total, done + read)
+            report(done, total)
+
+        self._target.watch_prefill(count)
+        report(0, total)
+
+    def _settle(self, prompt_cache: list[Any], ids: Sequence[TargetId]) -> None:
+        """Leave exactly these ids in the target's cache, and what the draft model read of them."""
+        self._target.settle(ids)
+        rest = prompt_cache[len(self._target.layers) :]
+        if self._draft is not None:
+            known = self._draft.held
+            if self._shares_ids:  # mlx-lm trims both caches alike
+                known = [DraftId(i) for i in ids if i < vocabulary_size(self._decoder.draft.model)]
+            self._draft.settle(known)
+            rest = self._draft.layers
+        prompt_cache[:] = [*self._target.layers, *rest]
