@@ -122,7 +122,6 @@ RUNS_MODELS = {
     "serve/handler.py",
     "serve/job.py",
     "serve/models.py",
-    "serve/own_decoder.py",
     "serve/scheduler.py",
     "serve/server.py",
     "serve/speculation.py",

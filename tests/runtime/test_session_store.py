@@ -13,6 +13,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.session_store import OutputStore, session_store
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -37,9 +38,9 @@ def test_the_newer_outputs_are_kept() -> None:
     store = OutputStore(most_ids=40)
     for first in range(0, 300, 10):
         store.add(ids(*range(first, first + 9)))
-        assert len(store) <= 40
+        assert len(store.text) <= 40
         assert list(store.text.ids[-10:]) == [*range(first, first + 9), SEPARATOR]
-    assert len(store) >= 20
+    assert len(store.text) >= 20
     store.add(ids(*range(1000, 1100)))
     assert list(store.text.ids[-21:]) == [*range(1080, 1100), SEPARATOR]
 
@@ -78,7 +79,8 @@ def test_an_interrupted_output_is_kept_as_far_as_it_came(target: dict[str, Any])
     responses = tokalign.stream_generate(prompt="Zażółć", max_tokens=24, session="c", **target)
     shown = [next(responses).token for _ in range(3)]
     responses.close()
-    kept = list(session_store("c", target["tokenizer"].fingerprint).text.ids)
+    width = vocabulary_size(target["model"])
+    kept = list(session_store("c", target["tokenizer"].fingerprint, width).text.ids)
     assert kept[:3] == shown
     assert kept[-1] == SEPARATOR
     tokalign.clear_session()

@@ -12,8 +12,8 @@ import pytest
 from processes import wait_for
 from served import chat, demo_settings, request, serving
 
-from tokalign.serve.limits import Limits
 from tokalign.serve.server import Server
+from tokalign.serve.settings import Limits
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Wisła"}]

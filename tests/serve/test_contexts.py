@@ -30,13 +30,13 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
     batch = KVCache.merge([filled(40 + number, number) for number in range(BATCH)])
     mx.eval(batch.state)
     layer = batch.extract(3)
-    contexts.keep_target(MODELS, "", Held([layer], list(range(43))))
+    contexts.keep("target", MODELS, "", Held([layer], list(range(43))))
     expected = np.array(filled(43, 3).keys[..., :43, :])
     del batch, layer
     gc.collect()
     assert contexts.nbytes == 2 * 43 * HEADS * WIDTH * 4
     assert mx.get_active_memory() - before <= contexts.nbytes + 4096
-    held = contexts.target(MODELS, "", range(50))
+    held = contexts.fetch("target", MODELS, "", range(50))
     assert held.ids == list(range(43))
     assert held.layers is not None
     assert np.array_equal(np.array(held.layers[0].keys), expected)
@@ -44,9 +44,9 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
 
 def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     contexts = Contexts(size=10, most_bytes=None)
-    contexts.keep_draft(MODELS, "", Held([filled(30, 1)], list(range(30))))
+    contexts.keep("draft", MODELS, "", Held([filled(30, 1)], list(range(30))))
     assert contexts.nbytes == 2 * 30 * HEADS * WIDTH * 4
-    held = contexts.draft(MODELS, "", range(40))
+    held = contexts.fetch("draft", MODELS, "", range(40))
     assert held.layers is not None
     [layer] = held.layers
     more = filled(5, 2)
@@ -55,13 +55,8 @@ def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     assert np.array_equal(np.array(keys), np.array(mx.concatenate(expected, axis=2)))
 
 
-def test_of_a_key_whose_caches_are_gone_nothing_is_kept() -> None:
-    contexts = Contexts(size=1, most_bytes=None)
-    for number in range(10):
-        contexts.keep_target(MODELS, f"key {number}", Held([filled(3, number)], [1, 2, 3]))
-    assert len(contexts._caches._trie._trie) == len(contexts._caches) == 2
+def test_what_exceeds_the_bound_together_with_the_caches_in_use_is_dropped() -> None:
     contexts = Contexts(size=10, most_bytes=1 << 20)
-    contexts.keep_target(MODELS, "key", Held([filled(3, 1)], [1, 2, 3]))
+    contexts.keep("target", MODELS, "key", Held([filled(3, 1)], [1, 2, 3]))
     contexts.leave_room(1 << 20)
-    assert not contexts._caches._trie._trie
-    assert contexts.target(MODELS, "key", [1, 2, 3, 4]) == NOTHING
+    assert contexts.fetch("target", MODELS, "key", [1, 2, 3, 4]) == NOTHING

@@ -9,8 +9,8 @@ from time import monotonic, sleep
 
 import pytest
 
-from tokalign.serve.limits import Limits, RequestStream, read_body
-from tokalign.serve.refusal import Refusal
+from tokalign.serve.admission import Refusal, RequestStream, read_body
+from tokalign.serve.settings import Limits
 
 LIMITS = Limits(body_bytes=100, read_seconds=10)
 

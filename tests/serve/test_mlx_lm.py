@@ -19,7 +19,7 @@ import mlx.core as mx
 import mlx_lm.server
 import pytest
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import LRUPromptCache, PromptTrie
+from mlx_lm.models.cache import LRUPromptCache
 from places import DEMO
 from processes import wait_for
 from served import demo_settings, request, serving
@@ -72,7 +72,6 @@ USED = {
         "prompt_cache_nbytes",
         "remove",
     },
-    PromptTrie: {"add", "pop"},
     LRUPromptCache: {"fetch_nearest_cache", "insert_cache", "nbytes", "trim_to"},
 }
 

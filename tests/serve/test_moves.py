@@ -147,7 +147,7 @@ def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
 
 
 def test_an_answer_ends_at_its_time_limit() -> None:
-    from tokalign.serve.limits import Limits
+    from tokalign.serve.settings import Limits
 
     limits = Limits(answer_seconds=0.5)
     with serving(demo_settings(draft_model=None, limits=limits)) as hasty:
@@ -157,7 +157,7 @@ def test_an_answer_ends_at_its_time_limit() -> None:
 
 
 def test_one_request_more_than_may_wait_is_refused() -> None:
-    from tokalign.serve.limits import Limits
+    from tokalign.serve.settings import Limits
 
     settings = demo_settings(
         draft_model=None, decode_concurrency=1, prompt_concurrency=1, limits=Limits(waiting=1)

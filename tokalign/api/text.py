@@ -170,7 +170,9 @@ def stream_generate(
     chooser = make_sampler(sampling, sampler, logits_processors)
     target: LanguageModel[TargetId] = language_model(model, tokenizer, "tokenizer")
     draft = None if draft_model is None else _draft(draft_model, draft_tokenizer)
-    store = None if session is None else session_store(session, target.tokenizer.fingerprint)
+    store = None
+    if session is not None:
+        store = session_store(session, target.tokenizer.fingerprint, vocabulary_size(model))
     decoder = assemble(
         target,
         draft,
@@ -195,7 +197,7 @@ def stream_generate(
             quantized_kv_start=quantized_kv_start,
         ),
         outputs=() if store is None else (store.text,),
-        logits=None if store is None else store.logits(vocabulary_size(target.model)),
+        logits=None if store is None else store.logits,
         note=note,
     )
     call = Call(

@@ -7,7 +7,6 @@ of its rows, as hashes. Nothing leaves the process.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 
@@ -23,53 +22,29 @@ MOST_IDS = 1 << 16
 class OutputStore:
     """The outputs of one session, the oldest first, as one text with separators between them.
 
-    Several threads may use a store. Nobody waits: what is given while another thread is adding is
-    added by that thread, or with the next output.
+    text: all outputs so far. It grows in place; when old outputs are dropped, it is replaced.
+    logits: what the target found likely, empty at first. Several threads may use a store.
     """
 
     def __init__(self, *, most_ids: int = MOST_IDS) -> None:
+        self.text = SuffixAutomaton()
+        self.logits = LogitStore()
         self._most_ids = most_ids
-        self._text = SuffixAutomaton()
-        self._given: deque[Sequence[TargetId]] = deque()
         self._adding = Lock()
-        self._logits: dict[int, LogitStore] = {}
-
-    def logits(self, width: int) -> LogitStore:
-        """What targets with logits of this width found likely, empty at first.
-
-        Two models of one tokenizer may pad their vocabularies differently, and one of them must not
-        be given an id that only the other has.
-        """
-        return self._logits.setdefault(width, LogitStore())
-
-    def __len__(self) -> int:
-        """How many ids are kept, separators included."""
-        return len(self._text)
-
-    @property
-    def text(self) -> SuffixAutomaton:
-        """All outputs so far. It grows in place; when old outputs are dropped, it is replaced."""
-        return self._text
 
     def add(self, output: Sequence[TargetId]) -> None:
         """Keep one more output, or its end if it is longer than half the store.
 
         Cost: 2-3 µs per id.
         """
-        if output:
-            self._given.append(output[-self._most_ids // 2 :])
-        if self._adding.acquire(blocking=False):
-            try:
-                while self._given:
-                    self._append(self._given.popleft())
-            finally:
-                self._adding.release()
-
-    def _append(self, output: Sequence[TargetId]) -> None:
-        if len(self._text) + len(output) > self._most_ids:
-            self._text = SuffixAutomaton(_newer_half(self._text.ids))
-        self._text.extend(output)
-        self._text.append(SEPARATOR)
+        output = output[-self._most_ids // 2 :]
+        if not output:
+            return
+        with self._adding:
+            if len(self.text) + len(output) > self._most_ids:
+                self.text = SuffixAutomaton(_newer_half(self.text.ids))
+            self.text.extend(output)
+            self.text.append(SEPARATOR)
 
 
 def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
@@ -78,12 +53,16 @@ def _newer_half(ids: Sequence[TargetId]) -> Sequence[TargetId]:
     return half[half.index(SEPARATOR) + 1 :]
 
 
-_STORES: dict[tuple[str, str], OutputStore] = {}
+_STORES: dict[tuple[str, str, int], OutputStore] = {}
 
 
-def session_store(name: str, fingerprint: str) -> OutputStore:
-    """The store of a session and a tokenizer, empty at first."""
-    return _STORES.setdefault((name, fingerprint), OutputStore())
+def session_store(name: str, fingerprint: str, width: int) -> OutputStore:
+    """The store of a session, a tokenizer and targets with logits of this width, empty at first.
+
+    Two models of one tokenizer may pad their vocabularies differently, and one of them must not be
+    given an id that only the other has.
+    """
+    return _STORES.setdefault((name, fingerprint, width), OutputStore())
 
 
 def clear_session(name: str | None = None) -> None:

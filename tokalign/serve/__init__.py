@@ -4,18 +4,14 @@ It is built on `mlx_lm.server`. That module's handler parses requests, runs tool
 answers and event streams; its prompt cache keeps contexts. What is new here:
 
     settings.py      what the server is told at its start
-    limits.py        how much a client may ask for, and the body of a request read within that
-    refusal.py       errors as OpenAI's clients expect them
-    access.py        who may ask: keys, origins, names of this machine
+    admission.py     refusals; who may ask, and how much
     body.py          the fields of a request that mlx-lm does not check
     metrics.py       counts for `/metrics`
     handler.py       one HTTP request: paths, statuses, usage
     models.py        the models that are served
     job.py           one request while it is answered: its ids, its text, its queue
-    tool_calls.py    the tool calls in an answer, checked
     contexts.py      caches and outputs that later requests go on with
-    own_decoder.py   what a request makes of the server's decoder
-    speculation.py   a request that is alone: rounds of drafting and verification
+    speculation.py   a request that is alone: its own decoder, rounds of drafting and verification
     batch.py         requests that are there together: mlx-lm's batches
     scheduler.py     the loop that starts, moves and ends requests
     server.py        sockets, signals, start and end

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from tokalign.arguments import shown
 from tokalign.runtime.chat import RESERVED
-from tokalign.serve.refusal import Refusal
+from tokalign.serve.admission import Refusal
 
 _MOST_TOP_LOGPROBS = 11
 _MOST_STOP_CHARACTERS = 4096
@@ -61,24 +61,27 @@ def read_json(data: bytes) -> dict[str, Any]:
 def check(body: dict[str, Any], *, chat: bool) -> dict[str, Any]:
     """The fields as mlx-lm's handler expects them. Raises: Refusal."""
     body = dict(body)
-    if body.get("n", 1) != 1 or isinstance(body.get("n"), bool):
-        raise Refusal(400, f"n has to be 1, not {shown(body['n'])}: one answer per request")
-    _refuse_unserved(body)
+    count = body.get("n", 1)
+    is_one = count == 1 and not isinstance(count, bool)
+    _require(is_one, "n has to be 1, not {}: one answer per request", count)
+    for name, (remedy, asks) in _UNSERVED.items():
+        if name in body and asks(body[name]):
+            raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
     _check_stop(body.get("stop", []))
-    options = body.get("stream_options", {})
-    if not isinstance(options, dict):
-        raise Refusal(400, f"stream_options has to be an object, not {shown(options)}")
+    for name in ("stream_options", "chat_template_kwargs", "role_mapping"):
+        value = body.get(name, {})
+        _require(isinstance(value, dict), f"{name} has to be an object, not {{}}", value)
     if "stream_options" in body:  # the handler looks for this key without asking if it is there
-        body["stream_options"] = {"include_usage": False, **options}
-    for name in ("chat_template_kwargs", "role_mapping"):
-        if not isinstance(body.get(name, {}), dict):
-            raise Refusal(400, f"{name} has to be an object, not {shown(body[name])}")
-    _check_bias(body.get("logit_bias", {}))
+        body["stream_options"] = {"include_usage": False, **body["stream_options"]}
+    bias = body.get("logit_bias")  # of which mlx-lm's handler refuses the rest itself
+    for value in bias.values() if isinstance(bias, dict) else ():
+        is_number = isinstance(value, int | float | str)
+        _require(is_number, "logit_bias has to give ids numbers, not {}", value)
     if reserved := _RESERVED & body.get("chat_template_kwargs", {}).keys():
         raise Refusal(400, f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
     for name in ("model", "draft_model"):
-        if not isinstance(body.get(name, ""), str):
-            raise Refusal(400, f"{name} has to be a text, not {shown(body[name])}")
+        value = body.get(name, "")
+        _require(isinstance(value, str), f"{name} has to be a text, not {{}}", value)
     if chat:
         _check_messages(body.get("messages"))
         _check_tools(body)
@@ -93,31 +96,23 @@ def predicted(body: Mapping[str, Any]) -> str | None:
     given = body.get("prediction")
     if given is None:
         return None
-    if not isinstance(given, dict) or given.get("type", "content") != "content":
-        raise Refusal(400, 'prediction has to be an object {"type": "content", "content": ...}')
+    is_content = isinstance(given, dict) and given.get("type", "content") == "content"
+    _require(is_content, 'prediction has to be an object {{"type": "content", "content": ...}}')
     content = given.get("content")
     if isinstance(content, list) and all(_is_text_part(part) for part in content):
         content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise Refusal(400, f"prediction.content has to be a text, not {shown(content)}")
-    return content
+    _require(isinstance(content, str), "prediction.content has to be a text, not {}", content)
+    return cast("str", content)
+
+
+def _require(fits: bool, message: str, value: object = None) -> None:
+    """Raises: Refusal with the message, in which {} stands for the value, unless that fits."""
+    if not fits:
+        raise Refusal(400, message.format(shown(value)))
 
 
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
-
-
-def _refuse_unserved(body: Mapping[str, Any]) -> None:
-    for name, (remedy, asks) in _UNSERVED.items():
-        if name in body and asks(body[name]):
-            raise Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
-
-
-def _check_bias(bias: object) -> None:
-    """What mlx-lm's handler would fail on; it refuses the rest itself."""
-    for value in bias.values() if isinstance(bias, dict) else ():
-        if not isinstance(value, int | float | str):
-            raise Refusal(400, f"logit_bias has to give ids numbers, not {shown(value)}")
 
 
 def _check_stop(stop: object) -> None:
@@ -125,29 +120,26 @@ def _check_stop(stop: object) -> None:
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise Refusal(400, "stop has to be a text or a list of texts, none of them empty")
     size = sum(map(len, texts))
-    if size > _MOST_STOP_CHARACTERS:
-        raise Refusal(
-            400, f"stop has {size} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken"
-        )
+    _require(
+        size <= _MOST_STOP_CHARACTERS,
+        f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
+        size,
+    )
 
 
 def _check_messages(messages: object) -> None:
-    if messages is None:
-        raise Refusal(400, "messages is missing: a list of messages")
-    if messages == []:
-        raise Refusal(400, "messages is empty: there is nothing to answer")
+    _require(messages is not None, "messages is missing: a list of messages")
+    _require(messages != [], "messages is empty: there is nothing to answer")
     if not isinstance(messages, list):
         raise Refusal(400, f"messages has to be a list of messages, not {shown(messages)}")
     for index, message in enumerate(messages):
         name = f"messages[{index}]"
         if not isinstance(message, dict):
             raise Refusal(400, f"{name} has to be an object, not {shown(message)}")
-        if message.get("role") not in _ROLES:
-            raise Refusal(
-                400,
-                f"{name}.role has to be one of {', '.join(_ROLES)}, "
-                f"not {shown(message.get('role'))}",
-            )
+        role = message.get("role")
+        _require(
+            role in _ROLES, f"{name}.role has to be one of {', '.join(_ROLES)}, not {{}}", role
+        )
         _check_content(f"{name}.content", message.get("content"))
         _check_calls(f"{name}.tool_calls", message.get("tool_calls"))
 
@@ -158,14 +150,14 @@ def _check_content(name: str, content: object) -> None:
     if not isinstance(content, list):
         raise Refusal(400, f"{name} has to be a text or a list of parts, not {shown(content)}")
     for part in content:
-        if isinstance(part, dict) and part.get("type") != "text":
-            raise Refusal(
-                400,
-                f"{name} has a part of type {shown(part.get('type'))}, but only text is served; "
-                "images and files are never fetched",
-            )
-        if not _is_text_part(part):
-            raise Refusal(400, f"{name} has a part without a text")
+        kind = part.get("type") if isinstance(part, dict) else "text"
+        _require(
+            kind == "text",
+            f"{name} has a part of type {{}}, but only text is served; images and files are never "
+            "fetched",
+            kind,
+        )
+        _require(_is_text_part(part), f"{name} has a part without a text")
 
 
 def _is_text_part(part: object) -> bool:
@@ -180,56 +172,50 @@ def _check_calls(name: str, calls: object) -> None:
     if not isinstance(calls, list):
         raise Refusal(400, f"{name} has to be a list, not {shown(calls)}")
     for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refusal(400, f"{name} has a call without a function name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str) and arguments:
-            try:
+        function = _function_of(call)
+        _require(function is not None, f"{name} has a call without a function name")
+        arguments = (function or {}).get("arguments")
+        try:
+            if isinstance(arguments, str) and arguments:
                 json.loads(arguments)
-            except (ValueError, RecursionError) as error:
-                raise Refusal(
-                    400, f"{name} has arguments that are not valid JSON: {error}"
-                ) from error
+        except (ValueError, RecursionError) as error:
+            raise Refusal(400, f"{name} has arguments that are not valid JSON: {error}") from error
 
 
 def _check_tools(body: dict[str, Any]) -> None:
     """Tools as the chat template gets them: none if none may be called."""
     tools = body.get("tools", [])
-    if not isinstance(tools, list):
-        raise Refusal(400, f"tools has to be a list, not {shown(tools)}")
+    _require(isinstance(tools, list), "tools has to be a list, not {}", tools)
     for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refusal(400, f"tools[{index}] has to be a function with a name")
-        if tool.get("type", "function") != "function":
-            raise Refusal(
-                400, f"tools[{index}].type has to be 'function', not {shown(tool['type'])}"
-            )
+        _require(_function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
+        kind = tool.get("type", "function")
+        _require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
     choice = body.pop("tool_choice", "auto")
+    _require(choice in ("auto", "none"), "tool_choice has to be auto or none, not {}", choice)
     if choice == "none":
         body.pop("tools", None)
-    elif choice != "auto":
-        raise Refusal(400, f"tool_choice has to be auto or none, not {shown(choice)}")
+
+
+def _function_of(tool: object) -> dict[str, Any] | None:
+    """The function of a tool or of a call; None if it has none with a name."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    named = isinstance(function, dict) and isinstance(function.get("name"), str)
+    return function if named else None
 
 
 def _prompt(prompt: object) -> str | list[int]:
     """A text, or the ids of one. A list may hold one of either, as several prompts would come."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    if isinstance(prompt, str) or _are_ids(prompt):
+    are_ids = isinstance(prompt, list) and all(type(token) is int for token in prompt)
+    if isinstance(prompt, str) or are_ids:
         return cast("str | list[int]", prompt)
-    if prompt is None:
-        raise Refusal(400, "prompt is missing: a text, or the ids of one")
+    _require(prompt is not None, "prompt is missing: a text, or the ids of one")
     found = shown(prompt)
     if isinstance(prompt, list):
         texts = all(isinstance(one, str | list) for one in prompt)
         found = f"{len(prompt)} texts" if texts else "a list of something else"
     raise Refusal(400, f"prompt has to be one text, or the ids of one, not {found}")
-
-
-def _are_ids(prompt: object) -> bool:
-    return isinstance(prompt, list) and all(type(token) is int for token in prompt)
 
 
 def _spread_logprobs(body: dict[str, Any]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
     KVCache,
     LRUPromptCache,
-    PromptTrie,
     can_trim_prompt_cache,
     trim_prompt_cache,
 )
@@ -20,6 +19,9 @@ from tokalign.runtime.session_store import OutputStore
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
+Whose = Literal["target", "draft"]
+"""Which model's cache, in whose ids."""
+
 _MOST_STORES, _MOST_IDS = 16, 1 << 15
 """Output stores kept, and ids in each: about 17 MB, and 6.3 MB for what the target found likely.
 
@@ -28,24 +30,13 @@ The least recently used store goes first.
 
 
 class Held(NamedTuple):
-    """A cache of the target and exactly the ids that it holds; no layers if it holds none."""
+    """A KV cache and exactly the ids that it holds; no layers if it holds none."""
 
     layers: list[Any] | None
     ids: list[int]
 
 
 NOTHING = Held(None, [])
-
-
-class _Trie(PromptTrie):  # type: ignore[misc]
-    """mlx-lm's, which keeps an empty root of every model whose caches are gone."""
-
-    def pop(self, model: Any, tokens: list[int]) -> Any:
-        """Take a cache out, and its root with the last one."""
-        value = super().pop(model, tokens)
-        if not self._trie[model]:
-            del self._trie[model]
-        return value
 
 
 class Contexts:
@@ -63,7 +54,6 @@ class Contexts:
         # An answer leaves two caches where mlx-lm's leaves one.
         bytes_too = [] if self._most_bytes is None else [self._most_bytes]
         self._caches = LRUPromptCache(2 * self._size, *bytes_too)
-        self._caches._trie = _Trie()
         self._outputs: dict[tuple[Key, str], OutputStore] = {}
 
     @property
@@ -71,39 +61,27 @@ class Contexts:
         """Bytes of all caches."""
         return int(self._caches.nbytes)
 
-    def target(self, models: Key, api_key: str, ids: Sequence[int]) -> Held:
+    def fetch(self, whose: Whose, models: Key, api_key: str, ids: Sequence[int]) -> Held:
         """A copy of the cache that shares the most with `ids`, trimmed to what they share.
 
-        At least one id is left for the model to read.
+        At least one id is left for the target to read.
         """
         ids = list(ids)
-        layers, rest = self._caches.fetch_nearest_cache(("target", models, api_key), ids)
-        if layers is not None and not rest:
+        layers, rest = self._caches.fetch_nearest_cache((whose, models, api_key), ids)
+        if layers is not None and not rest and whose == "target":
             if not can_trim_prompt_cache(layers):
                 return NOTHING
             trim_prompt_cache(layers, 1)
             rest = ids[-1:]
         return NOTHING if layers is None else Held(layers, ids[: len(ids) - len(rest)])
 
-    def keep_target(
-        self, models: Key, api_key: str, held: Held, *, kind: str = "assistant"
+    def keep(
+        self, whose: Whose, models: Key, api_key: str, held: Held, *, kind: str = "assistant"
     ) -> None:
         """Keep a cache. kind: what its end is, by which mlx-lm chooses what it drops first."""
-        self._keep(("target", models, api_key), held, kind)
-
-    def draft(self, models: Key, api_key: str, ids: Sequence[int]) -> Held:
-        """As `target`, of the draft model and in its ids."""
-        ids = list(ids)
-        layers, rest = self._caches.fetch_nearest_cache(("draft", models, api_key), ids)
-        return NOTHING if layers is None else Held(layers, ids[: len(ids) - len(rest)])
-
-    def keep_draft(self, models: Key, api_key: str, held: Held) -> None:
-        """As `keep_target`, of the draft model."""
-        self._keep(("draft", models, api_key), held, "assistant")
-
-    def _keep(self, key: tuple[str, Key, str], held: Held, kind: str) -> None:
         if held.layers and held.ids:
             _compact(held.layers)
+            key = whose, models, api_key
             self._caches.insert_cache(key, list(held.ids), list(held.layers), cache_type=kind)
 
     def leave_room(self, active_bytes: int) -> None:
@@ -114,9 +92,7 @@ class Contexts:
     def outputs(self, models: Key, api_key: str) -> OutputStore:
         """The answers to an API key so far."""
         key = models, api_key
-        store = self._outputs.pop(key, None)
-        if store is None:  # an empty one is false, but may have a logit store
-            store = OutputStore(most_ids=_MOST_IDS)
+        store = self._outputs.pop(key, None) or OutputStore(most_ids=_MOST_IDS)
         self._outputs[key] = store  # the most recently used comes last
         while len(self._outputs) > _MOST_STORES:
             del self._outputs[next(iter(self._outputs))]

@@ -24,10 +24,18 @@ from mlx_lm.server import APIHandler, ModelDescription, Response
 from tokalign.arguments import shown
 from tokalign.runtime.text import token_bytes
 from tokalign.serve import body, metrics
-from tokalign.serve.access import authorized_key, is_loopback, require_local_host, require_origin
+from tokalign.serve.admission import (
+    Refusal,
+    RequestStream,
+    authorized_key,
+    discard_body,
+    is_loopback,
+    read_body,
+    refusal_of,
+    require_local_host,
+    require_origin,
+)
 from tokalign.serve.job import NO_TOKEN, Asked
-from tokalign.serve.limits import RequestStream, discard_body, read_body
-from tokalign.serve.refusal import Refusal, refusal_of
 from tokalign.serve.scheduler import Scheduler
 
 _CHATS = ("/v1/chat/completions", "/chat/completions")

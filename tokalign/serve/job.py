@@ -1,4 +1,4 @@
-"""A request while it is answered: its ids, its text, and the queue its answer goes to."""
+"""A request while it is answered: its ids, its text, its tool calls, and the queue it goes to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from queue import Queue
 from time import monotonic
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from mlx_lm.server import (
     _format_top_logprobs,
 )
 
+from tokalign.arguments import shown
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Array
 from tokalign.serve.contexts import NOTHING, Held
@@ -29,6 +31,9 @@ NO_TOKEN = -1
 """The token of a response that only says why the answer ends."""
 
 Reason = Literal["stop", "length"]
+
+ToolParser = Callable[[str, Any], Any]
+"""mlx-lm's: the text of a call, and the tools of the request -> one call or several."""
 
 _NOTHING: tuple[dict[str, Any], ...] = ()
 
@@ -75,6 +80,30 @@ class Asked(CompletionRequest):  # type: ignore[misc]
             return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):  # ValueError: the handler has closed its socket
             return True
+
+
+def checked(parser: ToolParser | None) -> ToolParser | None:
+    """A tool parser that raises nothing but ValueError, for which mlx-lm leaves out the call.
+
+    Whatever else it raised, and a call without a name or arguments, would end in an error in the
+    place of the whole answer.
+    """
+    if parser is None:
+        return None
+
+    @wraps(parser)
+    def parse(text: str, tools: Any) -> Any:
+        try:
+            parsed = parser(text, tools)
+        except Exception as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        for call in parsed if isinstance(parsed, list) else [parsed]:
+            fits = isinstance(call, dict) and isinstance(call.get("name"), str)
+            if not fits or "arguments" not in call:
+                raise ValueError(f"not a call with a name and arguments: {shown(call)}")
+        return parsed
+
+    return parse
 
 
 class StopTexts:

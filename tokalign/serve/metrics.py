@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,49 +29,32 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "tokalign_requests",
-            "Requests by path and HTTP status.",
-            ["path", "status"],
-            registry=registry,
-        )
-        self.disconnected = Counter(
-            "tokalign_disconnected", "Clients that left before their answer.", registry=registry
-        )
-        self.prompt_tokens = Counter(
-            "tokalign_prompt_tokens", "Tokens of prompts.", registry=registry
-        )
-        self.cached_tokens = Counter(
-            "tokalign_cached_prompt_tokens",
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tokalign_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"tokalign_{name}", text, buckets=buckets, registry=registry)
+
+        self.requests = counter("requests", "Requests by path and HTTP status.", "path", "status")
+        self.disconnected = counter("disconnected", "Clients that left before their answer.")
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.cached_tokens = counter(
+            "cached_prompt_tokens",
             "Tokens of prompts whose keys and values were kept from earlier requests.",
-            registry=registry,
         )
-        self.output_tokens = Counter(
-            "tokalign_output_tokens",
-            "Tokens of answers, by how they were decoded.",
-            ["decoding"],
-            registry=registry,
+        self.output_tokens = counter(
+            "output_tokens", "Tokens of answers, by how they were decoded.", "decoding"
         )
-        self.first_token_seconds = Histogram(
-            "tokalign_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
-            buckets=_SECONDS,
-            registry=registry,
+        self._proposed = counter("proposed_tokens", "Drafted tokens.", "source")
+        self._accepted = counter(
+            "accepted_tokens", "Drafted tokens that the target chose too.", "source"
         )
-        self.tokens_per_round = Histogram(
-            "tokalign_tokens_per_round",
-            "Tokens that a round of speculation emitted.",
-            buckets=_TOKENS,
-            registry=registry,
+        self.first_token_seconds = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
         )
-        self._proposed = Counter(
-            "tokalign_proposed_tokens", "Drafted tokens.", ["source"], registry=registry
-        )
-        self._accepted = Counter(
-            "tokalign_accepted_tokens",
-            "Drafted tokens that the target chose too.",
-            ["source"],
-            registry=registry,
+        self.tokens_per_round = histogram(
+            "tokens_per_round", "Tokens that a round of speculation emitted.", _TOKENS
         )
 
     def watch(

@@ -26,22 +26,21 @@ from mlx_lm.server import (
 
 from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.batch import Batch
 from tokalign.serve.contexts import Contexts, Held
-from tokalign.serve.job import Answer, Asked, Job
+from tokalign.serve.job import Answer, Asked, Job, checked
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.own_decoder import (
+from tokalign.serve.settings import Settings
+from tokalign.serve.speculation import (
+    Speculation,
     check_bias,
     decoder_of,
     draft_ids,
     prompt_of,
     sampling_of,
 )
-from tokalign.serve.refusal import Refusal, refusal_of
-from tokalign.serve.settings import Settings
-from tokalign.serve.speculation import Speculation
-from tokalign.serve.tool_calls import checked
 from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
@@ -281,7 +280,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         elif speculation is not None:
             self._keep(job, speculation.leave())
         if speculation is not None:
-            self._contexts.keep_draft(models, api_key, speculation.close())
+            self._contexts.keep("draft", models, api_key, speculation.close())
         if self.settings.reuse_outputs:
             self._contexts.outputs(models, api_key).add(job.emitted)
         job.close()
@@ -331,7 +330,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         if len(prompt) >= length:
             raise ContextLengthError(len(prompt), length)
         check_bias(args, vocabulary_size(models.model))
-        opening = self._contexts.target(models.model_key, asked.api_key, prompt)
+        opening = self._contexts.fetch("target", models.model_key, asked.api_key, prompt)
         _, text_machine = self._make_state_machine(
             models.model_key, models.tokenizer, args.stop_words
         )
@@ -400,11 +399,11 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         )
         prompt = prompt_of(decoder, job, self.settings)
         ids = draft_ids(decoder, prompt)
-        held = self._contexts.draft(models.model_key, job.asked.api_key, ids)
+        held = self._contexts.fetch("draft", models.model_key, job.asked.api_key, ids)
         keep = partial(self._keep, job)
         return Speculation(job, decoder, prompt, held, metrics=self.metrics, keep=keep)
 
     def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
         """Keep a cache of the target for later requests."""
         models, api_key = self.model_provider.model_key, job.asked.api_key
-        self._contexts.keep_target(models, api_key, held, kind=kind)
+        self._contexts.keep("target", models, api_key, held, kind=kind)

@@ -17,7 +17,7 @@ from mlx_lm.server import get_system_fingerprint
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
-from tokalign.serve.access import is_loopback
+from tokalign.serve.admission import is_loopback
 from tokalign.serve.handler import Handler
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models

@@ -6,7 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tokalign.drafting_options import DraftingOptions
-from tokalign.serve.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what a single client can take from the others.
+
+    body_bytes: of a request. read_seconds: for sending one, and for taking a part of the answer.
+    answer_seconds: after which an answer ends with finish reason "length".
+    waiting: requests that may wait for their turn; one more is refused with status 429.
+    connections: open at the same time; one more is closed at once.
+    """
+
+    body_bytes: int = 8 << 20
+    read_seconds: float = 30.0
+    answer_seconds: float = 1800.0
+    waiting: int = 128
+    connections: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,208 @@
+"""What a server does before it reads a request's fields: who may ask, how much, and refusals.
+
+Refusals are errors as OpenAI's clients expect them: an HTTP status and a JSON object. A client is
+known by its API key, a web page by its origin, and a loopback server by the names of this machine.
+headers: of a request, as `http.server` reads them.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from io import RawIOBase
+from ipaddress import ip_address
+from socket import socket
+from time import monotonic
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
+from tokalign.serve.settings import Limits
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+_CHUNK = 1 << 16
+_DISCARDED = 1 << 26
+"""Bytes of the body of a refused request that are read at most."""
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
+    """A request that is not answered.
+
+    status: of HTTP. code: a word for programs. headers: further headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+        self.headers = dict(headers or {})
+
+    def to_json(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = _TYPES.get(self.status)
+        kind = kind or ("invalid_request_error" if self.status < 500 else "server_error")
+        return {
+            "error": {"message": str(self), "type": kind, "param": None, "code": self.code},
+        }
+
+
+def refusal_of(error: BaseException, *, status: int = 500) -> Refusal:
+    """What a client is told about an error.
+
+    status: for an error that does not say by its type whose mistake it is.
+    """
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, ContextLengthError):
+        return Refusal(400, f"prompt is too long: {error}", code="context_length_exceeded")
+    if isinstance(error, UsageError | MissingAssetError):
+        return Refusal(400 if isinstance(error, UsageError) else 404, str(error))
+    text = " ".join(str(error).split()) or type(error).__name__
+    if status < 500:
+        return Refusal(status, text)
+    return Refusal(status, f"the request failed ({type(error).__name__}: {text})")
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+
+def authorized_key(headers: Mapping[str, str], keys: Collection[str]) -> str:
+    """The request's API key, which is the scope of what is kept; empty if the server has no keys.
+
+    Raises: Refusal unless it is one of the server's.
+    """
+    if not keys:
+        return ""
+    scheme, _, key = str(headers.get("Authorization", "")).strip().partition(" ")
+    key = key.strip() if scheme.lower() == "bearer" else ""
+    given = key.encode("latin-1")  # as which `http.server` reads every header
+    # All are compared, so that the time says nothing about them.
+    if not sum(hmac.compare_digest(given, known.encode()) for known in keys):
+        raise Refusal(
+            401,
+            "the API key is missing or wrong: send the header Authorization: Bearer KEY",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return key
+
+
+def require_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
+    """Raises: Refusal for a web page of an origin that is not allowed; "*" allows all."""
+    origin = headers.get("Origin")
+    if origin is not None and "*" not in allowed and origin not in allowed:
+        raise Refusal(
+            403,
+            f"pages of {origin[:100]} may not use this server; start it with "
+            "--allowed-origins to let them",
+            code="origin_not_allowed",
+        )
+
+
+def require_local_host(headers: Mapping[str, str]) -> None:
+    """Raises: Refusal if a loopback server is asked for by the name of another machine.
+
+    A page could have its own name point here (DNS rebinding), and would then be of that origin.
+    """
+    host = str(headers.get("Host", "localhost"))
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if name != "localhost" and not is_loopback(name):
+        raise Refusal(
+            403,
+            f"this server is for this machine only, not for {host[:100]!r}",
+            code="host_not_allowed",
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether this is an address at which only this machine is reached."""
+    try:
+        return ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+# -- how much may be asked -------------------------------------------------------------------------
+
+
+class RequestStream(RawIOBase):
+    """The bytes of one request, all of which have to arrive within so many seconds.
+
+    The timeout of a socket bounds only the time between two of them.
+    """
+
+    def __init__(self, connection: socket, seconds: float) -> None:
+        """seconds: from now on; also the timeout of the socket for what is written."""
+        self._connection, self._seconds = connection, seconds
+        self._deadline = monotonic() + seconds
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `RawIOBase`. Raises: TimeoutError."""
+        left = self._deadline - monotonic()
+        if left <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._seconds)
+
+
+def read_body(stream: BinaryIO, headers: Mapping[str, str], limits: Limits) -> bytes:
+    """The body of a request. Raises: Refusal for one that is too long, too slow or cut off."""
+    length = _length(headers)
+    if length > limits.body_bytes:
+        discard_body(stream, headers)
+        raise Refusal(
+            413,
+            f"the body has {length} bytes, but at most {limits.body_bytes} are read; shorten the "
+            "request, or start the server with a larger --max-body-size",
+            code="request_too_large",
+        )
+    try:
+        data = stream.read(length)
+    except TimeoutError as error:
+        raise Refusal(
+            408, f"the request did not arrive within {limits.read_seconds:g} seconds"
+        ) from error
+    if len(data) < length:
+        raise Refusal(400, f"the body ends {length - len(data)} bytes before its Content-Length")
+    return data
+
+
+def discard_body(stream: BinaryIO, headers: Mapping[str, str]) -> None:
+    """Read the body of a request that is refused, so that the client gets to read the answer.
+
+    Left unread, it would reset the connection. None of it is kept.
+    """
+    with suppress(TimeoutError, Refusal):
+        left = min(_length(headers), _DISCARDED)
+        while left and (part := stream.read(min(left, _CHUNK))):
+            left -= len(part)
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    given = headers.get("Content-Length")
+    if given is None:
+        raise Refusal(411, "a Content-Length header is required; chunked bodies are not read")
+    if not (given.isascii() and given.isdigit() and len(given) < 20):
+        raise Refusal(400, f"Content-Length has to be a number of bytes, not {given[:40]!r}")
+    return int(given)
