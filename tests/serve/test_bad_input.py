@@ -175,20 +175,11 @@ def test_what_is_no_json_object_in_utf8(server: Server, data: bytes) -> None:
     expect(server, 400, body=data)
 
 
-def test_a_body_that_is_too_large(server: Server) -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": "x" * 10_000_000}]}).encode()
-    expect(server, 413, "1048576", body=body)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_longer_than_the_context(server: Server, stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": LONG}], "stream": stream}
     expect(server, 400, "prompt is too long", body=body)
-
-
-def test_a_prompt_longer_than_the_context_has_openais_code(server: Server) -> None:
-    error = chat(server, LONG).json["error"]
-    assert error["code"] == "context_length_exceeded"
+    assert chat(server, LONG).json["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("field", ["model", "draft_model", "adapters"])
@@ -230,9 +221,7 @@ def raw(server: Server, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"POST /v1/completions HTTP/1.1\r\n\r\n", 411),
         (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", 400),
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: ten\r\n\r\n", 400),
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{", 408),
         (b"BREW /coffee HTTP/1.1\r\n\r\n", 501),

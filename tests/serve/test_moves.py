@@ -16,14 +16,24 @@ import pytest
 from mlx_lm.sample_utils import make_logits_processors
 from places import DEMO
 from processes import wait_for
-from served import Reply, complete, demo_settings, echo_folder, metric, request, serving
+from served import (
+    Reply,
+    chat,
+    complete,
+    content,
+    demo_settings,
+    echo_folder,
+    metric,
+    request,
+    serving,
+)
 
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Settings
+from tokalign.serve.settings import Limits, Settings
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
 KINDS: dict[str, dict[str, Any]] = {
@@ -37,6 +47,13 @@ Plain = Callable[[str, str, int], list[int]]
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(demo_settings()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Server]:
+    """Without a draft model."""
+    with serving(demo_settings(draft_model=None)) as running:
         yield running
 
 
@@ -147,8 +164,6 @@ def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
 
 
 def test_an_answer_ends_at_its_time_limit() -> None:
-    from tokalign.serve.settings import Limits
-
     limits = Limits(answer_seconds=0.5)
     with serving(demo_settings(draft_model=None, limits=limits)) as hasty:
         reply = complete(hasty, "Wisła", max_tokens=1900, logit_bias={"2": -100, "4": -100})
@@ -157,8 +172,6 @@ def test_an_answer_ends_at_its_time_limit() -> None:
 
 
 def test_one_request_more_than_may_wait_is_refused() -> None:
-    from tokalign.serve.settings import Limits
-
     settings = demo_settings(
         draft_model=None, decode_concurrency=1, prompt_concurrency=1, limits=Limits(waiting=1)
     )
@@ -178,45 +191,45 @@ def test_one_request_more_than_may_wait_is_refused() -> None:
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_a_failing_model_is_an_error_and_no_end(
-    monkeypatch: pytest.MonkeyPatch, together: int
+    alone: Server, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    with serving(demo_settings(draft_model=None)) as server:
-        model = type(server.scheduler.model_provider.model)
-        ready, call = Event(), model.__call__
+    model = type(alone.scheduler.model_provider.model)
+    ready, call = Event(), model.__call__
 
-        def fail(*args: Any, **named: Any) -> Any:
-            if ready.is_set():
-                raise RuntimeError("the device is lost")
-            return call(*args, **named)
+    def fail(*args: Any, **named: Any) -> Any:
+        if ready.is_set():
+            raise RuntimeError("the device is lost")
+        return call(*args, **named)
 
-        monkeypatch.setattr(model, "__call__", fail)
-        with ThreadPoolExecutor(together) as pool:
-            asked = [
-                pool.submit(complete, server, f"Wisła {i}", max_tokens=900) for i in range(together)
-            ]
-            wait_for(lambda: running(server) == together)
-            ready.set()
-            replies = [one.result() for one in asked]
-        for reply in replies:
-            assert reply.status == 500
-            assert reply.json["error"]["type"] == "server_error"
-            assert "the device is lost" in reply.json["error"]["message"]
-        monkeypatch.undo()
-        assert complete(server, "Wisła", max_tokens=3).status == 200
+    monkeypatch.setattr(model, "__call__", fail)
+    with ThreadPoolExecutor(together) as pool:
+        asked = [
+            pool.submit(complete, alone, f"Wisła {i}", max_tokens=900) for i in range(together)
+        ]
+        wait_for(lambda: running(alone) == together)
+        ready.set()
+        replies = [one.result() for one in asked]
+    for reply in replies:
+        assert reply.status == 500
+        assert reply.json["error"]["type"] == "server_error"
+        assert "the device is lost" in reply.json["error"]["message"]
+    monkeypatch.undo()
+    assert complete(alone, "Wisła", max_tokens=3).status == 200
 
 
-def test_a_failure_in_a_stream_is_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(demo_settings(draft_model=None)) as server:
-        model = type(server.scheduler.model_provider.model)
-        call, calls = model.__call__, iter(range(1000))
+def test_a_failure_in_a_stream_is_its_last_event(
+    alone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = type(alone.scheduler.model_provider.model)
+    call, calls = model.__call__, iter(range(1000))
 
-        def fail(*args: Any, **named: Any) -> Any:
-            if next(calls) > 5:
-                raise RuntimeError("the device is lost")
-            return call(*args, **named)
+    def fail(*args: Any, **named: Any) -> Any:
+        if next(calls) > 5:
+            raise RuntimeError("the device is lost")
+        return call(*args, **named)
 
-        monkeypatch.setattr(model, "__call__", fail)
-        reply = complete(server, "Wisła", max_tokens=900, stream=True)
+    monkeypatch.setattr(model, "__call__", fail)
+    reply = complete(alone, "Wisła", max_tokens=900, stream=True)
     assert reply.status == 200
     assert "the device is lost" in reply.events[-1]["error"]["message"]
     assert reply.text.endswith("data: [DONE]\n\n")
@@ -233,8 +246,6 @@ def test_the_end_of_the_server_is_an_answer_too() -> None:
 @pytest.mark.parametrize("more", [{}, {"kv_bits": 8, "quantized_kv_start": 0}])
 def test_contexts_are_never_mixed_up(tmp_path: Any, more: dict[str, Any]) -> None:
     """Every answer is the marker of its own request, also where models cannot be batched."""
-    from served import chat, content
-
     folder = echo_folder(tmp_path / "echo")
     settings = Settings(model=str(folder), trust_remote_code=True, dtype="float32")
     if more:
