@@ -40,20 +40,6 @@ METHODS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two random models with two tokenizers."""
-    folder = tmp_path_factory.mktemp("models")
-    target = LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420))
-    draft = LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1))
-    return {
-        "model": target.model,
-        "tokenizer": target.tokenizer,
-        "draft_model": draft.model,
-        "draft_tokenizer": draft.tokenizer,
-    }
-
-
 def plain(model: Any, ids: list[int], count: int) -> list[int]:
     return [token for token, _ in generate_step(mx.array(ids), model, max_tokens=count)]
 

@@ -11,32 +11,16 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
-from random_models import random_model, write_model
+from random_models import random_model
 
 import tokalign
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.dictspec import DictSpecTable
 
 PROMPT = "Zażółć gęślą"
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two random models with two tokenizers, as keyword arguments."""
-    folder = tmp_path_factory.mktemp("models")
-    target = LanguageModel.from_folder(write_model(folder / "target", vocabulary_size=420))
-    draft = LanguageModel.from_folder(write_model(folder / "draft", vocabulary_size=340, seed=1))
-    return {
-        "model": target.model,
-        "tokenizer": target.tokenizer,
-        "draft_model": draft.model,
-        "draft_tokenizer": draft.tokenizer,
-        "folder": folder,
-    }
 
 
 def plain(pair: dict[str, Any], count: int) -> list[int]:
@@ -50,10 +34,9 @@ def plain(pair: dict[str, Any], count: int) -> list[int]:
 def test_stream_generate_gives_mlx_lms_output(
     pair: dict[str, Any], translation: str, steps: int | None
 ) -> None:
-    options = {k: v for k, v in pair.items() if k != "folder"}
     responses = list(
         tokalign.stream_generate(
-            prompt=PROMPT, max_tokens=24, translation=translation, num_draft_tokens=steps, **options
+            prompt=PROMPT, max_tokens=24, translation=translation, num_draft_tokens=steps, **pair
         )
     )
     found = [r.token for r in responses]
@@ -73,21 +56,22 @@ def test_stream_generate_gives_mlx_lms_output(
 
 def test_what_is_learned_of_two_models_serves_their_next_request(pair: dict[str, Any]) -> None:
     knowledge = shared_knowledge(pair["model"], pair["draft_model"])
-    options = {k: v for k, v in pair.items() if k != "folder"}
-    for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **options):
+    for _ in tokalign.stream_generate(prompt=PROMPT, max_tokens=24, **pair):
         pass
     assert knowledge.budget.rounds > 0
     assert shared_knowledge(pair["model"], pair["draft_model"]) is knowledge
     assert shared_knowledge(pair["model"]) is not knowledge
 
 
-def test_tokenizers_are_taken_from_folders_and_wrappers(pair: dict[str, Any]) -> None:
+def test_tokenizers_are_taken_from_folders_and_wrappers(
+    pair: dict[str, Any], target_folder: Path
+) -> None:
     class Wrapper:
-        name_or_path = str(pair["folder"] / "target")
+        name_or_path = str(target_folder)
         eos_token_ids = (3,)
 
     by_name = tokalign.stream_generate(
-        pair["model"], pair["folder"] / "target", PROMPT, max_tokens=8, method="plain"
+        pair["model"], target_folder, PROMPT, max_tokens=8, method="plain"
     )
     wrapped = tokalign.stream_generate(
         pair["model"], Wrapper(), PROMPT, max_tokens=8, method="plain"
@@ -131,8 +115,7 @@ def tables(pair: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_tables_are_named_by_a_string_or_a_path(
     pair: dict[str, Any], tables: Path, as_given: Callable[[Path], str | Path]
 ) -> None:
-    given = {k: v for k, v in pair.items() if k != "folder"}
-    alone = {k: v for k, v in given.items() if not k.startswith("draft")}
+    alone = {k: v for k, v in pair.items() if not k.startswith("draft")}
     dictionary = as_given(tables / "pl.dictionary.tok")
     alignment = as_given(tables / "draft.alignment.tok")
     by_table = list(
@@ -147,7 +130,7 @@ def test_tables_are_named_by_a_string_or_a_path(
     )
     assert "dictionary" in {r.source for r in by_table}
     by_model = tokalign.stream_generate(
-        prompt=PROMPT, max_tokens=24, method="draft", alignment=alignment, **given
+        prompt=PROMPT, max_tokens=24, method="draft", alignment=alignment, **pair
     )
     assert [r.token for r in by_table] == [r.token for r in by_model] == plain(pair, 24)
 
@@ -185,27 +168,26 @@ def test_the_tokenizer_of_a_draft_model_has_to_be_given(pair: dict[str, Any]) ->
     assert found == plain(pair, 8)[: len(found)]
 
 
-def test_stop_ids_are_also_those_of_the_models_configuration(pair: dict[str, Any]) -> None:
+def test_stop_ids_are_also_those_of_the_models_configuration(
+    pair: dict[str, Any], target_folder: Path
+) -> None:
     """A path to a folder stops where mlx-lm's tokenizer of that folder stops."""
     last = plain(pair, 4)[-1]
-    (pair["folder"] / "target" / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [last]})
-    )
+    (target_folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [last]}))
     try:
         responses = tokalign.stream_generate(
-            pair["model"], pair["folder"] / "target", PROMPT, max_tokens=8, method="plain"
+            pair["model"], target_folder, PROMPT, max_tokens=8, method="plain"
         )
         found = list(responses)
     finally:
-        (pair["folder"] / "target" / "generation_config.json").unlink()
+        (target_folder / "generation_config.json").unlink()
     assert found[-1].token == last
     assert found[-1].finish_reason == "stop"
 
 
 def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:
-    options = {k: v for k, v in pair.items() if k != "folder"}
     with pytest.raises(IncompatibleError, match="needs one tokenizer"):
-        tokalign.stream_generate(prompt=PROMPT, translation="none", **options)
+        tokalign.stream_generate(prompt=PROMPT, translation="none", **pair)
 
 
 @pytest.mark.parametrize("draft_seed", [0, 1])
