@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.generate import Generation, Piece
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.session_store import OutputStore
 from tokalign.tables.finding import Note
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -27,7 +28,7 @@ class Call:
     prompt: what follows what the target's cache holds. draft_prompt: as in `Prompt`.
     prompt_cache: the target's layers, then the draft's if there is a draft model. embeddings:
     f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for no bound. stream: of
-    mlx. note: told of a cache whose ids are not known.
+    mlx. store: keeps the output, as far as it came. note: told of a cache whose ids are not known.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Call:
         stop: str | Sequence[str] = (),
         stream: Any,
         ends_with_context: bool = False,
+        store: OutputStore | None = None,
         note: Note,
     ) -> None:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
+        self._store = store
         ours, theirs = split_cache(prompt_cache, decoder.target.model)
         self._target = decoder.open_target(ours)
         self._draft = decoder.open_draft(theirs)
@@ -70,7 +73,7 @@ class Call:
         *,
         keeps_last: bool = True,
         report: Callable[[int, int], None] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """The output, piece by piece.
 
         Afterwards the caches hold the prompt and every token that was taken, the last one only if
@@ -94,6 +97,8 @@ class Call:
             raise
         finally:
             leave_random_state(self._decoder.sampler, given)
+            if self._store is not None:
+                self._store.add(context.emitted)
             if self._prompt_cache is not None:
                 self._settle(self._prompt_cache, context.ids[:held])
 

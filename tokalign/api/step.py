@@ -96,7 +96,7 @@ def speculative_generate_step(
         stream=stream,
         note=no_note,
     )
-    with closing(call.pieces(keeps_last=False)) as pieces:  # type: ignore[type-var]
+    with closing(call.pieces(keeps_last=False)) as pieces:
         for piece in pieces:
             yield piece.token, piece.logprobs, piece.from_draft
 

@@ -25,7 +25,6 @@ from tokalign.assemble import assemble, no_note
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.generate import Piece
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -33,7 +32,7 @@ from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.session_store import OutputStore, session_store
+from tokalign.runtime.session_store import session_store
 from tokalign.tables.finding import Note
 from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId
@@ -212,12 +211,11 @@ def stream_generate(
         stop=stop,
         stream=stream,
         ends_with_context=max_tokens < 0,
+        store=store,
         note=note,
     )
-    pieces = call.pieces(report=prompt_progress_callback)
     detokenizer = None if stop else detokenizer_of(tokenizer)
-    responses = _responses(call, pieces, detokenizer, target.stop_ids)
-    return responses if store is None else _kept_in(store, responses, call)
+    return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
 
 
 def generate(
@@ -261,15 +259,18 @@ def batch_generate(model: Any, tokenizer: AnyTokenizer, prompts: Any, **kwargs: 
 
 
 def _responses(
-    call: Call, pieces: Iterator[Piece], detokenizer: Any, silent: frozenset[TargetId]
+    call: Call,
+    report: Callable[[int, int], None] | None,
+    detokenizer: Any,
+    silent: frozenset[TargetId],
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text.
 
-    detokenizer: mlx-lm's, which writes the text without a space at its beginning; None for ours.
-    silent: ids that have no text.
+    report: as in `Call.pieces`. detokenizer: mlx-lm's, which writes the text without a space at its
+    beginning; None for ours. silent: ids that have no text.
     """
     statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
-    with closing(pieces):  # type: ignore[type-var]  # it is a generator
+    with closing(call.pieces(report=report)) as pieces:
         for number, piece in enumerate(pieces, 1):
             text = piece.text
             if detokenizer is not None:
@@ -297,16 +298,6 @@ def _responses(
                 finish_reason=piece.ends,
                 source=piece.source,
             )
-
-
-def _kept_in(
-    store: OutputStore, responses: Iterator[GenerationResponse], call: Call
-) -> Iterator[GenerationResponse]:
-    """The responses; what was emitted is kept even if the caller stops early."""
-    try:
-        yield from responses
-    finally:
-        store.add(call.generation.context.emitted)
 
 
 def _draft(draft_model: Any, draft_tokenizer: AnyTokenizer) -> LanguageModel[Any]:
