@@ -407,25 +407,21 @@ def test_errors_are_those_of_openais_client(server: Server) -> None:
         client(server).models.retrieve("someone/else")
 
 
-def test_defaults_that_mlx_lms_server_has_no_flags_for() -> None:
-    from tokalign.tokenizer.tokenizer import Tokenizer
-
+def test_defaults_that_mlx_lms_server_has_no_flags_for(server: Server) -> None:
     tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
-    with serving(demo_settings(draft_model=None)) as plain:
-        answer = ask(plain, max_tokens=40, logprobs=True, **LOOP)
+    answer = ask(server, max_tokens=40, logprobs=True, **LOOP)
     ids = [token.id for token in answer.choices[0].logprobs.content]
     last = next(i for i in ids[5:] if tokenizer.vocabulary.tokens[i])
-    with serving(demo_settings(draft_model=None, extra_eos_token=(str(last),))) as server:
-        ended = ask(server, max_tokens=40, logprobs=True, **LOOP)
+    with serving(demo_settings(draft_model=None, extra_eos_token=(str(last),))) as ending:
+        ended = ask(ending, max_tokens=40, logprobs=True, **LOOP)
     found = [token.id for token in ended.choices[0].logprobs.content]
     assert found == ids[: ids.index(last) + 1]
     assert ended.choices[0].finish_reason == "stop"
-    with serving(
-        demo_settings(draft_model=None, xtc_probability=1.0, xtc_threshold=0.01)
-    ) as server:
+    settings = demo_settings(draft_model=None, xtc_probability=1.0, xtc_threshold=0.01)
+    with serving(settings) as drawing:
         drawn = {"temperature": 0.2, "seed": 2, "max_tokens": 40}
         off = {"extra_body": {**LOOP["extra_body"], "xtc_probability": 0.0}}
-        assert said(server, **drawn, **LOOP) != said(server, **drawn, **off)
+        assert said(drawing, **drawn, **LOOP) != said(drawing, **drawn, **off)
 
 
 def test_a_cache_of_bounded_size(server: Server) -> None:
