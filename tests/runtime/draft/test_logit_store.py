@@ -73,22 +73,6 @@ def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) 
     assert len(store) <= 16
 
 
-def test_a_store_is_written_and_read_again() -> None:
-    store = LogitStore()
-    store.learn(ids(5, 6), TokenTree.chain(ids(7, 8), "a"), *rows(100, 200, 300))
-    data = store.to_bytes()
-    again = LogitStore.from_bytes(data, vocabulary_size=400)
-    assert len(again) == len(store) == 9
-    for key in ((5, 6), (6,), (6, 7), (5, 6, 7), (6, 7, 8)):
-        assert after(again, *key) == after(store, *key) is not None
-    assert again.to_bytes() == data
-    assert len(LogitStore.from_bytes(b"", vocabulary_size=1)) == 0
-    with pytest.raises(ValueError, match="431 bytes are no whole number of rows of 48"):
-        LogitStore.from_bytes(data[:-1], vocabulary_size=400)
-    with pytest.raises(ValueError, match="the id 307 is not below 307"):
-        LogitStore.from_bytes(data, vocabulary_size=307)
-
-
 def test_memory_is_bounded_whatever_the_vocabulary() -> None:
     assert LogitStore().nbytes == SLOTS * (8 + 4 * KEPT + KEPT) == 6_291_456
 
