@@ -115,14 +115,6 @@ class Call:
         self._target.embed(len(self._target.held), embeddings)
         return list(ids) or [TargetId(0)] * shape[0]
 
-    @property
-    def _shares_ids(self) -> bool:
-        """Whether each draft id is the same target id, special tokens included."""
-        draft, translation = self._decoder.draft, self._decoder.drafting.translation
-        return (
-            draft is not None and translation == "none" and not draft.tokenizer.vocabulary.specials
-        )
-
     def _steps(self) -> Iterator[Piece]:
         """The pieces of the generation, each computed on the stream."""
         pieces = iter(self.generation)
@@ -148,10 +140,15 @@ class Call:
         """Leave exactly these ids in the target's cache, and what the draft model read of them."""
         self._target.settle(ids)
         rest = prompt_cache[len(self._target.layers) :]
-        if self._draft is not None:
+        draft = self._decoder.draft
+        if self._draft is not None and draft is not None:
             known = self._draft.held
-            if self._shares_ids:  # mlx-lm trims both caches alike
-                known = [DraftId(i) for i in ids if i < vocabulary_size(self._decoder.draft.model)]
+            translation, specials = (
+                self._decoder.drafting.translation,
+                draft.tokenizer.spec.specials,
+            )
+            if translation == "none" and not specials:  # ids are shared; mlx-lm trims both alike
+                known = [DraftId(i) for i in ids if i < vocabulary_size(draft.model)]
             self._draft.settle(known)
             rest = self._draft.layers
         prompt_cache[:] = [*self._target.layers, *rest]

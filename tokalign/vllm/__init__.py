@@ -37,8 +37,7 @@ from tokalign.runtime.draft.dictionary_fit import (
     RATE,
 )
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.dictionaries import Dictionaries
-from tokalign.tables.dictionary import HOW_TO_BUILD, MAX_CONTEXT, SOURCE, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD, MAX_CONTEXT, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.vllm.batch_lookup import NO_ID, BatchLookup, Ids
