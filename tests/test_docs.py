@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
+
+from tokalign.cli import group
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("", "corpora", "demo", "docs", "lab", "lab/results", "tables", "tests/hostile")
 MOST_WORDS = 18_000
@@ -42,3 +46,27 @@ def test_links_lead_somewhere() -> None:
 def test_the_pages_are_short_enough_to_read() -> None:
     words = sum(len(page.read_text("utf-8").split()) for page in (ROOT / "docs").glob("**/*.md"))
     assert words <= MOST_WORDS
+
+
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """The words of every `tokalign` command in a page's shell blocks."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in re.split(r"[|;&]", line.split(" #")[0]):
+                words = part.split()
+                if words[:1] == ["tokalign"]:
+                    yield words[1:]
+
+
+def test_commands_in_the_pages_exist() -> None:
+    unknown = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for words in command_lines(page):
+            command: click.Command | None = group
+            while isinstance(command, click.Group) and words:
+                command = command.get_command(click.Context(command), words.pop(0))
+            known = {name for p in command.params for name in p.opts} if command else set()
+            options = [word.split("=")[0] for word in words if re.match("--?[a-z]", word)]
+            unknown += [f"{page.name}: {o}" for o in options if o not in known]
+            unknown += [] if command else [f"{page.name}: {words}"]
+    assert not unknown
