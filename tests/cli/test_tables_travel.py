@@ -18,7 +18,7 @@ from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
 
 from tokalign.errors import BundleError
-from tokalign.names.aliases import find_alias
+from tokalign.names.registry import find_alias
 from tokalign.tables.drafter_files import FORMAT, VERSION, WEIGHTS
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -14,8 +14,7 @@ from fake_hub import serve_hub, write_snapshot
 from tokenizer_files import byte_level_document
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.names.aliases import aliases
-from tokalign.names.registry import resolve_model, resolve_tokenizer
+from tokalign.names.registry import aliases, resolve_model, resolve_tokenizer
 
 TINY = byte_level_document()
 
