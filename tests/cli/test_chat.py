@@ -161,7 +161,7 @@ def test_a_conversation_is_saved_and_loaded(models: dict[str, str], tmp_path: Pa
     ]
     [again] = answers(models, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
-    wrong = (f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x", "/save .", "/save /")
+    wrong = (f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x.json", "/save a.txt", "/save /")
     result = talk(models, *wrong, "Kto?")
     assert result.stderr.count("tokalign: ") == 6
     assert result.stdout.count("\n") >= 1, "the conversation goes on"

@@ -180,7 +180,10 @@ class Chat:
             case "retry":
                 self._retry()
             case "save":
-                write_file(as_path(entry.argument), dialogue.to_json())
+                path = as_path(entry.argument)
+                if path.suffix != ".json":
+                    raise UsageError(f"{entry.argument} does not end in .json; give another name")
+                write_file(path, dialogue.to_json())
                 self._tell(f"{len(dialogue.messages)} messages -> {entry.argument}")
             case "load":
                 dialogue = self._dialogue = _read_dialogue(as_path(entry.argument))
