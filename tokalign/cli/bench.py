@@ -25,7 +25,7 @@ from tokalign.cli.options import (
     IGNORE_CHAT_TEMPLATE,
     LANGUAGE,
     LIMIT,
-    needing,
+    with_conditions,
 )
 from tokalign.cli.output import echo, note, progress, to_json
 from tokalign.cli.texts import PromptText, read_prompts
@@ -106,11 +106,11 @@ _OWN = (
         "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
     ),
     DRAFT,
-    needing(DRAFTER, excludes="--text"),
+    with_conditions(DRAFTER, excludes="--text"),
     Option(
         "--text", "FILEs are texts that play the target's output.", is_flag=True, needs="--target"
     ),
-    needing(IGNORE_CHAT_TEMPLATE, "FILE", excludes="--text"),
+    with_conditions(IGNORE_CHAT_TEMPLATE, needs="FILE", excludes="--text"),
     Option(
         "--prompt-tokens",
         "How much of each text is the prompt. Default: all; with --text, 12.",
@@ -127,7 +127,7 @@ _OWN = (
         rare=True,
     ),
     FIELD,
-    needing(LIMIT, "--target"),
+    with_conditions(LIMIT, needs="--target"),
     Option(
         "--method methods",
         "Measure only this method or translation; repeatable.",
@@ -174,9 +174,9 @@ _OWN = (
         needs="--target",
         excludes="--text",
     ),
-    needing(DTYPE, "--target"),
-    needing(DICTIONARY, "--target"),
-    needing(LANGUAGE, "--target"),
+    with_conditions(DTYPE, needs="--target"),
+    with_conditions(DICTIONARY, needs="--target"),
+    with_conditions(LANGUAGE, needs="--target"),
     ALIGNMENT,
     Option(
         "--cost curves",

@@ -38,14 +38,11 @@ def take(kind: type[T], given: dict[str, Any]) -> T:
     return kind(**{name: given.pop(name) for name in known})
 
 
-def needing(
-    option: Option, *needs: str, excludes: str | tuple[str, ...] = (), help: str | None = None
-) -> Option:
-    """The same option for a command in which it needs one of `needs` too, or excludes more."""
+def with_conditions(option: Option, *, needs: str = "", excludes: str = "") -> Option:
+    """The same option for a command in which it has a condition more."""
     option = copy(option)
-    option.needs = (*option.needs, *needs)
-    option.excludes = (*option.excludes, *([excludes] if isinstance(excludes, str) else excludes))
-    option.help = help or option.help
+    option.needs += (needs,) * bool(needs)
+    option.excludes += (excludes,) * bool(excludes)
     return option
 
 
