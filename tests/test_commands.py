@@ -89,6 +89,6 @@ def test_the_reference_is_current() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("decode", 25), ("serve", 30)])
 def test_help_fits_one_screen(name: str, most: int) -> None:
-    lines = CliRunner().invoke(group, [name, "--help"], terminal_width=100).stdout.splitlines()
+    lines = CliRunner().invoke(group, [name, "--help"], terminal_width=80).stdout.splitlines()
     assert len(lines) <= 50
     assert sum(line.startswith("  -") for line in lines) <= most

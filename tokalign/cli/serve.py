@@ -140,14 +140,25 @@ _OWN = (
     Option(
         "--decode-concurrency", "Requests that are decoded together.", type=AT_LEAST_1, default=32
     ),
-    Option("--prompt-concurrency", "Prompts that are read together.", type=AT_LEAST_1, default=8),
+    Option(
+        "--prompt-concurrency",
+        "Prompts that are read together.",
+        type=AT_LEAST_1,
+        default=8,
+        rare=True,
+    ),
     Option(
         "--prompt-cache-size",
         "Contexts that are kept for later requests.",
         type=AT_LEAST_1,
         default=10,
     ),
-    Option("--prompt-cache-bytes", "Bytes that kept contexts may take, such as 4GB.", type=Size()),
+    Option(
+        "--prompt-cache-bytes",
+        "Bytes that kept contexts may take, such as 4GB.",
+        type=Size(),
+        rare=True,
+    ),
     *CACHE,
     Option(
         "--log-level",
