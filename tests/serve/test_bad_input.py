@@ -13,7 +13,6 @@ from processes import wait_for
 from served import chat, demo_settings, request, serving
 
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Limits
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Wisła"}]
@@ -23,8 +22,8 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    limits = Limits(body_bytes=1 << 20, read_seconds=2)
-    with serving(demo_settings(draft_model=None, limits=limits)) as running:
+    limits = {"max_body_size": 1 << 20, "read_timeout": 2}
+    with serving(demo_settings(draft_model=None, **limits)) as running:
         yield running
 
 
@@ -242,7 +241,7 @@ def test_what_is_hardly_http(server: Server, head: bytes, status: int) -> None:
 
 
 def test_one_connection_more_than_there_are_places_is_closed() -> None:
-    settings = demo_settings(draft_model=None, limits=Limits(connections=1))
+    settings = demo_settings(draft_model=None, max_connections=1)
     with serving(settings) as small:
         address = urlsplit(small.url)
         with socket.create_connection((address.hostname, address.port)) as first:

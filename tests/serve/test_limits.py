@@ -10,14 +10,14 @@ from time import monotonic, sleep
 import pytest
 
 from tokalign.serve.admission import Refusal, RequestStream, read_body
-from tokalign.serve.settings import Limits
+from tokalign.serve.settings import Settings
 
-LIMITS = Limits(body_bytes=100, read_seconds=10)
+SETTINGS = Settings(max_body_size=100, read_timeout=10)
 
 
 def read(data: bytes, length: object) -> bytes:
     headers = {} if length is None else {"Content-Length": str(length)}
-    return read_body(BytesIO(data), headers, LIMITS)
+    return read_body(BytesIO(data), headers, SETTINGS)
 
 
 @pytest.mark.parametrize("length", [0, 1, 99, 100])
@@ -49,7 +49,7 @@ def test_a_body_that_is_too_long_is_read_all_the_same() -> None:
     """Else the client's connection is reset before it has read the answer."""
     stream = BytesIO(b"x" * 1000)
     with pytest.raises(Refusal):
-        read_body(stream, {"Content-Length": "1000"}, LIMITS)
+        read_body(stream, {"Content-Length": "1000"}, SETTINGS)
     assert stream.read() == b""
 
 
@@ -70,7 +70,7 @@ def test_a_body_that_comes_drop_by_drop_has_no_more_time_than_another() -> None:
         started = monotonic()
         stream = BufferedReader(RequestStream(server, 0.3))
         with pytest.raises(Refusal) as refused:
-            read_body(stream, {"Content-Length": "100"}, LIMITS)
+            read_body(stream, {"Content-Length": "100"}, SETTINGS)
         assert refused.value.status == 408
         assert monotonic() - started < 2
         assert server.gettimeout() == 0.3

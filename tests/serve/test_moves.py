@@ -33,7 +33,7 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Limits, Settings
+from tokalign.serve.settings import Settings
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
 KINDS: dict[str, dict[str, Any]] = {
@@ -164,8 +164,7 @@ def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
 
 
 def test_an_answer_ends_at_its_time_limit() -> None:
-    limits = Limits(answer_seconds=0.5)
-    with serving(demo_settings(draft_model=None, limits=limits)) as hasty:
+    with serving(demo_settings(draft_model=None, answer_timeout=0.5)) as hasty:
         reply = complete(hasty, "Wisła", max_tokens=1900, logit_bias={"2": -100, "4": -100})
     assert reply.json["choices"][0]["finish_reason"] == "length"
     assert 0 < reply.json["usage"]["completion_tokens"] < 1900
@@ -173,7 +172,7 @@ def test_an_answer_ends_at_its_time_limit() -> None:
 
 def test_one_request_more_than_may_wait_is_refused() -> None:
     settings = demo_settings(
-        draft_model=None, decode_concurrency=1, prompt_concurrency=1, limits=Limits(waiting=1)
+        draft_model=None, decode_concurrency=1, prompt_concurrency=1, max_waiting=1
     )
     with serving(settings) as busy:
         clients = [start(busy, ENDLESS % "")]

@@ -200,7 +200,7 @@ def command(**given: Any) -> None:
 def _settings(given: dict[str, Any]) -> Any:
     """The server's settings from the command line. Raises: UsageError."""
     from tokalign.drafting_options import DraftingOptions
-    from tokalign.serve.settings import Limits, Settings
+    from tokalign.serve.settings import Settings
 
     if given["model"] is None and not given["allow_model_switching"]:
         raise UsageError(
@@ -217,18 +217,11 @@ def _settings(given: dict[str, Any]) -> Any:
         raise UsageError("--api-key is empty, and would lock nothing; give a key, or leave it out")
     keys += filter(None, [os.environ.get(KEY_VARIABLE, "").strip()])
     drafting = take(DraftingOptions, given)
-    limits = Limits(
-        body_bytes=given.pop("max_body_size"),
-        read_seconds=given.pop("read_timeout"),
-        answer_seconds=given.pop("answer_timeout"),
-        waiting=given.pop("max_waiting"),
-    )
     return Settings(
         draft_model=given.pop("draft"),
         adapter_path=None if adapter is None else str(adapter),
         api_keys=tuple(keys),
         drafting=drafting,
         num_draft_tokens=drafting.num_draft_tokens,
-        limits=limits,
         **given,
     )

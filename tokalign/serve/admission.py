@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
-from tokalign.serve.settings import Limits
+from tokalign.serve.settings import Settings
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -166,22 +166,22 @@ class RequestStream(RawIOBase):
             self._connection.settimeout(self._seconds)
 
 
-def read_body(stream: BinaryIO, headers: Mapping[str, str], limits: Limits) -> bytes:
+def read_body(stream: BinaryIO, headers: Mapping[str, str], settings: Settings) -> bytes:
     """The body of a request. Raises: Refusal for one that is too long, too slow or cut off."""
     length = _length(headers)
-    if length > limits.body_bytes:
+    if length > settings.max_body_size:
         discard_body(stream, headers)
         raise Refusal(
             413,
-            f"the body has {length} bytes, but at most {limits.body_bytes} are read; shorten the "
-            "request, or start the server with a larger --max-body-size",
+            f"the body has {length} bytes, but at most {settings.max_body_size} are read; shorten "
+            "the request, or start the server with a larger --max-body-size",
             code="request_too_large",
         )
     try:
         data = stream.read(length)
     except TimeoutError as error:
         raise Refusal(
-            408, f"the request did not arrive within {limits.read_seconds:g} seconds"
+            408, f"the request did not arrive within {settings.read_timeout:g} seconds"
         ) from error
     if len(data) < length:
         raise Refusal(400, f"the body ends {length - len(data)} bytes before its Content-Length")

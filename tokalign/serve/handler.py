@@ -68,7 +68,7 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def __init__(self, scheduler: Scheduler, *given: Any, **named: Any) -> None:
         self.scheduler, self.settings = scheduler, scheduler.settings
-        self.timeout = self.settings.limits.read_seconds
+        self.timeout = self.settings.read_timeout
         super().__init__(scheduler, *given, **named)
 
     def setup(self) -> None:
@@ -121,7 +121,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         except Refusal:
             discard_body(self.rfile, self.headers)
             raise
-        data = read_body(self.rfile, self.headers, self.settings.limits)
+        data = read_body(self.rfile, self.headers, self.settings)
         arrived = monotonic()
         path = self._plain_path
         if path not in (*_CHATS, _COMPLETIONS):

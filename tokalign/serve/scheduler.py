@@ -120,7 +120,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         progress_callback: Callable[[int, int], None] | None = None,
     ) -> tuple[Answer, Iterator[Any]]:
         """See mlx-lm. Raises: Refusal if too many wait, or for a request that cannot be started."""
-        if self.queue_length >= self.settings.limits.waiting:
+        if self.queue_length >= self.settings.max_waiting:
             raise Refusal(
                 429,
                 f"{self.queue_length} requests are waiting already; try again later",
@@ -352,7 +352,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             stop_ids=models.decoder.target.stop_ids,
             sampler=sampling_of(args, models.tokenizer),
             max_tokens=min(args.max_tokens, length - len(prompt)),
-            deadline=asked.arrived + self.settings.limits.answer_seconds,
+            deadline=asked.arrived + self.settings.answer_timeout,
             opening=opening,
             marks=marks,
         )

@@ -117,7 +117,7 @@ class Server(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Whether there is a free place for one more client."""
-        return len(self._clients) < self._settings.limits.connections
+        return len(self._clients) < self._settings.max_connections
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one client, in a thread of its own."""

@@ -9,23 +9,6 @@ from tokalign.drafting_options import DraftingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds on what a single client can take from the others.
-
-    body_bytes: of a request. read_seconds: for sending one, and for taking a part of the answer.
-    answer_seconds: after which an answer ends with finish reason "length".
-    waiting: requests that may wait for their turn; one more is refused with status 429.
-    connections: open at the same time; one more is closed at once.
-    """
-
-    body_bytes: int = 8 << 20
-    read_seconds: float = 30.0
-    answer_seconds: float = 1800.0
-    waiting: int = 128
-    connections: int = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Models, defaults of requests, and what clients may do.
 
@@ -38,6 +21,10 @@ class Settings:
     api_keys: one of them has to come with every request; none are needed if there are none.
     allowed_origins: the web origins whose pages may ask; "*" allows all of them.
     reuse_outputs: whether later answers to the same API key may be drafted from earlier ones.
+    max_body_size: bytes of a request at most. read_timeout: seconds for sending one, and for taking
+    a part of the answer. answer_timeout: seconds after which an answer ends with finish reason
+    "length". max_waiting: requests that may wait for their turn; one more is refused with status
+    429. max_connections: open at the same time; one more is closed at once.
     The rest is as in `mlx_lm.server`; `pipeline` is there because its model provider reads it.
     """
 
@@ -72,5 +59,9 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     allow_model_switching: bool = False
     reuse_outputs: bool = True
-    limits: Limits = field(default_factory=Limits)
+    max_body_size: int = 8 << 20
+    read_timeout: float = 30.0
+    answer_timeout: float = 1800.0
+    max_waiting: int = 128
+    max_connections: int = 512
     pipeline: bool = False
