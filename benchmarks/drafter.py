@@ -257,7 +257,7 @@ def merged(world: World, widths: Sequence[int], length: int) -> None:
         )
 
 
-def beams_of(tree: TokenTree) -> list[list[TargetId]]:
+def beams_of(tree: TokenTree[TargetId]) -> list[list[TargetId]]:
     """The beams that were merged: the ids on the way to every leaf."""
     leaves = sorted(set(range(len(tree))) - set(tree.parents))
     return [[tree.ids[i] for i in tree.path_to(leaf)] for leaf in leaves]

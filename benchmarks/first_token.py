@@ -38,8 +38,10 @@ def main(given: ReferenceTexts, *, every: int) -> None:
         for position in positions:
             committed, following = ids[:position], ids[position]
             for name, steps in (("covers", 1), ("exact", given.steps)):
-                pending = exact.begin(Context(committed), session, steps, alternatives=4)
-                counts[name] += pending.finish().tree.ids[:1] == (following,)
+                found = exact.draft(
+                    Context(committed), session, steps, alternatives=4, learned=lambda n: [0.5] * n
+                )
+                counts[name] += found.tree.ids[:1] == (following,)
             counts["oracle"] += oracle.guess(committed, session) == following
         for name in ("covers", "exact", "oracle"):
             right.setdefault(name, []).append((counts[name], len(positions)))

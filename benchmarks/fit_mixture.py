@@ -33,16 +33,17 @@ from own_outputs import OwnOutputs, own_outputs
 from remembered_target import Text
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft import neural, recurrent
+from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import Answering
+from tokalign.runtime.draft.cost_aware import ModelDrafter
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid, Source
 from tokalign.runtime.draft.logit_sources import logit_sources
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Weights, weights_of
-from tokalign.runtime.interfaces import RowStore
+from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.translation import base
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId
@@ -67,7 +68,7 @@ class Example(NamedTuple):
     right: bool
 
 
-class WatchedHybrid:
+class WatchedHybrid(Drafter):
     """A hybrid whose sources are also asked along the text that will come.
 
     Every node that the text goes through gives examples. model: joins in every round.
@@ -76,7 +77,7 @@ class WatchedHybrid:
     def __init__(
         self,
         sources: Sequence[Source],
-        model: Answering | None,
+        model: ModelDrafter | None,
         rows: int,
         mixing: Mixing,
         examples: list[Example],
@@ -123,7 +124,7 @@ def examples_of(
     outputs: OwnOutputs,
     dictionary: Dictionary | None,
     rows: int,
-    drafts: Callable[[Text], Answering] | None,
+    drafts: Callable[[Text], ModelDrafter] | None,
     drafts_as: str,
 ) -> tuple[list[str], list[Example]]:
     """The names of the sources and the examples of all texts, with both kinds of stores.
@@ -212,12 +213,12 @@ def benchmark(
     """Print the weights as `mixing.WEIGHTS` has them, and losses with them and with those there."""
     model = outputs.model
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
-    drafts: Callable[[Text], Answering] | None = None
+    drafts: Callable[[Text], ModelDrafter] | None = None
     if draft_model is not None:
         drafts = DraftModels.load(model, draft_model, num_draft_tokens).drafter
     elif drafter is not None:
         drafts = World.of(model, drafter, list(outputs.texts)).beams
-    name = neural.SOURCE if draft_model is not None else recurrent.SOURCE
+    name = base.SOURCE if draft_model is not None else recurrent.SOURCE
     names, examples = examples_of(outputs, table, rows, drafts, name)
     outputs.save()
     shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)

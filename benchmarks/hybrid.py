@@ -29,7 +29,7 @@ from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_model, resolve_tokenizer
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt, make_translation
-from tokalign.runtime.draft.cost_aware import Experience
+from tokalign.runtime.draft.cost_aware import Experience, ModelDrafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
@@ -61,7 +61,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(ModelDrafter):
     """Proposes what was recorded, chains only."""
 
     answers: dict[int, Proposal]

@@ -33,7 +33,7 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.cost_aware import Experience
+from tokalign.runtime.draft.cost_aware import Experience, ModelDrafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
@@ -78,7 +78,7 @@ class Answers:
         return found
 
 
-class RecordedModel:
+class RecordedModel(ModelDrafter):
     """Answers as the draft model did.
 
     steps: passes of a round that does not say. took: is told the number of passes of every answer.

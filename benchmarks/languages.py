@@ -64,7 +64,7 @@ class AllAsked:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree:
+    ) -> TokenTree[TargetId]:
         """See `dictionary.Dictionary`."""
         if not self.surest:
             return self.tables.follow(suffix, limit, p_min=p_min)

@@ -142,7 +142,7 @@ class LastPass:
     def learn(
         self,
         ids: Sequence[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:

@@ -20,13 +20,16 @@ from tokalign.runtime.interfaces import DraftSampler, DraftSession, TargetSessio
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Verdict
+from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.by_token import (
+    same_tokenizer,
+    shared_ids,
+    token_intersection,
+)
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.intersection import TokenIntersection
 from tokalign.runtime.translation.retokenizing import ContextWindow
-from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.runtime.translation.boundary import Boundary
@@ -52,13 +55,14 @@ def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -
     target.logits(context.ids)
     context.extend(target.read(None))
     known: list[Translation] = [
-        SharedIds((8, 8)),
-        SameTokenizer(pair),
+        shared_ids((8, 8)),
+        same_tokenizer(pair),
         ContextWindow(pair, text, 5),
-        TokenIntersection(pair, text, tables.intersection),
+        token_intersection(pair, text, tables.intersection),
         ExactTranslation(pair, text, tables),
     ]
-    context.extend(known[0].begin(context, as_draft, 2).finish().ids)
+    found = known[0].draft(context, as_draft, 2, alternatives=0, learned=lambda n: [0.5] * n)
+    context.extend(found.tree.ids)
     Verdict(ids=tuple(ours), path=(), rows=1)
     TargetVerifier(as_target, Sampling())
     NeuralDrafter(as_draft, known[0])
@@ -79,7 +83,8 @@ def refused(
     context.extend(draft.draft(theirs, 1).read().ids)  # refused
     context.extend([3])  # refused
     Verdict(ids=tuple(theirs), path=(), rows=1)  # refused
-    TokenTree.chain(theirs, "draft")  # refused
+    Proposal(tree=TokenTree.chain(theirs, "draft"))  # refused
+    draft.branch(theirs, TokenTree.chain(ours, "draft"), None, 1)  # refused
     boundary.follow(theirs)  # refused
     text.follow(theirs)  # refused
     text.ids.append(TargetId(1))  # refused

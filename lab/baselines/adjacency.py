@@ -40,7 +40,7 @@ class Adjacency:
     def __init__(self, width: int) -> None:
         self._width = width
         self._rows: dict[TargetId, Successors] = {}
-        self._latest: tuple[int, TokenTree, list[Successors]] = (0, EMPTY_TREE, [])
+        self._latest: tuple[int, TokenTree[TargetId], list[Successors]] = (0, EMPTY_TREE, [])
 
     def __len__(self) -> int:
         """How many ids have a row."""
@@ -54,7 +54,7 @@ class Adjacency:
     def learn(
         self,
         ids: Sequence[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
@@ -84,7 +84,9 @@ class Adjacency:
         return rows[path[-1] + 1 if path else 0]
 
 
-def likeliest_chain(adjacency: Adjacency, last: TargetId, limit: int, source: str) -> TokenTree:
+def likeliest_chain(
+    adjacency: Adjacency, last: TargetId, limit: int, source: str
+) -> TokenTree[TargetId]:
     """The likeliest successor of each id in turn, for targets that cannot verify a tree."""
     ids: list[TargetId] = []
     probabilities: list[float] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -12,7 +13,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 PROMPT_LOOKUP = "prompt-lookup"
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Proposes what followed the first earlier occurrence of the context's last n-gram (PLD).
 
     As published, it takes the longest n-gram that occurs earlier, of 3 ids down to 1, and copies up

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from lab.baselines.adjacency import Adjacency, likeliest_chain
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -51,7 +52,7 @@ SAM_COPIED = 40
 """Ids copied in a round."""
 
 
-class TokenRecyclingDrafter:
+class TokenRecyclingDrafter(Drafter):
     """Drafts the published tree of what the target found likely after each id.
 
     adjacency: the verifier's store of rows. max_tokens: the first ids of the tree, level by level,
@@ -77,7 +78,7 @@ class TokenRecyclingDrafter:
         return Proposal(tree=recycled_tree(self._adjacency, last, PUBLISHED_SHAPE).head(limit))
 
 
-class SamDrafter:
+class SamDrafter(Drafter):
     """Copies what followed a long match in the context, and drafts a recycled tree elsewhere.
 
     The longest suffix of the context that occurred before is the match, and its first occurrence is
@@ -101,7 +102,7 @@ class SamDrafter:
         return Proposal(tree=TokenTree.chain(context.ids[match.first : match.first + most], SAM))
 
 
-def recycled_tree(adjacency: Adjacency, last: TargetId, shape: Shape) -> TokenTree:
+def recycled_tree(adjacency: Adjacency, last: TargetId, shape: Shape) -> TokenTree[TargetId]:
     """The ids at the places of a shape after the id `last`, level by level.
 
     Places below an id that was never verified stay empty.

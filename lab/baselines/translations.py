@@ -8,13 +8,13 @@ from itertools import takewhile
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Prompt
 from tokalign.runtime.decoder import make_translation as product_translation
-from tokalign.runtime.interfaces import DraftSampler, DraftSession, GreedyDraft
+from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.translation.base import (
+    Learned,
     Pair,
-    PendingDraft,
-    PendingGreedyDraft,
     Translated,
     Translation,
+    chain_with_leaves,
 )
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tables.alignment import Alignment
@@ -35,16 +35,20 @@ class RawIds:
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
         """See `Translation`."""
         known = [DraftId(token) for token in context.ids if token < self._sizes[0]]
-        return PendingGreedyDraft(session.draft(known, steps), self._translate)
-
-    def _translate(self, drafted: GreedyDraft) -> Translated:
-        known = takewhile(lambda token: token < self._sizes[1], drafted.ids)
-        return Translated(tuple([TargetId(token) for token in known]))
+        drafted = session.draft(known, steps).read().ids
+        ids = takewhile(lambda token: token < self._sizes[1], drafted)
+        return Translated(chain_with_leaves([TargetId(token) for token in ids], learned))
 
 
 class Naive:
@@ -57,17 +61,20 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
         """See `Translation`."""
         self._text.follow(context.ids)
-        return PendingGreedyDraft(session.draft(self._text.ids, steps), self._translate)
-
-    def _translate(self, drafted: GreedyDraft) -> Translated:
-        chunk, end = self._pair.split_end(drafted.ids)
+        chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).read().ids)
         ids = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return Translated((*ids, *end))
+        return Translated(chain_with_leaves([*ids, *end], learned))
 
 
 def make_translation(

@@ -23,6 +23,7 @@ import numpy as np
 from lab.baselines.adjacency import Adjacency, likeliest_chain
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -69,7 +70,7 @@ UNCALIBRATED_SIZE = 110
 """The draft size of the ablation without calibration: what the paper calibrates for an A100."""
 
 
-class UniSpecDrafter:
+class UniSpecDrafter(Drafter):
     """Drafts the surest ids of a tree of what the target found likely.
 
     adjacency: the verifier's store of rows. size: ids proposed in a round, g.
@@ -102,7 +103,7 @@ class UniSpecDrafter:
 
 def grow(
     adjacency: Adjacency, ids: Sequence[TargetId], size: int, expansion: Expansion = PUBLISHED
-) -> TokenTree:
+) -> TokenTree[TargetId]:
     """The `size` surest ids that may follow `ids`, as a tree; fewer if there are no more."""
     tokens: list[TargetId] = []
     parents: list[int] = []

@@ -22,7 +22,7 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
 def teach(
     adjacency: Adjacency,
     context: Sequence[int],
-    tree: TokenTree,
+    tree: TokenTree[TargetId],
     rows: Sequence[Sequence[tuple[int, float]]],
 ) -> None:
     """Tell it of a pass over `tree` with these rows, whose entries may be in any order."""
@@ -39,12 +39,12 @@ def adjacency_of(rows: Rows) -> Adjacency:
     return adjacency
 
 
-def confidences(tree: TokenTree) -> list[float]:
+def confidences(tree: TokenTree[TargetId]) -> list[float]:
     """For each id the product of the probabilities on its path."""
     return [prod(tree.probabilities[j] for j in tree.path_to(i)) for i in range(len(tree))]
 
 
-def ranks(tree: TokenTree) -> list[tuple[int, ...]]:
+def ranks(tree: TokenTree[TargetId]) -> list[tuple[int, ...]]:
     """For each id its path of ranks: which child of its parent it is, and so on up."""
     seen: dict[int, int] = {}
     paths: list[tuple[int, ...]] = []

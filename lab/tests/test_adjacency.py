@@ -28,7 +28,7 @@ def test_rows_are_ranked_and_the_latest_one_counts() -> None:
 
 
 @st.composite
-def verified_trees(draw: st.DrawFn) -> tuple[TokenTree, list[int]]:
+def verified_trees(draw: st.DrawFn) -> tuple[TokenTree[TargetId], list[int]]:
     """A tree without equal siblings, and the target's choice after the text and after each id."""
     parents: list[int] = []
     tokens: list[int] = []
@@ -44,7 +44,9 @@ def verified_trees(draw: st.DrawFn) -> tuple[TokenTree, list[int]]:
 
 
 @given(verified_trees())
-def test_the_row_of_the_last_choice_is_found(verified: tuple[TokenTree, list[int]]) -> None:
+def test_the_row_of_the_last_choice_is_found(
+    verified: tuple[TokenTree[TargetId], list[int]],
+) -> None:
     """Whatever part of the tree was accepted, as the committed ids alone tell."""
     tree, choices = verified
     adjacency = Adjacency(2)

@@ -13,9 +13,11 @@ from random_models import RandomDrafter, generate, random_model
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.lookup import PromptLookupDrafter
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.events import Event, Finished, Started
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
@@ -33,7 +35,7 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, numbers))
 
 
-class Fixed:
+class Fixed(Drafter):
     """Proposes the same ids again and again."""
 
     def __init__(self, *numbers: int) -> None:
@@ -59,7 +61,7 @@ def test_prompt_lookup_does_not_change_the_output() -> None:
     prompt = [7, 8, 9, 7, 8, 9, 7, 8]
     for sampling in (GREEDY, SAMPLED):
         plain = generate(NoDrafter(), sampling, prompt=prompt)
-        assert generate(PromptLookupDrafter(), sampling, prompt=prompt) == plain
+        assert generate(Hybrid([ContextCopy()]), sampling, prompt=prompt) == plain
 
 
 def test_sampling_depends_on_the_seed() -> None:

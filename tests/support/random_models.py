@@ -75,7 +75,7 @@ def write_model(folder: Path, *, vocabulary_size: int, seed: int = 0) -> Path:
     return folder
 
 
-class RandomDrafter:
+class RandomDrafter(Drafter):
     """An adversary: proposals are right or wrong, long or empty, as the seed decides."""
 
     def __init__(self, seed: int, reference: Sequence[int] = ()) -> None:

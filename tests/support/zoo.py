@@ -20,6 +20,7 @@ from mlx.utils import tree_map_with_path
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal
@@ -479,7 +480,7 @@ def random_weight(name: str, weight: mx.array) -> mx.array:
     return mx.random.normal(weight.shape) * size / weight.shape[-1] ** 0.5
 
 
-class WildDrafter:
+class WildDrafter(Drafter):
     """Proposes chains, and trees if it may, of ids that are right more often than not.
 
     Wrong ids are below `ids`.

@@ -13,7 +13,7 @@ few_ids = st.lists(st.integers(0, 3).map(TargetId), max_size=6)
 
 
 @st.composite
-def trees(draw: st.DrawFn, *, probabilities: bool | None = None) -> TokenTree:
+def trees(draw: st.DrawFn, *, probabilities: bool | None = None) -> TokenTree[TargetId]:
     """Any tree whose siblings have different ids, with or without probabilities."""
     children: dict[int, set[int]] = {-1: set()}
     ids: list[TargetId] = []
@@ -63,7 +63,9 @@ def test_a_chain_is_a_tree_of_one_branch(ids: list[TargetId], stated: bool) -> N
 
 
 @given(trees())
-def test_the_first_chain_is_where_every_id_follows_the_one_before(tree: TokenTree) -> None:
+def test_the_first_chain_is_where_every_id_follows_the_one_before(
+    tree: TokenTree[TargetId],
+) -> None:
     length = tree.chain_length
     assert tree.first_chain == TokenTree(
         tree.ids[:length],
@@ -88,7 +90,7 @@ def test_parts_keep_the_paths_to_their_ids(tree: TokenTree, data: st.DataObject)
 
 
 @given(trees())
-def test_all_of_a_tree_is_the_tree_and_nothing_of_it_is_empty(tree: TokenTree) -> None:
+def test_all_of_a_tree_is_the_tree_and_nothing_of_it_is_empty(tree: TokenTree[TargetId]) -> None:
     assert tree.select(range(len(tree))) == tree
     assert tree.head(len(tree)) == tree
     assert tree.select([]) == tree.head(0) == EMPTY_TREE
@@ -111,7 +113,7 @@ def test_the_path_of_ids_is_that_of_brute_force(tree: TokenTree, ids: list[Targe
 
 
 @given(trees())
-def test_every_id_is_found_by_its_own_path(tree: TokenTree) -> None:
+def test_every_id_is_found_by_its_own_path(tree: TokenTree[TargetId]) -> None:
     for index in range(len(tree)):
         path = tree.path_to(index)
         assert path[-1] == index

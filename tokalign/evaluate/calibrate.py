@@ -47,7 +47,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import device_name, mlx_version
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translation.growth import CHILDREN, WIDTH, Branches
+from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -219,10 +219,16 @@ class _Bench:
             return None
         began = perf_counter()
         self._draft.start_shortlists(self._draft_ids, 0).among([], CHILDREN).read()
-        branches, rows = Branches(self._draft, self._draft_ids, 0), [-1] * WIDTH
+        tokens: list[DraftId] = []
+        parents: list[int] = []
+        rows: Sequence[int] = [-1] * WIDTH
         for _ in range(_DRAFT_STEPS - 1):
-            rows = [branches.extend(row, DraftId(at)) for at, row in enumerate(rows)]
-            branches.look(CHILDREN).read()
+            computed = len(tokens)
+            tokens += map(DraftId, range(WIDTH))
+            parents += rows
+            rows = range(computed, len(tokens))
+            tree = TokenTree(tuple(tokens), tuple(parents), ("draft",) * len(tokens))
+            self._draft.branch(self._draft_ids, tree, computed, CHILDREN).read()
         return (perf_counter() - began) / _DRAFT_STEPS
 
     def searches(self) -> Iterator[tuple[BeamShape, float]]:

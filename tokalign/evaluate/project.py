@@ -134,7 +134,7 @@ def _is_model(trace: ProposalTrace, name: str) -> bool:
     return any(one.passes for text in trace.texts for one in text.proposals[name].values())
 
 
-class FirstOf:
+class FirstOf(Drafter):
     """Takes the proposal of the first drafter that has one."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
@@ -165,7 +165,7 @@ def ids_of(length: int) -> list[TargetId]:
     return [TargetId(i) for i in range(length)]
 
 
-class RecordedDrafter:
+class RecordedDrafter(Drafter):
     """Proposes what a drafter proposed when the trace was recorded.
 
     fixed: how many passes to take, or ids to propose; None leaves that to the caller of `draft`.

@@ -42,13 +42,13 @@ class RecordedProposal:
     passes: of a draft model. host: seconds outside model passes.
     """
 
-    tree: TokenTree
+    tree: TokenTree[TargetId]
     passes: int = 0
     host: float = 0.0
 
     @classmethod
     def of(
-        cls, tree: TokenTree, path: Sequence[int], *, passes: int = 0, host: float = 0.0
+        cls, tree: TokenTree[TargetId], path: Sequence[int], *, passes: int = 0, host: float = 0.0
     ) -> Self:
         """Record a proposal of which the text goes on with the ids at the indices `path`.
 

@@ -45,11 +45,10 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.by_token import same_tokenizer, token_intersection
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
 from tokalign.runtime.translation.exact import ExactTranslation
-from tokalign.runtime.translation.intersection import TokenIntersection
 from tokalign.runtime.translation.retokenizing import ContextWindow
-from tokalign.runtime.translation.shared_ids import SameTokenizer
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.foreign import tokenizer_of_folder
@@ -367,10 +366,10 @@ def make_translation(
     """
     kind, _, window = name.partition(":")
     if kind == "none":
-        return SameTokenizer(pair, sampler)
+        return same_tokenizer(pair, sampler)
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
         table = alignment().intersection
-        return TokenIntersection(pair, prompt.draft_text(pair), table, sampler)
+        return token_intersection(pair, prompt.draft_text(pair), table, sampler)
     return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)

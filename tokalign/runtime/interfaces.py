@@ -8,6 +8,7 @@ drafters in `runtime/draft/`, the verifier in `verify.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.proposal import Array, Proposal, Verdict
+from tokalign.runtime.rounds import Round
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
@@ -24,15 +26,15 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Drafter(Protocol):
-    """Guesses how the target goes on. It speaks target ids, whatever it drafts with.
+class Drafter(ABC):
+    """Guesses how the target goes on. It speaks target ids, whatever it drafts with."""
 
-    A drafter sees what became of its proposal in the context that it is given next.
-    """
-
+    @abstractmethod
     def propose(self, context: Context, limit: int) -> Proposal:
         """Propose at most `limit` ids (0 or more)."""
-        ...
+
+    def observe(self, one: Round) -> None:  # noqa: B027  # many drafters learn nothing
+        """Learn what became of the proposal. Called at the end of every round."""
 
 
 class Verifier(Protocol):
@@ -54,7 +56,7 @@ class RowStore(Protocol):
     def learn(
         self,
         ids: Sequence[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
@@ -128,7 +130,7 @@ class TargetSession(Session[TargetId], Protocol):
         """Whether `tree` is possible with this model and its cache."""
         ...
 
-    def tree(self, ids: Sequence[TargetId], tree: TokenTree) -> Array:
+    def tree(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Array:
         """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
         ...
 
@@ -221,7 +223,7 @@ class DraftSession(Session[DraftId], Protocol):
     def branch(
         self,
         ids: Sequence[DraftId],
-        tree: TokenTree,
+        tree: TokenTree[DraftId],
         computed: int | None,
         count: int,
         shared: Intersection | None = None,

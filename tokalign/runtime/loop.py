@@ -1,7 +1,7 @@
 """The decode loop: propose, verify, commit.
 
-It knows two collaborators and one context, and never asks for a rollback: drafter and verifier see
-the committed context in every round, compare it with what they hold and trim their own caches.
+It knows two collaborators and one context, and tells the drafter what became of every round. It
+never asks for a rollback: sessions compare the committed context with their caches and trim these.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def decode(
     yield Started(len(context.ids))
     room = limits.room(context)
     ends: FinishReason | None = None if room > 0 else "length"
+    learning = 0.0  # time that the drafter took to learn from the round before
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
@@ -42,7 +43,7 @@ def decode(
         room -= len(ids)
         if ends is None and not room:
             ends = "length"
-        yield Round(
+        one = Round(
             limit=limit,
             tree=proposal.tree,
             path=verdict.path[: len(ids)],
@@ -50,10 +51,14 @@ def decode(
             rows=verdict.rows,
             draft_passes=proposal.draft_passes,
             counts=proposal.counts,
-            seconds=clock() - began,
+            seconds=clock() - began + learning,
             model_seconds=proposal.model_seconds + verdict.model_seconds,
             translation_seconds=proposal.translation_seconds,
             logprobs=verdict.logprobs,
             ends=ends,
         )
+        began = clock()
+        drafter.observe(one)
+        learning = clock() - began
+        yield one
     yield Finished(ends)

@@ -27,7 +27,7 @@ class Proposal:
     run_ahead: nothing will be proposed in the next round either, so its pass may start now.
     """
 
-    tree: TokenTree = EMPTY_TREE
+    tree: TokenTree[TargetId] = EMPTY_TREE
     draft_passes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     model_seconds: float = 0.0

@@ -42,7 +42,7 @@ class Round:
     """
 
     limit: int
-    tree: TokenTree
+    tree: TokenTree[TargetId]
     path: tuple[int, ...]
     emitted: tuple[TargetId, ...]
     rows: int = 1

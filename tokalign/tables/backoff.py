@@ -226,7 +226,7 @@ class BackoffTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree:
+    ) -> TokenTree[TargetId]:
         """Predictions one after another while their product is at least `p_min`."""
         least = self.parameters.p_min if p_min is None else p_min
         text = list(suffix[-self.parameters.max_context :])

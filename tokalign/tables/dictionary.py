@@ -44,7 +44,7 @@ class Dictionary(Protocol):
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree:
+    ) -> TokenTree[TargetId]:
         """The likely continuation of a text that ends in `suffix`, a chain; empty if unknown.
 
         suffix: only its last `MAX_CONTEXT` ids count. limit: the most ids to give.
@@ -83,7 +83,7 @@ class Dictionaries:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree:
+    ) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""
         best, best_rank = EMPTY_TREE, (0, 0.0)
         for source, table in self.by_source.items():

@@ -104,7 +104,7 @@ class DictSpecTable:
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree:
+    ) -> TokenTree[TargetId]:
         """The continuation of the longest stored suffix, if its first id is as probable as `p_min`.
 
         Only the first id's probability is stored, so every id gets it.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Generic, Self
 
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import Id
 
 
 @dataclass(frozen=True, slots=True)
-class TokenTree:
+class TokenTree(Generic[Id]):
     """Ids that may follow a text, each with the id it would follow; false if there are none.
 
     ids: parents come before their children, the likeliest chain first.
@@ -24,7 +24,7 @@ class TokenTree:
     Example: ids (7, 8, 9) and parents (-1, 0, -1): the text goes on with 7 and 8, or with 9.
     """
 
-    ids: tuple[TargetId, ...] = ()
+    ids: tuple[Id, ...] = ()
     parents: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
@@ -40,9 +40,7 @@ class TokenTree:
             raise ValueError(f"{count} ids with {len(self.probabilities)} probabilities")
 
     @classmethod
-    def chain(
-        cls, ids: Sequence[TargetId], source: str, probabilities: Sequence[float] = ()
-    ) -> Self:
+    def chain(cls, ids: Sequence[Id], source: str, probabilities: Sequence[float] = ()) -> Self:
         """A tree of one branch, all of it guessed by `source`."""
         count = len(ids)
         return cls(tuple(ids), tuple(range(-1, count - 1)), (source,) * count, tuple(probabilities))
@@ -127,7 +125,7 @@ class TokenTree:
             index = self.parents[index]
         return path[::-1]
 
-    def path_of(self, ids: Sequence[TargetId]) -> list[int]:
+    def path_of(self, ids: Sequence[Id]) -> list[int]:
         """The indices along which `ids` runs through the tree, as far as it does."""
         path: list[int] = []
         last = -1
@@ -159,5 +157,5 @@ class TokenTree:
         return path
 
 
-EMPTY_TREE = TokenTree()
+EMPTY_TREE: TokenTree[Any] = TokenTree()
 """No guess at all."""

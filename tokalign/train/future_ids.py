@@ -160,7 +160,7 @@ class Labeller:
         return mx.random.categorical(scaled, key=key).astype(mx.uint32)
 
 
-def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree:
+def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
     """The window as a chain, and a branch after each of its ids; ids of one depth lie together."""
     count = len(window)
     parents = list(range(-1, count - 1))

@@ -94,7 +94,7 @@ class GatheredRows:
     def learn(
         self,
         ids: Sequence[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:

@@ -32,7 +32,7 @@ def searched(width: int, length: int, count: int, seed: int) -> tuple[Beams, lis
     return Beams(ids, logprobs, chosen), beams
 
 
-def texts(tree: TokenTree) -> list[tuple[TargetId, ...]]:
+def texts(tree: TokenTree[TargetId]) -> list[tuple[TargetId, ...]]:
     return [tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))]
 
 

@@ -14,7 +14,7 @@ from tokalign.cost.expected_gain import Costs, expected_accepted
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import CostAwareHybrid
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid, ModelDrafter
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.mixing import Mixer, Mixing
 from tokalign.runtime.proposal import Proposal
@@ -154,11 +154,14 @@ def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:
     assert cheap.propose(Context(ids(7)), 9).tree.ids == (1,)
 
 
-class Model:
+class Model(ModelDrafter):
     """A draft model that expects what a text says, or what it does not; two passes."""
 
     def __init__(self, text: Sequence[TargetId], *, right: bool) -> None:
         self._text, self._right, self.asked = text, right, 0
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return self.answer(context, limit)
 
     def answer(self, context: Context, limit: int) -> Proposal:
         self.asked += 1

@@ -25,6 +25,7 @@ from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.events import Event
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
@@ -58,7 +59,7 @@ class Device:
         return self.free_at
 
 
-class Never:
+class Never(Drafter):
     """A source that never has anything, at a price."""
 
     def __init__(self, device: Device, price: float) -> None:
@@ -71,10 +72,10 @@ class Never:
         return Proposal()
 
 
-class Guessing:
+class Guessing(Drafter):
     """Proposes one tree everywhere, whether it is asked as a source or as a draft model."""
 
-    def __init__(self, tree: TokenTree) -> None:
+    def __init__(self, tree: TokenTree[TargetId]) -> None:
         self._tree = tree
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -84,7 +85,7 @@ class Guessing:
         return Proposal(tree=self._tree, draft_passes=steps)
 
 
-class Watched:
+class Watched(Drafter):
     """Keeps what a controller proposes."""
 
     def __init__(self, controller: DraftLengthController) -> None:
@@ -204,11 +205,14 @@ class SpiedModel(ModelWorth):
         self.rows.append(rows)
 
 
-class Alternating:
+class Alternating(Drafter):
     """A draft model whose chain of two is wrong; every other time an id beside it is right."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock, self.drafts = clock, 0
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return self.draft(context, steps=limit, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         self.drafts += 1

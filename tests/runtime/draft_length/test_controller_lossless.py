@@ -13,6 +13,7 @@ from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
@@ -24,11 +25,14 @@ from tokalign.tokenizer.vocabulary import TargetId
 PROMPT = (5, 17, 3)
 
 
-class SteppedAdversary:
+class SteppedAdversary(Drafter):
     """Right and wrong guesses, as long as it is told."""
 
     def __init__(self, seed: int, reference: list[int]) -> None:
         self._inner = RandomDrafter(seed, reference)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return self.draft(context, steps=limit, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         return self._inner.propose(context, min(steps, limit))

@@ -20,7 +20,8 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.lookup import PromptLookupDrafter
+from tokalign.runtime.draft.context_copy import ContextCopy
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -228,7 +229,7 @@ def test_long_outputs_are_plain_decodings(window: int | None) -> None:
     model = random_model(vocabulary=6, sliding_window=window)
     prompt = [TargetId(i) for i in (1, 2, 3)]
     outputs, drafted = [], []
-    for drafter in (NoDrafter(), PromptLookupDrafter(max_tokens=4)):
+    for drafter in (NoDrafter(), Hybrid([ContextCopy()], max_tokens=4)):
         own = None if window else [RotatingKVCache(max_size=24, keep=4) for _ in model.layers]
         session = TargetModelSession(model, cache=own)
         context = Context(prompt)

@@ -15,6 +15,7 @@ from random_models import random_model
 
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions
@@ -28,19 +29,21 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-def tree_of(ids: Sequence[int], parents: Sequence[int]) -> TokenTree:
+def tree_of(ids: Sequence[int], parents: Sequence[int]) -> TokenTree[TargetId]:
     return TokenTree(tuple(map(TargetId, ids)), tuple(parents), ("test",) * len(ids))
 
 
 @st.composite
-def trees(draw: st.DrawFn, ids: int = 8) -> TokenTree:
+def trees(draw: st.DrawFn, ids: int = 8) -> TokenTree[TargetId]:
     size = draw(st.integers(1, 7))
     parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
     return tree_of([draw(st.integers(0, ids - 1)) for _ in range(size)], parents)
 
 
 @given(trees(), st.lists(st.integers(0, 7), min_size=8, max_size=8))
-def test_at_most_one_path_agrees_with_a_target(tree: TokenTree, chosen: list[int]) -> None:
+def test_at_most_one_path_agrees_with_a_target(
+    tree: TokenTree[TargetId], chosen: list[int]
+) -> None:
     path = tree.agreed_path(chosen)
     assert tree.path_to(path[-1] if path else -1) == path
     last = -1
@@ -126,7 +129,7 @@ def test_no_accepted_id_is_computed_twice(seed: int) -> None:
 
 
 @given(trees(), st.sets(st.integers(0, 6)))
-def test_part_of_a_tree_keeps_its_paths(tree: TokenTree, wanted: set[int]) -> None:
+def test_part_of_a_tree_keeps_its_paths(tree: TokenTree[TargetId], wanted: set[int]) -> None:
     kept = sorted({i for leaf in wanted if leaf < len(tree.ids) for i in tree.path_to(leaf)})
     part = tree.select(kept)
     for new, old in enumerate(kept):
@@ -134,7 +137,7 @@ def test_part_of_a_tree_keeps_its_paths(tree: TokenTree, wanted: set[int]) -> No
         assert [tree.ids[i] for i in before] == [part.ids[i] for i in after]
 
 
-class TreeDrafter:
+class TreeDrafter(Drafter):
     """Proposes wild trees."""
 
     def __init__(self, vocabulary: int) -> None:

@@ -29,6 +29,7 @@ from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import MOST_READ_AGAIN, Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.cache import CacheOptions
@@ -460,11 +461,14 @@ def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:
         stream_generate(model, TOKENIZER, [], input_embeddings=embeddings)
 
 
-class SteppedWildDrafter:
+class SteppedWildDrafter(Drafter):
     """Wild chains, for the draft length controller."""
 
     def __init__(self, right: Sequence[int]) -> None:
         self._wild = zoo.WildDrafter(right, trees=False)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return self.draft(context, steps=limit, limit=limit)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         """See `SteppedDrafter`."""

@@ -13,8 +13,7 @@ from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.interfaces import Shortlist
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.boundary import Boundary
-from tokalign.runtime.translation.cover_search import CandidateCovers
-from tokalign.runtime.translation.cover_translator import CoverTranslator
+from tokalign.runtime.translation.cover_search import CandidateCovers, CoverTranslator
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -32,7 +32,9 @@ def guesses() -> list[tuple[dict[TargetId, float], dict[TargetId, float]]]:
     oracle, session = FirstTokenOracle(pair, draft.model), DraftModelSession(draft.model)
     found = []
     for position in range(3, len(ids), 2):
-        tree = exact.begin(Context(ids[:position]), session, 2, alternatives=4).finish().tree
+        tree = exact.draft(
+            Context(ids[:position]), session, 2, alternatives=4, learned=lambda n: [0.5] * n
+        ).tree
         first = {
             token: probability
             for token, parent, probability in zip(

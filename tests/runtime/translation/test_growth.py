@@ -50,7 +50,7 @@ def grown(draw: st.DrawFn) -> list[Node]:
     return nodes
 
 
-def reached(tree: TokenTree) -> dict[tuple[int, ...], float]:
+def reached(tree: TokenTree[TargetId]) -> dict[tuple[int, ...], float]:
     """For each path from a root the product of its probabilities."""
     found = {}
     for index in range(len(tree)):

@@ -20,7 +20,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.shared_ids import SameTokenizer, SharedIds
+from tokalign.runtime.translation.by_token import same_tokenizer, shared_ids
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def rounds_of(
     sizes = draft.args.vocab_size, VOCABULARY
     drafter = NeuralDrafter(
         DraftModelSession(draft),
-        SharedIds(sizes, sampler) if pair is None else SameTokenizer(pair, sampler),
+        shared_ids(sizes, sampler) if pair is None else same_tokenizer(pair, sampler),
         num_draft_tokens=3,
         alternatives=alternatives,
     )
@@ -159,7 +159,7 @@ def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of
         for drafter in [
             NeuralDrafter(
                 DraftModelSession(similar_model(0.5)),
-                SharedIds((VOCABULARY, VOCABULARY)),
+                shared_ids((VOCABULARY, VOCABULARY)),
                 num_draft_tokens=3,
                 alternatives=2,
             )

@@ -35,11 +35,11 @@ class Beams(NamedTuple):
     logprobs: Sequence[Sequence[Sequence[float]]]
     chosen: Sequence[Sequence[int]]
 
-    def tree(self, source: str) -> TokenTree:
+    def tree(self, source: str) -> TokenTree[TargetId]:
         """All continuations, the chain of the likeliest beam first."""
         return self._as_tree(self._nodes(), source)
 
-    def beam_tree(self, source: str) -> TokenTree:
+    def beam_tree(self, source: str) -> TokenTree[TargetId]:
         """The last step's beams alone: a beam of fixed shape, its shared prefixes merged.
 
         Example: the beams 7 8 9, 7 8 4 and 7 2 3 are six rows instead of nine.
@@ -77,7 +77,7 @@ class Beams(NamedTuple):
                     if isfinite(value) and node not in first:
                         yield node
 
-    def _as_tree(self, nodes: Iterator[tuple[int, int]], source: str) -> TokenTree:
+    def _as_tree(self, nodes: Iterator[tuple[int, int]], source: str) -> TokenTree[TargetId]:
         """These continuations, of which none comes before the one that it follows."""
         index: dict[tuple[int, int], int] = {}
         ids: list[TargetId] = []

@@ -9,10 +9,10 @@ a bad stretch does not rule the model out for good.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tokalign.cost.expected_gain import Costs, best_ids, best_size, expected_accepted
 from tokalign.runtime.context import Context
@@ -20,6 +20,7 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -63,16 +64,12 @@ class Mean:
         self._seen *= _FADING
 
 
-class Answering(Protocol):
-    """A draft model or a recurrent drafter, from whose answer somebody else chooses the rows."""
+class ModelDrafter(Drafter):
+    """A draft model or a recurrent drafter, from whose answer somebody else may choose the rows."""
 
+    @abstractmethod
     def answer(self, context: Context, limit: int) -> Proposal:
         """What may come next, at most `limit` deep: also what it would not propose by itself."""
-        ...
-
-
-class ModelDrafter(Drafter, Answering, Protocol):
-    """One that can also draft alone."""
 
 
 class Experience:
@@ -107,7 +104,7 @@ class Experience:
         return self._added[bisect(_PROMISES, promised)]
 
 
-class CostAwareHybrid:
+class CostAwareHybrid(Drafter):
     """A hybrid that asks a draft model where that is expected to pay; one object per request.
 
     costs: as the hybrid's; `draft_pass` is the price of one pass of the model.
@@ -116,7 +113,7 @@ class CostAwareHybrid:
     def __init__(
         self,
         hybrid: Hybrid,
-        model: Answering,
+        model: ModelDrafter,
         *,
         costs: Callable[[], Costs] = lambda: FREE_ROWS,
         experience: Experience | None = None,
@@ -125,12 +122,9 @@ class CostAwareHybrid:
         self._experience = experience or Experience()
         self._answer = EMPTY_TREE  # the model's own chain of the last round
         self._promised = 0.0
-        self._seen = 0
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
-        self._learn(context.ids[self._seen :])
-        self._seen = len(context.ids)
         free, costs = self._hybrid.propose(context, limit), self._costs()
         self._promised = expected_accepted(free.tree.probabilities, free.tree.parents)
         if not limit or not self._pays(free.tree, costs):
@@ -147,7 +141,7 @@ class CostAwareHybrid:
         self._experience.proposed.observe(len(kept))
         return replace(answer, tree=joined.select(kept))
 
-    def _believed(self, answer: TokenTree) -> TokenTree:
+    def _believed(self, answer: TokenTree[TargetId]) -> TokenTree[TargetId]:
         """The model's tree; if it states no probabilities, its chain with learned ones."""
         if answer.probabilities:
             return answer
@@ -155,7 +149,7 @@ class CostAwareHybrid:
         known = self._experience.acceptance.probabilities(len(chain))
         return chain.with_probabilities(known)
 
-    def _pays(self, free: TokenTree, costs: Costs) -> bool:
+    def _pays(self, free: TokenTree[TargetId], costs: Costs) -> bool:
         """Whether the round is expected to have a better rate with the model than without.
 
         Where the number of rows is given, costs decide nothing.
@@ -168,8 +162,11 @@ class CostAwareHybrid:
         time += known.passes.value * costs.draft_pass
         return tokens / time > best_size(free.probabilities, free.parents, costs).rate
 
-    def _learn(self, came: Sequence[TargetId]) -> None:
-        """Compare the last answer with the ids that came; nothing if the model was not asked."""
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`."""
+        came = one.emitted
+        self._hybrid.observe(one)
+        self._model.observe(one)
         if self._answer:
             right = len(self._answer.path_of(came))
             self._experience.acceptance.observe(min(len(self._answer), len(came)), right)

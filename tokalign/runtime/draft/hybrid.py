@@ -21,7 +21,9 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.mixing import Candidate, Mixer, Mixing
 from tokalign.runtime.draft.trust import LEAST
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -130,7 +132,7 @@ class _Growth:
         parent.children[token] = node
         self._expand(node)
 
-    def tree(self, count: int) -> TokenTree:
+    def tree(self, count: int) -> TokenTree[TargetId]:
         """The first `count` ids as a tree, the likeliest chain first."""
         chain, last = [], -1
         for index in range(count):
@@ -140,7 +142,7 @@ class _Growth:
         in_chain = set(chain)
         return self._selected([*chain, *[i for i in range(count) if i not in in_chain]])
 
-    def best_chain(self, limit: int, costs: Costs, spent: float) -> TokenTree:
+    def best_chain(self, limit: int, costs: Costs, spent: float) -> TokenTree[TargetId]:
         """The branch with the best expected rate, or its part with that rate."""
         tokens, depths = [1.0], [0]
         best, rate = 0, 1.0 / (costs.verify(1) + spent)
@@ -157,7 +159,7 @@ class _Growth:
             best = self.parents[best - 1] + 1
         return self._selected(path[::-1])
 
-    def _selected(self, kept: Sequence[int]) -> TokenTree:
+    def _selected(self, kept: Sequence[int]) -> TokenTree[TargetId]:
         place = {index: new for new, index in enumerate(kept)}
         return TokenTree(
             tuple([self.ids[i] for i in kept]),
@@ -173,7 +175,7 @@ class AnswerSource:
     It ends where the tree ends.
     """
 
-    def __init__(self, answer: TokenTree) -> None:
+    def __init__(self, answer: TokenTree[TargetId]) -> None:
         self.name = answer.sources[0] if answer else "draft"
         self._next: dict[int, list[tuple[TargetId, float, int]]] = {}
         for index, (token, parent, probability) in enumerate(
@@ -198,7 +200,7 @@ class AnswerSource:
         return [(token, odds) for token, odds, _ in self._next.get(state, ())]
 
 
-class Hybrid:
+class Hybrid(Drafter):
     """Proposes the best tree of all its sources, by expected tokens per time.
 
     One object serves one request.
@@ -225,7 +227,6 @@ class Hybrid:
         self._mixer = Mixer(self._mixing, self._sources)
         self._states: list[Any] = []
         self._last: tuple[Mixer, _Node | None] = self._mixer, None
-        self._seen = 0
 
     @property
     def rows(self) -> int | None:
@@ -235,8 +236,6 @@ class Hybrid:
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`."""
         ids = context.ids
-        self._learn(ids[self._seen :])
-        self._seen = len(ids)
         self._states = [source.follow(ids) for source in self._sources]
         limit = min(limit, self._max_tokens)
         growth = self._growth(self._mixer, self._sources, self._states, limit)
@@ -251,7 +250,7 @@ class Hybrid:
         self._last = mixer, growth.root
         return growth
 
-    def _grow(self, growth: _Growth, limit: int, *, spent: float) -> TokenTree:
+    def _grow(self, growth: _Growth, limit: int, *, spent: float) -> TokenTree[TargetId]:
         costs = self._costs()
         if not self._branches:
             while growth.next_reached > 0.02 and len(growth.ids) < 2 * limit:
@@ -272,7 +271,7 @@ class Hybrid:
                 best, rate = count + 1, found
         return growth.tree(best)
 
-    def join(self, answer: TokenTree, limit: int, spent: float) -> TokenTree:
+    def join(self, answer: TokenTree[TargetId], limit: int, spent: float) -> TokenTree[TargetId]:
         """The best proposal of this round once a draft model has answered.
 
         answer: its tree, with probabilities. spent: the time that drafting it took.
@@ -283,14 +282,15 @@ class Hybrid:
         growth = self._growth(mixer, sources, [*self._states, -1], limit)
         return self._grow(growth, limit, spent=spent)
 
-    def _learn(self, came: Sequence[TargetId]) -> None:
+    def observe(self, one: Round) -> None:
         """Compare what was expected with the ids that came, as far as these follow the tree."""
-        (mixer, node), self._last = self._last, (self._mixer, None)
-        for token in came:
+        mixer, node = self._last
+        for token in one.emitted:
             if node is None:
-                return
+                break
             mixer.learn(node.candidates, token)
             node = node.children.get(token)
+        self._last = mixer, node
 
 
 def _may_pay(

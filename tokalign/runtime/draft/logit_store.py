@@ -109,7 +109,7 @@ class LogitStore:
     def learn(
         self,
         ids: Sequence[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.dictionary_fit import DictionaryFit
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
 from tokalign.tokenizer.vocabulary import TargetId
@@ -15,7 +16,7 @@ _LESS_SURE = 0.7
 the best id of a context; they would make too much of the others. Fitted as those weights were."""
 
 
-class DictionaryDrafter:
+class DictionaryDrafter(Drafter):
     """Proposes what usually follows the longest suffix of the context that a table knows.
 
     table: one dictionary, or several, of which those are asked that fit the text. One object serves

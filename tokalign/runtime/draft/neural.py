@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.cost_aware import ModelDrafter
 from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translation.base import Translated, Translation
-from tokalign.tables.token_tree import TokenTree
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.translation.base import Translation
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-SOURCE = "draft"
 
 _LEAST_REACHED = 0.07
 """Divided by the passes, the least probability of being reached for the ids of a tree that nobody
@@ -23,7 +22,7 @@ else chooses from: with more passes a round costs more, so that a row more is a 
 """
 
 
-class NeuralDrafter:
+class NeuralDrafter(ModelDrafter):
     """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
 
     alternatives: how many ids a tree may have besides one for each pass; 0 for a target that cannot
@@ -44,16 +43,21 @@ class NeuralDrafter:
         self._steps = num_draft_tokens
         self._alternatives = alternatives
         self._acceptance = Acceptance()
-        self._guessed: tuple[int, tuple[TargetId, ...]] = 0, ()
+        self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`. Of a tree, only ids that are likely enough."""
-        proposal, kept = self._draft(context, self._steps, limit)
-        if kept >= len(proposal.tree):
+        """See `interfaces.Drafter`. Of a tree, its chain and other ids that are likely enough.
+
+        The chain is worth its rows wherever it leads: a target agrees with the draft's likeliest id
+        more often than the draft's probability says.
+        """
+        proposal = self.answer(context, limit)
+        tree, chain = proposal.tree, proposal.tree.chain_length
+        if chain == len(tree):
             return proposal
         steps = min(self._steps, limit)
-        most, least = steps + self._alternatives, _LEAST_REACHED / steps
-        tree = proposal.tree.likeliest(most, least=least, depth=limit, chain=kept)
+        most, least = max(chain, steps + self._alternatives), _LEAST_REACHED / steps
+        tree = tree.likeliest(most, least=least, depth=limit, chain=chain)
         return replace(proposal, tree=tree)
 
     def answer(self, context: Context, limit: int) -> Proposal:
@@ -65,71 +69,31 @@ class NeuralDrafter:
 
         Somebody else chooses the rows.
         """
-        proposal, _ = self._draft(context, steps, limit)
-        return proposal
-
-    def _draft(self, context: Context, steps: int, limit: int) -> tuple[Proposal, int]:
-        """What `draft` returns, and how many leading ids are proposed however unlikely they are."""
         steps = min(steps, limit)
         if not steps:
-            return Proposal(), 0
+            return Proposal()
         passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
-        pending = self._translation.begin(
-            context, self._session, steps, alternatives=self._alternatives
+        tree, counts = self._translation.draft(
+            context,
+            self._session,
+            steps,
+            alternatives=self._alternatives,
+            learned=self._acceptance.probabilities,
         )
-        self._learn(context)  # while the passes are under way
-        learned = self._acceptance.probabilities(2 * steps)
-        translated = pending.finish()
+        tree = tree.likeliest(len(tree), least=0.0, depth=limit)
         took, in_model = perf_counter() - began, self._session.seconds - seconds
-        if not translated.tree:
-            chain = translated.ids[:limit]
-            tree = self._tree(translated, chain, learned)
-            kept = len(tree)
-        else:
-            tree = translated.tree
-            tree = tree.likeliest(len(tree), least=0.0, depth=limit)
-            kept = steps if translated.keeps_chain else 0
-        self._guessed = len(context.ids), tree.first_chain.ids
-        proposal = Proposal(
+        self._chain = tree.first_chain
+        return Proposal(
             tree=tree,
             draft_passes=self._session.passes - passes,
-            counts=translated.counts,
+            counts=counts,
             model_seconds=in_model,
             translation_seconds=max(0.0, took - in_model),
         )
-        return proposal, kept
 
-    def _tree(
-        self, translated: Translated, chain: tuple[TargetId, ...], learned: Sequence[float]
-    ) -> TokenTree:
-        """The chain, and the other first ids that the translation knows, as leaves."""
-        others = translated.alternatives[: self._alternatives] if chain else ()
-        probabilities = self._probabilities(translated, len(chain), learned)
-        probabilities += tuple([probability for _, probability in others])
-        count = len(chain) + len(others)
-        return TokenTree(
-            chain + tuple([token for token, _ in others]),
-            (*range(-1, len(chain) - 1), *[-1] * len(others)),
-            (SOURCE,) * count,
-            probabilities,
-        )
-
-    def _learn(self, context: Context) -> None:
-        """Compare the last chain with the ids that were emitted in its place."""
-        start, chain = self._guessed
-        emitted = context.ids[start : start + len(chain)]
-        right = [guessed == token for guessed, token in zip(chain, emitted, strict=False)]
-        self._acceptance.observe(len(right), [*right, False].index(False))
-        self._guessed = 0, ()
-
-    def _probabilities(
-        self, translated: Translated, length: int, learned: Sequence[float]
-    ) -> tuple[float, ...]:
-        """Those that the translation knows, then how often the further positions were right.
-
-        learned: the latter, for as many positions as are at hand.
-        """
-        if length > len(learned):
-            learned = self._acceptance.probabilities(length)
-        known = translated.probabilities[:length]
-        return known + tuple(learned[len(known) : length])
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`. Learn how far the drafted chain was right."""
+        chain, self._chain = self._chain, EMPTY_TREE
+        if chain:
+            right = len(chain.path_of(one.emitted))
+            self._acceptance.observe(min(len(chain), len(one.emitted)), right)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
 
 _NOTHING, _NOTHING_MORE = Proposal(run_ahead=True), Proposal()
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Proposes nothing, and says so in advance, so that the target runs ahead."""
 
     def propose(self, context: Context, limit: int) -> Proposal:

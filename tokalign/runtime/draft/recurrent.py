@@ -16,9 +16,11 @@ from time import perf_counter
 from tokalign.cost.expected_gain import Costs, best_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.cost_aware import ModelDrafter
 from tokalign.runtime.interfaces import BeamSession, DraftSampler
 from tokalign.runtime.proposal import Proposal
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCE = "drafter"
 
@@ -32,7 +34,7 @@ _LEAST_REACHED = 0.003
 """Ids that are less likely to be reached are not looked at."""
 
 
-class BeamDrafter:
+class BeamDrafter(ModelDrafter):
     """A recurrent drafter as a drafter of one request, alone or as the model of a hybrid.
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
@@ -97,7 +99,7 @@ class BeamDrafter:
             translation_seconds=max(0.0, took - in_model),
         )
 
-    def _searched(self, context: Context, steps: int) -> TokenTree:
+    def _searched(self, context: Context, steps: int) -> TokenTree[TargetId]:
         shape = BeamShape(self._width, steps)
         count = _LISTED if self._branches and self._beam is None else self._width
         beams = self._session.search(context.ids, shape, count=count, sampler=self._sampler).read()
@@ -108,7 +110,7 @@ class BeamDrafter:
         tree = beams.tree(SOURCE)
         return tree.likeliest(len(tree), least=_LEAST_REACHED, depth=steps)
 
-    def _drawn(self, context: Context, steps: int) -> TokenTree:
+    def _drawn(self, context: Context, steps: int) -> TokenTree[TargetId]:
         assert self._sampler is not None
         if self._rows is not None and self._beam is None:
             steps = min(steps, self._rows)

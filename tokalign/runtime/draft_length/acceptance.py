@@ -90,14 +90,14 @@ class SourceTrust:
         self._trust = Trust(rate=_TRUST_RATE)
         self._unstated: dict[str, Acceptance] = {}
 
-    def probabilities(self, tree: TokenTree) -> list[float]:
+    def probabilities(self, tree: TokenTree[TargetId]) -> list[float]:
         """For each id of a tree, the probability that it is right if its ancestors are."""
         if tree.probabilities:
             pairs = zip(tree.probabilities, tree.sources, strict=True)
             return [self._trust.calibrated(p, source) for p, source in pairs]
         return self._acceptance(tree).probabilities(len(tree))
 
-    def learn(self, tree: TokenTree, came: Sequence[TargetId]) -> None:
+    def learn(self, tree: TokenTree[TargetId], came: Sequence[TargetId]) -> None:
         """Compare a tree with the ids that came in its place, as far as they tell about it."""
         path = tree.path_of(came)
         if not tree.probabilities:
@@ -109,6 +109,6 @@ class SourceTrust:
                 said = self._trust.calibrated(tree.probabilities[index], source)
                 self._trust.learn(said, source, right=index in depths)
 
-    def _acceptance(self, tree: TokenTree) -> Acceptance:
+    def _acceptance(self, tree: TokenTree[TargetId]) -> Acceptance:
         source = tree.sources[0] if tree else ""
         return self._unstated.setdefault(source, Acceptance())

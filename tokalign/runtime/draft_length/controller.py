@@ -30,7 +30,9 @@ from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.overrides import PlainTiming
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 _NOTHING, _RUN_AHEAD = Proposal(), Proposal(run_ahead=True)
 
@@ -42,8 +44,12 @@ class SteppedDrafter(Protocol):
         """A proposal of at most `limit` ids from at most `steps` (1 or more) passes."""
         ...
 
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`."""
+        ...
 
-Join: TypeAlias = Callable[[TokenTree, int, float], TokenTree]
+
+Join: TypeAlias = Callable[[TokenTree[TargetId], int, float], TokenTree[TargetId]]
 """Given a draft model's tree, the most ids to propose and the time that drafting took, the best
 proposal of that tree and what the free sources have offered for the same place."""
 
@@ -61,11 +67,11 @@ class _Drafting:
     runs_ahead: bool = False
     is_last: bool = False
     passes: int = 0
-    tree: TokenTree = EMPTY_TREE
+    tree: TokenTree[TargetId] = EMPTY_TREE
     seconds: float = 0.0
 
 
-class DraftLengthController:
+class DraftLengthController(Drafter):
     """Drafter and verifier of one request.
 
     free: proposes chains by looking up, in microseconds. model: drafts in passes. At least one is
@@ -168,7 +174,9 @@ class DraftLengthController:
             return proposal  # a drawn chain has no probabilities to cut it by
         return replace(proposal, tree=self._worth_verifying(tree, limit, took))
 
-    def _joined(self, tree: TokenTree, context: Context, limit: int, spent: float) -> TokenTree:
+    def _joined(
+        self, tree: TokenTree[TargetId], context: Context, limit: int, spent: float
+    ) -> TokenTree[TargetId]:
         """The model's tree, merged with the free sources' offer if there is one for this place."""
         if self._join is None or not tree or not self._offers.at(context).tree:
             return tree
@@ -178,7 +186,9 @@ class DraftLengthController:
             tree = chain.with_probabilities(acceptance.probabilities(len(chain)))
         return self._join(tree, limit, spent)
 
-    def _worth_verifying(self, tree: TokenTree, most: int, spent: float) -> TokenTree:
+    def _worth_verifying(
+        self, tree: TokenTree[TargetId], most: int, spent: float
+    ) -> TokenTree[TargetId]:
         """The part of a tree with the best expected rate, of at most `most` ids."""
         tree = tree.likeliest(most, least=0.0, depth=most)
         probabilities = self._knowledge.trust.probabilities(tree)
@@ -228,6 +238,12 @@ class DraftLengthController:
             plain=costs.plain,
             drafted=bool(proposal.tree),
         )
+
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`."""
+        self._offers.observe(one)
+        if self._model is not None:
+            self._model.observe(one)
 
     def _learn(self, proposal: Proposal, verdict: Verdict) -> None:
         """Learn from what was right: of a draft model by depth, of every source by probability."""

@@ -10,6 +10,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
 
 _NONE = Proposal()
 
@@ -71,6 +72,11 @@ class FreeOffers:
     def forget(self) -> None:
         """The offer has been verified, so everything is learned from it."""
         self._offer = _NONE
+
+    def observe(self, one: Round) -> None:
+        """A round is over."""
+        if self._free is not None:
+            self._free.observe(one)
 
     def learn_from_unused(self, context: Context) -> None:
         """An offer that was not verified still tells whether its first id was right."""

@@ -30,7 +30,7 @@ from tokalign.runtime.mlx.model_arguments import (
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.vocabulary import Id, TargetId
+from tokalign.tokenizer.vocabulary import Id
 
 _SINGLE_PASS = 32
 """Up to this many new positions go through in one pass, even if only the last logits are wanted,
@@ -95,7 +95,7 @@ class ModelCache(Generic[Id]):
         self.unknown_positions = least_positions(self.layers) if known is None else 0
         self._held: list[Id] = known or []
         self._unread: list[Array] = []  # ids that follow `_held` and that the host has not seen yet
-        self._branches: tuple[list[Id], TokenTree] | None = None  # after which ids a tree lies
+        self._branches: tuple[list[Id], TokenTree[Id]] | None = None  # after which ids a tree lies
         self._passes = 0
         self.computed = 0
         self.context_length = context_length(model)
@@ -228,7 +228,7 @@ class ModelCache(Generic[Id]):
         """Note that the cache now holds exactly `ids`."""
         self._held = ids
 
-    def holds_tree(self, ids: list[Id], tree: TokenTree) -> None:
+    def holds_tree(self, ids: list[Id], tree: TokenTree[Id]) -> None:
         """Note that the cache now holds `ids` and, after them, a row for each id of a tree.
 
         The next context says which path of the tree was accepted. Its rows are moved to where a
@@ -261,12 +261,11 @@ class ModelCache(Generic[Id]):
             return
         (before, tree), self._branches = self._branches, None
         begin = len(before)
-        new = cast("list[TargetId]", ids[begin:]) if ids[:begin] == before else []
-        path = tree.path_of(new)
+        path = tree.path_of(ids[begin:]) if ids[:begin] == before else []
         path = path or list(range(tree.chain_length))
         keep_rows(self.layers, self.unknown_positions + begin, path)
         self._layers.take_back(len(tree) - len(path), held=begin + len(tree))
-        self._held = [*before, *[cast("Id", tree.ids[index]) for index in path]]
+        self._held = [*before, *[tree.ids[index] for index in path]]
 
     def _rewind(self, kept: int) -> int:
         """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.

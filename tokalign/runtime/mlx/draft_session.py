@@ -87,7 +87,7 @@ class DraftModelSession(ModelSession[DraftId]):
     def branch(
         self,
         ids: Sequence[DraftId],
-        tree: TokenTree,
+        tree: TokenTree[DraftId],
         computed: int | None,
         count: int,
         shared: Intersection | None = None,

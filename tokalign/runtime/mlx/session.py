@@ -198,14 +198,14 @@ class ModelSession(Generic[Id]):
         return can_branch(self._cache.model, self._cache.layers)
 
     @timed
-    def tree(self, ids: Sequence[Id], tree: TokenTree, computed: int | None = None) -> Array:
+    def tree(self, ids: Sequence[Id], tree: TokenTree[Id], computed: int | None = None) -> Array:
         """Logits after each id of a tree, lazy. The path that the next context goes along is kept.
 
         computed: how many leading ids of the tree follow `ids` in the cache already; only the rows
         of the others are computed, f[len(tree) - computed, vocabulary]. None computes the whole
         tree and the row of the last context id before it, f[1 + len(tree), vocabulary].
         """
-        cache, context, proposed = self._cache, list(ids), cast("list[Id]", list(tree.ids))
+        cache, context, proposed = self._cache, list(ids), list(tree.ids)
         if computed is None:
             kept = cache.catch_up(context, 1)
             tokens = [*context[kept:], *proposed]

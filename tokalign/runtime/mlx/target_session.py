@@ -25,7 +25,7 @@ class _States(NamedTuple):
     ids: list[TargetId]
     read: int
     fed: Array | None
-    tree: TokenTree
+    tree: TokenTree[TargetId]
     hidden: Array
 
     def before_last(self, ids: Sequence[TargetId]) -> Array | None:
@@ -99,7 +99,9 @@ class TargetModelSession(ModelSession[TargetId]):
             self._keep(self._watched, latest.ids, EMPTY_TREE, fed=token)
         return logits
 
-    def tree(self, ids: Sequence[TargetId], tree: TokenTree, computed: int | None = None) -> Array:
+    def tree(
+        self, ids: Sequence[TargetId], tree: TokenTree[TargetId], computed: int | None = None
+    ) -> Array:
         """See `ModelSession.tree`."""
         logits = super().tree(ids, tree, computed)
         if self._watched is not None and computed is None:
@@ -117,7 +119,7 @@ class TargetModelSession(ModelSession[TargetId]):
         self,
         watched: HiddenStates,
         ids: list[TargetId],
-        tree: TokenTree,
+        tree: TokenTree[TargetId],
         fed: Array | None = None,
     ) -> None:
         """Keep the states of the pass's last rows, and those of the pass before it.

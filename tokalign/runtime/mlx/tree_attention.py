@@ -60,7 +60,7 @@ class TreeModel:
         self._twin = with_row_positions(model, self._positions)
 
     @contextmanager
-    def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree) -> Iterator[Any]:
+    def rows(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
         """Give a model whose next pass, over `rows` ids with the tree's last, is one over the tree.
 
         cache: the session's own. If `rows` are fewer than the tree's ids, the rows of its first ids
@@ -169,7 +169,7 @@ def _is_rope(call: Callable[..., Any]) -> bool:
     return list(signature(call).parameters)[2:3] == ["offset"]
 
 
-def lay_out(offset: int, rows: int, tree: TokenTree) -> tuple[list[int], NDArray[np.bool_]]:
+def lay_out(offset: int, rows: int, tree: TokenTree[Any]) -> tuple[list[int], NDArray[np.bool_]]:
     """Positions [rows] and mask bool[rows, offset + rows] of a pass after `offset` cached rows.
 
     Example: after 7 rows come the last committed id and the tree a-b, c. The positions are 7, 8, 9

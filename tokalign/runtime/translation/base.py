@@ -1,11 +1,7 @@
 """What every translation from draft ids to target ids has in common.
 
-A translation works in two phases. `begin` has the draft model's session start its passes; `finish`
-of what it returns waits for them and turns the drafted ids into target ids. Between the two the
-host's time is free.
-
-The translations: `shared_ids.py` (both models have the same ids), `retokenizing.py` and
-`intersection.py` (published ones, kept as baselines), `exact.py` (this project's).
+The translations: `by_token.py` (each draft token is one target token), `retokenizing.py` (a
+published one that encodes the draft's text again), `exact.py` (this project's).
 """
 
 from __future__ import annotations
@@ -16,52 +12,43 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSession, GreedyDraft, Pending
+from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.text import token_bytes
 from tokalign.tables.alignment import Intersection, match_roles
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-Alternative: TypeAlias = tuple[TargetId, float]
-"""An id that may come in the place of another one, and how probable it is."""
+SOURCE = "draft"
+
+Learned: TypeAlias = Callable[[int], Sequence[float]]
+"""How often the first ids of a draft were right so far, if those before them were."""
 
 
 class Translated(NamedTuple):
-    """Target ids to propose, and what happened on the way (`docs/metrics.md` lists the counts).
+    """Target ids to propose, and what happened on the way (`docs/metrics.md` lists the counts)."""
 
-    probabilities: of the leading ids, as in `TokenTree`, as far as they are known.
-    alternatives: other ids for the place of the first one, the likeliest first.
-    tree: what a draft model's tree says instead, with all probabilities; `ids` are empty then.
-    keeps_chain: propose the tree's likeliest chain however unlikely it is.
-    """
-
-    ids: tuple[TargetId, ...]
+    tree: TokenTree[TargetId] = EMPTY_TREE
     counts: Mapping[str, int] = MappingProxyType({})
-    probabilities: tuple[float, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
-    tree: TokenTree = EMPTY_TREE
-    keeps_chain: bool = False
-
-
-class PendingDraft(Protocol):
-    """A draft whose passes are under way."""
-
-    def finish(self) -> Translated:
-        """Wait for the passes and translate what they drafted. Call it exactly once."""
-        ...
 
 
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
-        """Start drafting with at most `steps` (1 or more) passes.
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
+        """Draft with at most `steps` (1 or more) passes; every id has a probability.
 
         alternatives: how many ids may be proposed besides one for each pass, so that passes extend
         several branches; 0 for a target that cannot verify a tree.
+        learned: gives the probabilities that the draft model does not state.
 
         The first pass also brings the draft model's cache up to date with the context. Nothing is
         proposed where nothing can be translated: slower, never wrong.
@@ -69,27 +56,27 @@ class Translation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PendingGreedyDraft:
-    """Likeliest ids under way, and what translates them."""
+def chain_with_leaves(
+    ids: Sequence[TargetId],
+    learned: Learned,
+    *,
+    stated: Sequence[float] = (),
+    leaves: Sequence[tuple[TargetId, float]] = (),
+) -> TokenTree[TargetId]:
+    """A drafted chain, and other ids in the place of its first one.
 
-    drafted: Pending[GreedyDraft]
-    translate: Callable[[GreedyDraft], Translated]
-
-    def finish(self) -> Translated:
-        """See `PendingDraft`."""
-        return self.translate(self.drafted.read())
-
-
-@dataclass(frozen=True, slots=True)
-class PendingDrawnDraft:
-    """Drawn ids under way. They are target ids and need no translation."""
-
-    drawn: Pending[list[TargetId]]
-
-    def finish(self) -> Translated:
-        """See `PendingDraft`."""
-        return Translated(tuple(self.drawn.read()))
+    stated: probabilities of the leading ids. leaves: each with its probability.
+    """
+    length = len(ids)
+    if not length:
+        return EMPTY_TREE
+    count = length + len(leaves)
+    return TokenTree(
+        (*ids, *[token for token, _ in leaves]),
+        (*range(-1, length - 1), *[-1] * len(leaves)),
+        (SOURCE,) * count,
+        (*stated, *learned(length)[len(stated) :], *[probability for _, probability in leaves]),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ The draft model then goes on after several of the likeliest covers at once and g
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
 Where the target or the draft model's cache takes no tree, the draft is a chain after the likeliest
-next target token (`exact_continuation.py`), and the host waits twice: for the covers, and for the
-whole chain.
+next target token, and the host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
@@ -23,33 +22,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 from operator import attrgetter
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import DraftSampler, DraftSession
 from tokalign.runtime.proposal import Array
-from tokalign.runtime.translation.base import Pair, PendingDraft
+from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.cover_search import (
     FOR_SAMPLING,
     CandidateCovers,
     CoverSearch,
+    CoverTranslator,
+    TranslatedCover,
 )
-from tokalign.runtime.translation.cover_translator import CoverTranslator
 from tokalign.runtime.translation.draft_text import DraftText
-from tokalign.runtime.translation.exact_continuation import (
-    Continuation,
-    GrownDraft,
-    NothingDrafted,
-)
-from tokalign.runtime.translation.growth import (
-    LEAST_NODE,
-    WIDTH,
-    Growth,
-    can_rank,
-    expectation,
-)
+from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, Growth, Listing, join
 from tokalign.tables.alignment import Alignment, Intersection
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 _LEAST_COVER = 0.002
@@ -79,12 +70,16 @@ class ExactTranslation:
         self._sampler = sampler
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
-        self._extended = pair.target.encoder.order.extended
-        self._last: Continuation | GrownDraft | None = None  # of the round before
 
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
         """See `Translation`."""
         committed = context.ids
         self._text.follow(committed)
@@ -93,33 +88,32 @@ class ExactTranslation:
         # From here to `read` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], self._search.width)
-        grows = alternatives > 0 and session.can_branch and can_rank(self._sampler)
+        grows = alternatives > 0 and session.can_branch and Listing.is_possible(self._sampler)
         self._boundary.follow(committed)
         self._translator.pending = pending
-        counts, noise = self._count_unstable(context), self._start_noise(context, session)
+        noise = self._start_noise(context, session)
         least = self._search.least_cover
         if grows:
             least = min(least, _LEAST_COVER)
         covers = CandidateCovers(lists.read(), least, self._translator, self._rules_out)
         greedy = self._sampler is None
         covers.look(enough=WIDTH if grows and greedy else None, until_clear=greedy)
+        counts = Counter[str]()
         if not covers.translated or self._is_ruled_out(covers):
-            _count(covers, 0, counts)
-            return NothingDrafted(counts)
-        if grows:
-            return self._grow(covers, context, session, steps - 1, noise, counts)
-        ranked = self._rank(covers, context, noise)
-        cover = covers.likeliest_with(ranked[0])
-        draft = Continuation(self._pair, self._boundary, cover, len(committed), counts)
-        if steps > 1 and cover.data:
-            own_ids = [*ids[: len(ids) - cover.back], cover.token]
-            self._go_on(draft, own_ids, context, session, steps - 1)
-        # While these passes run, rank the other first tokens and compute their probabilities.
-        covers.look()
-        _count(covers, cover.back, counts)
-        self._offer(draft, ranked, covers.probabilities())
-        self._last = draft
-        return draft
+            tree, back = EMPTY_TREE, 0
+        elif grows:
+            tree, back = self._grow(covers, context, session, steps - 1, noise)
+        else:
+            tree, back = self._chain(
+                covers, context, session, steps - 1, noise, alternatives, learned, counts
+            )
+        counts["masked"] += covers.masked
+        if back:
+            counts["healed"] += 1
+            counts["taken_back"] += back
+        return Translated(tree, counts)
+
+    # -- trees -------------------------------------------------------------------------------------
 
     def _grow(
         self,
@@ -128,9 +122,8 @@ class ExactTranslation:
         session: DraftSession,
         steps: int,
         noise: Array | None,
-        counts: Counter[str],
-    ) -> GrownDraft:
-        """Start the passes that grow a tree after the likeliest covers."""
+    ) -> tuple[TokenTree[TargetId], int]:
+        """A tree after the likeliest covers, and how many tokens the likeliest one takes back."""
         known, sampler = len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
@@ -140,24 +133,104 @@ class ExactTranslation:
         else:
             roots = covers.expected_nodes(sampler, noise)
             least, shared = LEAST_NODE, self._shared
-
         growth = Growth(
             session,
             self._text.ids,
             roots,
             steps,
             extend=self._translator.extend,
+            listing=Listing(sampler, len(context.ids), shared),
             least=least,
-            shared=shared,
-            expect=expectation(sampler, len(context.ids)),
         )
         # While the first of these passes runs, look at the other covers.
         covers.look()
         growth.nodes += covers.nodes()[known:]
-        _count(covers, roots[0].back, counts)
         possible = covers.possible if sampler is None else 1.0
-        self._last = draft = GrownDraft(growth, len(context.ids), possible, counts)
-        return draft
+        return join(growth.finish(), possible), roots[0].back
+
+    # -- chains ------------------------------------------------------------------------------------
+
+    def _chain(
+        self,
+        covers: CandidateCovers,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        noise: Array | None,
+        alternatives: int,
+        learned: Learned,
+        counts: Counter[str],
+    ) -> tuple[TokenTree[TargetId], int]:
+        """A chain after the chosen cover, and how many tokens that takes back."""
+        ranked = self._rank(covers, context, noise)
+        cover = covers.likeliest_with(ranked[0])
+        ids: Sequence[TargetId] = cover.ids
+        if steps and cover.data:
+            own = [*self._text.ids[: len(self._text.ids) - cover.back], cover.token]
+            if self._sampler is None:
+                drafted = session.draft(own, steps)
+                covers.look()  # while these passes run, rank the other first tokens
+                ids = self._join_drafted(cover, drafted.read().ids, counts)
+            else:
+                after = [*context.ids, *cover.ids]
+                drawn = session.draw(
+                    own, steps, sampler=self._sampler, after=after, shared=self._shared
+                )
+                covers.look()
+                ids = self._join_drawn(cover, drawn.read())
+        covers.look()
+        probability = covers.probabilities()
+        if self._sampler is None:
+            least = self._search.least_alternative
+            others = [token for token, known in probability.items() if known >= least]
+            stated = [probability[token] for token in ids[:1] if token in probability]
+        else:  # how often a drawn id is right is another question
+            others, stated = ranked, []
+        leaves = [(token, probability[token]) for token in others if token not in ids[:1]]
+        leaves = leaves[:alternatives]
+        return chain_with_leaves(ids, learned, stated=stated, leaves=leaves), cover.back
+
+    def _join_drafted(
+        self, cover: TranslatedCover, drafted: Sequence[DraftId], counts: Counter[str]
+    ) -> tuple[TargetId, ...]:
+        """Target ids of the cover and what was drafted; of less if its end would be absorbed."""
+        tokens = self._pair.draft.vocabulary.tokens
+        ordinary, end = self._pair.split_end(drafted)
+        spelled = [tokens[token] for token in ordinary]
+        while (ids := self._boundary.encode(cover.data + b"".join(spelled))) is None:
+            counts["absorbed"] += 1
+            end = ()
+            if not spelled:
+                return ()
+            spelled.pop()
+        return (*ids, *end)
+
+    def _join_drawn(
+        self, cover: TranslatedCover, drawn: Sequence[TargetId]
+    ) -> tuple[TargetId, ...]:
+        """Target ids of the cover and those drawn after it, their text encoded as a whole."""
+        tokens = self._pair.target.vocabulary.tokens
+        ordinary = list(takewhile(bool, [tokens[i] for i in drawn]))
+        whole = self._boundary.encode(cover.data + b"".join(ordinary))
+        return (*(whole or cover.ids), *drawn[len(ordinary) if whole else 0 :])
+
+    def _rank(
+        self, covers: CandidateCovers, context: Context, noise: Array | None
+    ) -> list[TargetId]:
+        """The next target token, then alternatives to it if it is drawn.
+
+        Covers that were not looked at are not drawn from.
+        """
+        if self._sampler is None:
+            return [covers.leader()]
+        return self._sampler.draw_among(
+            covers.logprobs(),
+            position=len(context.ids),
+            ids=context.ids,
+            noise=noise,
+        )
+
+    # -- both --------------------------------------------------------------------------------------
 
     def _pending_bytes(self) -> list[bytes]:
         """The bytes of none, the last one, two, ... J tokens that may still change.
@@ -175,20 +248,6 @@ class ExactTranslation:
                 break
             pending.append(tail)
         return pending
-
-    def _count_unstable(self, context: Context) -> Counter[str]:
-        """Count whether the last proposal's last id was unstable, and accepted with all before it.
-
-        An unstable id is one that more text could merge into a longer token.
-        """
-        counts = Counter[str]()
-        last, self._last = self._last, None
-        if last is not None and last.chain and last.chain[-1] in self._extended:
-            counts["unstable"] = 1
-            end = last.start + len(last.chain)
-            if tuple(context.ids[last.start : end]) == last.chain:
-                counts["unstable_accepted"] = 1
-        return counts
 
     def _start_noise(self, context: Context, session: DraftSession) -> Array | None:
         """Have the noise of the first choice computed together with the pass before it."""
@@ -211,67 +270,6 @@ class ExactTranslation:
         likeliest, _, _ = covers.translated[0]
         return first.logprob > likeliest[0] and self._boundary.absorbs(first.data)
 
-    def _rank(
-        self, covers: CandidateCovers, context: Context, noise: Array | None
-    ) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn.
-
-        Covers that were not looked at are not drawn from.
-        """
-        if self._sampler is None:
-            return [covers.leader()]
-        return self._sampler.draw_among(
-            covers.logprobs(),
-            position=len(context.ids),
-            ids=context.ids,
-            noise=noise,
-        )
-
-    def _go_on(
-        self,
-        draft: Continuation,
-        own_ids: Sequence[DraftId],
-        context: Context,
-        session: DraftSession,
-        steps: int,
-    ) -> None:
-        """Start the passes that draft on after the draft's cover.
-
-        own_ids: the draft's ids of the text, the cover's token included.
-        """
-        if self._sampler is None:
-            draft.drafted = session.draft(own_ids, steps)
-        else:
-            draft.drawn = session.draw(
-                own_ids,
-                steps,
-                sampler=self._sampler,
-                after=[*context.ids, *draft.cover.ids],
-                shared=self._shared,
-            )
-
     @cached_property
     def _shared(self) -> Intersection:
         return self._pair.with_roles(self._alignment.intersection)
-
-    def _offer(
-        self, draft: Continuation, ranked: Sequence[TargetId], probability: dict[TargetId, float]
-    ) -> None:
-        """Note what may be proposed as the first token, and how probable each of these is.
-
-        For a drawn id no probability is given: how often it is right is another question.
-        """
-        if self._sampler is not None:
-            draft.alternatives = [(token, probability[token]) for token in ranked]
-            return
-        least = self._search.least_alternative
-        draft.alternatives = [pair for pair in probability.items() if pair[1] >= least]
-        draft.probability = probability
-
-
-def _count(covers: CandidateCovers, back: int, counts: Counter[str]) -> None:
-    """Count what was masked, and the likeliest cover if it takes draft tokens back."""
-    counts["masked"] += covers.masked
-    if back:
-        counts["healed"] += 1
-        counts["taken_back"] += back

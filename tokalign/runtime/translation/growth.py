@@ -11,12 +11,12 @@ However unlikely, the likeliest chain is always gone on with, so that a tree has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import exp, log
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from tokalign.runtime.interfaces import DraftSampler, DraftSession, Pending, Shortlist
 from tokalign.runtime.proposal import Array
+from tokalign.runtime.translation.base import SOURCE
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -29,8 +29,6 @@ CHILDREN = 4
 
 LEAST_NODE = 0.005
 """A node that is less likely is left out. At 0.015, 3 of 100 accepted tokens are lost."""
-
-_SOURCE = "draft"
 
 
 class Node(NamedTuple):
@@ -69,82 +67,41 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 """Translates a node's text with one more token."""
 
 
-Expect: TypeAlias = Callable[[Sequence[int], Array], Array]
-"""Log-probabilities of target ids, given how many ids come before each row, and its logits."""
+class Listing:
+    """How next ids are listed: by the draft's probability, or by that of the target's choice.
 
-
-def can_rank(sampler: DraftSampler | None) -> bool:
-    """Whether ids may be ranked by how probably the target chooses them.
-
-    They may not with logits processors, which would need each row's history.
-    """
-    return sampler is None or not sampler.needs_history
-
-
-def expectation(sampler: DraftSampler | None, start: int) -> Expect | None:
-    """How probably the target, drawing as `sampler` does, chooses each id; None if it draws none.
-
-    start: the position of a tree's first ids.
-    """
-    if sampler is None:
-        return None
-
-    def expect(depths: Sequence[int], logits: Array) -> Array:
-        return sampler.expect(logits, positions=[start + depth for depth in depths])
-
-    return expect
-
-
-class Branches:
-    """The rows of a tree of draft tokens, which lie in the draft model's cache after the text.
-
-    ids: the text that the cache holds. back: the most of its last tokens that a branch takes back;
-    they become the first ids of the tree, and branches begin after them.
+    sampler: how the target draws, from position `start` on; None if it takes its likeliest id.
+    shared: as for `DraftSession.branch`.
     """
 
-    def __init__(self, session: DraftSession, ids: Sequence[DraftId], back: int) -> None:
-        self._session, self._back = session, back
-        self._before = ids[: len(ids) - back]
-        self._tokens, self._parents = list(ids[len(ids) - back :]), list(range(-1, back - 1))
-        self._computed = back
-
-    def begin(self, token: DraftId, *, back: int) -> int:
-        """Add a branch after the text without its last `back` tokens. Returns: its row."""
-        return self.extend(self._back - back - 1, token)
-
-    def extend(self, row: int, token: DraftId) -> int:
-        """Add a token after that of a row. Returns: its row."""
-        self._tokens.append(token)
-        self._parents.append(row)
-        return len(self._tokens) - 1
-
-    def look(
+    def __init__(
         self,
-        count: int,
+        sampler: DraftSampler | None = None,
+        start: int = 0,
         shared: Intersection | None = None,
-        expect: Callable[[Array], Array] | None = None,
-    ) -> Pending[list[Shortlist]]:
-        """Start the pass over the rows added since the last one; arguments as in `branch`.
+    ) -> None:
+        self.sampler, self.start, self.shared = sampler, start, shared
 
-        Before any row is added, it lists what follows the text.
-        """
-        tree = TokenTree(
-            cast("tuple[TargetId, ...]", tuple(self._tokens)),
-            tuple(self._parents),
-            (_SOURCE,) * len(self._tokens),
-        )
-        computed, self._computed = self._computed, len(self._tokens)
-        if not self._tokens:
-            return self._session.branch(self._before, tree, None, count, shared, expect)
-        return self._session.branch(self._before, tree, computed, count, shared, expect)
+    @staticmethod
+    def is_possible(sampler: DraftSampler | None) -> bool:
+        """Whether it is: logits processors would need each row's history."""
+        return sampler is None or not sampler.needs_history
+
+    def expect(self, depths: Sequence[int]) -> Callable[[Array], Array] | None:
+        """As for `DraftSession.branch`. depths: how many target ids come before each row."""
+        sampler, start = self.sampler, self.start
+        if sampler is None:
+            return None
+        positions = [start + depth for depth in depths]
+        return lambda logits: sampler.expect(logits, positions=positions)
 
 
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
     ids: the text that the session's cache holds. roots: the first nodes, the likeliest first.
-    steps: passes to come. least: nodes of a lower probability are dropped. shared: as for
-    `DraftSession.branch`. expect: what the target probably chooses; None for its likeliest id.
+    steps: passes to come. listing: by the draft's own probability, unless it is given. least: nodes
+    of a lower probability are dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
     """
 
@@ -156,21 +113,24 @@ class Growth:
         steps: int,
         *,
         extend: Extend,
+        listing: Listing | None = None,
         least: float = LEAST_NODE,
-        shared: Intersection | None = None,
-        expect: Expect | None = None,
         width: int = WIDTH,
         children: int = CHILDREN,
     ) -> None:
+        self._session, self._listing = session, listing or Listing()
         self._width, self._children, self._extend = width, children, extend
-        self._least, self._shared, self._expect = log(least), shared, expect
-        self._steps = steps
+        self._least, self._steps = log(least), steps
         self.nodes = list(roots)
         self._end = 0  # of the likeliest chain
         chosen = self._likeliest(range(len(roots)))
-        back = max([self.nodes[index].back for index in chosen], default=0)
-        self._branches = Branches(session, ids, back)
-        self._row: dict[int, int] = {}  # of a node among the branches
+        # The ids that a branch takes back become the first ids of the tree in the draft's cache,
+        # and branches begin after them.
+        self._back = max([self.nodes[index].back for index in chosen], default=0)
+        self._before = ids[: len(ids) - self._back]
+        self._tokens = list(ids[len(ids) - self._back :])
+        self._parents = list(range(-1, self._back - 1))
+        self._row: dict[int, int] = {}  # of a node in that tree
         self._pending = self._start(chosen)
 
     def finish(self) -> list[Node]:
@@ -206,19 +166,25 @@ class Growth:
         if not chosen or not self._steps:
             return None
         self._steps -= 1
-        branches = self._branches
+        computed = len(self._tokens)
         for index in chosen:
             node = self.nodes[index]
-            if node.parent < 0:
-                self._row[index] = branches.begin(node.token, back=node.back)
-            else:
-                self._row[index] = branches.extend(self._row[node.parent], node.token)
+            follows = self._back - node.back - 1 if node.parent < 0 else self._row[node.parent]
+            self._row[index] = len(self._tokens)
+            self._tokens.append(node.token)
+            self._parents.append(follows)
         depths = [len(self.nodes[index].ids or ()) for index in chosen]
-        expect = None if self._expect is None else partial(self._expect, depths)
-        return chosen, branches.look(self._children, self._shared, expect)
+        return chosen, self._session.branch(
+            self._before,
+            TokenTree(tuple(self._tokens), tuple(self._parents), (SOURCE,) * len(self._tokens)),
+            computed,
+            self._children,
+            self._listing.shared,
+            self._listing.expect(depths),
+        )
 
 
-def join(nodes: Sequence[Node], possible: float) -> TokenTree:
+def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
     """The tree of target ids that the nodes' texts stand for; the likeliest chain comes first.
 
     The probability that a target id is reached is that of all nodes whose text has it on its path.
@@ -257,7 +223,7 @@ def join(nodes: Sequence[Node], possible: float) -> TokenTree:
     return TokenTree(
         tuple([ids[i] for i in kept]),
         tuple([at.get(parents[i], -1) for i in kept]),
-        (_SOURCE,) * len(kept),
+        (SOURCE,) * len(kept),
         tuple(
             [min(1.0, reached[i] / (reached[p] if (p := parents[i]) >= 0 else 1.0)) for i in kept]
         ),

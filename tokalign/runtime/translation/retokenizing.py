@@ -5,13 +5,12 @@ It does what its authors describe, except that the draft model's context always 
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import takewhile
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.interfaces import DraftSession, GreedyDraft
+from tokalign.runtime.interfaces import DraftSession
 from tokalign.runtime.text import token_bytes
-from tokalign.runtime.translation.base import Pair, PendingDraft, PendingGreedyDraft, Translated
+from tokalign.runtime.translation.base import Learned, Pair, Translated, chain_with_leaves
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -28,18 +27,23 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def begin(
-        self, context: Context, session: DraftSession, steps: int, *, alternatives: int = 0
-    ) -> PendingDraft:
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
         """See `Translation`."""
         self._text.follow(context.ids)
         drafted = session.draft(self._text.ids, steps)
-        return PendingGreedyDraft(drafted, partial(self._translate, self._prefix(context)))
-
-    def _translate(self, prefix: bytes, drafted: GreedyDraft) -> Translated:
-        chunk, end = self._pair.split_end(drafted.ids)
+        prefix = self._prefix(context)
+        chunk, end = self._pair.split_end(drafted.read().ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
-        return Translated((*whole[len(self._encode(prefix)) :], *end))
+        ids = (*whole[len(self._encode(prefix)) :], *end)
+        return Translated(chain_with_leaves(ids, learned))
 
     def _prefix(self, context: Context) -> bytes:
         """The bytes of the window's tokens after the last special one."""

@@ -1,0 +1,206 @@
+"""Translations in which every draft token is one target token: no text is translated, only ids.
+
+They differ in what the draft model reads (`DraftText` or `MappedIds`) and in which of its ids stand
+for ids of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokalign.errors import IncompatibleError
+from tokalign.runtime.context import Context
+from tokalign.runtime.interfaces import DraftSampler, DraftSession
+from tokalign.runtime.translation.base import (
+    Learned,
+    Pair,
+    Translated,
+    chain_with_leaves,
+)
+from tokalign.runtime.translation.draft_text import DraftText, map_specials
+from tokalign.runtime.translation.growth import TEXT, Extension, Growth, Listing, Node, join
+from tokalign.tables.alignment import NO_TOKEN, Intersection
+from tokalign.tables.token_tree import EMPTY_TREE
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
+
+OtherId = TypeVar("OtherId", bound=int)
+
+_ROOTS = 8
+"""How many first ids are listed; some more than are gone on after, as they cost no pass."""
+
+
+class DraftIds(Protocol):
+    """What the draft model reads of the target's ids."""
+
+    @property
+    def ids(self) -> Sequence[DraftId]:
+        """The draft's ids of all that was read so far."""
+        ...
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """Take in what was added to `ids` (prompt and output, whole) since the last call."""
+        ...
+
+
+class MappedIds:
+    """Each id of the target as the draft's ids for it, which may be none. map_id: gives them."""
+
+    def __init__(self, map_id: Callable[[TargetId], Sequence[DraftId]]) -> None:
+        self._map_id = map_id
+        self.ids: list[DraftId] = []
+        self._seen = 0
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """See `DraftIds`."""
+        for token in ids[self._seen :]:
+            self.ids += self._map_id(token)
+        self._seen = len(ids)
+
+
+class ByToken:
+    """One draft token is one target token.
+
+    text: what the draft model reads. shared: which target id each draft id stands for; the draft
+    may choose only ids that stand for one. None if both models have the same ids.
+    sampler: how the target chooses; None if it takes its likeliest id.
+    """
+
+    def __init__(
+        self, text: DraftIds, shared: Intersection | None, sampler: DraftSampler | None = None
+    ) -> None:
+        self._text, self._shared, self._sampler = text, shared, sampler
+        self._target_of = TargetId if shared is None else shared.target_of
+
+    def draft(
+        self,
+        context: Context,
+        session: DraftSession,
+        steps: int,
+        *,
+        alternatives: int,
+        learned: Learned,
+    ) -> Translated:
+        """See `Translation`."""
+        self._text.follow(context.ids)
+        ids, shared, sampler = self._text.ids, self._shared, self._sampler
+        if alternatives and session.can_branch and Listing.is_possible(sampler):
+            return self._grow(session, ids, steps, Listing(sampler, len(context.ids), shared))
+        if sampler is not None:
+            drawn = session.draw(ids, steps, sampler=sampler, after=context.ids, shared=shared)
+            return Translated(chain_with_leaves(drawn.read(), learned))
+        drafted = session.draft(ids, steps, shared).read()
+        known = takewhile(lambda token: token is not None, map(self._target_of, drafted.ids))
+        counts = {"unmapped": drafted.masked_out} if drafted.masked_out else {}
+        chain = cast("list[TargetId]", list(known))
+        return Translated(chain_with_leaves(chain, learned), counts)
+
+    def _grow(
+        self, session: DraftSession, ids: Sequence[DraftId], steps: int, listing: Listing
+    ) -> Translated:
+        """A tree: the first pass lists what may follow the text, further ones what follows that."""
+        first = session.branch(ids, EMPTY_TREE, None, _ROOTS, listing.shared, listing.expect([0]))
+        [found] = first.read()
+        listed = zip(found.logprobs, found.ids, strict=True)
+        roots = [
+            Node(logprob, -1, 0, token, *self._extend(TEXT, token))
+            for logprob, token in sorted(listed, reverse=True)
+        ]
+        growth = Growth(session, ids, roots, steps - 1, extend=self._extend, listing=listing)
+        return Translated(join(growth.finish()))
+
+    def _extend(self, node: Node, token: DraftId) -> Extension:
+        """See `growth.Extend`. The tree ends after an id that stands for none."""
+        target = self._target_of(token)
+        found = None if target is None or node.ids is None else (*node.ids, target)
+        return Extension(b"", found, goes_on=found is not None)
+
+
+def shared_ids(sizes: tuple[int, int], sampler: DraftSampler | None = None) -> ByToken:
+    """Both models have the same ids, special tokens included; the caller vouches for it.
+
+    One of them may be padded to more ids than the other. The draft chooses among those that both
+    have, and does not read the others.
+    sizes: how many ids the draft model has, and the target. sampler: as for `ByToken`.
+    """
+    draft_size, target_size = sizes
+
+    def map_id(token: TargetId) -> Sequence[DraftId]:
+        return (DraftId(token),) if token < draft_size else ()
+
+    shared = None if draft_size == target_size else _same_ids(draft_size, target_size)
+    return ByToken(MappedIds(map_id), shared, sampler)
+
+
+def same_tokenizer(pair: Pair, sampler: DraftSampler | None = None) -> ByToken:
+    """`none`: both models have the same ids, except that special tokens may differ in number.
+
+    sampler: as for `ByToken`. Raises: IncompatibleError for two different tokenizers.
+    """
+    target, draft = pair.target, pair.draft
+    if target.fingerprint != draft.fingerprint:
+        raise IncompatibleError(
+            f"--translation none needs one tokenizer, but target and draft have two "
+            f"({target.fingerprint[:12]} and {draft.fingerprint[:12]}); "
+            "choose --translation intersection"
+        )
+    to_draft = map_specials(target, draft)
+    shared = _same_ids(len(draft.vocabulary), len(target.vocabulary))
+    # Special tokens may stand elsewhere, and the draft's may be unknown to the target. One map
+    # is not the inverse of the other: the target's several ends of a turn may be one here.
+    _replace(shared.draft_to_target, draft, map_specials(draft, target))
+    _replace(shared.target_to_draft, target, to_draft)
+    spelled = _spell_unknown(pair, to_draft)
+
+    def map_id(token: TargetId) -> Sequence[DraftId]:
+        if token in spelled or token >= len(shared.target_to_draft):  # some models are padded
+            return spelled.get(token, ())
+        found = shared.draft_of(token)
+        return () if found is None else (found,)
+
+    return ByToken(MappedIds(map_id), shared, sampler)
+
+
+def token_intersection(
+    pair: Pair, text: DraftText, table: Intersection, sampler: DraftSampler | None = None
+) -> ByToken:
+    """`intersection`: the draft may choose only tokens that the target has, byte for byte.
+
+    Special tokens are matched by role. sampler: as for `ByToken`.
+    Source: token-level intersection (TLI) of "Accelerating LLM Inference with Lossless Speculative
+    Decoding Algorithms for Heterogeneous Vocabularies" (Timor et al., 2025), on a byte-exact map.
+    """
+    return ByToken(text, pair.with_roles(table), sampler)
+
+
+def _same_ids(draft_size: int, target_size: int) -> Intersection:
+    """Equal ids stand for each other; what only the wider vocabulary has stands for nothing."""
+    draft_ids = np.arange(draft_size, dtype=np.int32)
+    target_ids = np.arange(target_size, dtype=np.int32)
+    return Intersection(
+        np.where(draft_ids < target_size, draft_ids, NO_TOKEN),
+        np.where(target_ids < draft_size, target_ids, NO_TOKEN),
+    )
+
+
+def _replace(ids: NDArray[np.int32], of: Tokenizer[Id], specials: Mapping[Id, OtherId]) -> None:
+    """Have the special tokens of a tokenizer stand for these ids, and the others for nothing."""
+    for token in of.vocabulary.specials:
+        ids[token] = specials.get(token, NO_TOKEN)
+
+
+def _spell_unknown(
+    pair: Pair, known: Mapping[TargetId, DraftId]
+) -> dict[TargetId, Sequence[DraftId]]:
+    """For special tokens that the draft lacks: their spelling in draft ids, read as text."""
+    specials = pair.target.vocabulary.specials
+    return {
+        TargetId(token): cast("Sequence[DraftId]", pair.draft.encoder.encode(spelling.encode()))
+        for token, spelling in specials.items()
+        if token not in known
+    }
