@@ -22,6 +22,9 @@ settings.load_profile("shared")
 # Two threads of a BLAS for each of two workers would wait for each other; the models are tiny.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# On a CPU mlx compiles with the system's C++ compiler, a second for each of a hundred functions.
+os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+
 # Test files are compiled, with their assertions rewritten, once and not once for each worker; the
 # commands that tests start do not compile the package again.
 sys.dont_write_bytecode = False

@@ -7,7 +7,7 @@ those are kept that came most often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from tokalign.build.stages import Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.logit_store import SLOTS, tail_of
-from tokalign.runtime.mlx.rows_of_text import learn_text
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
@@ -63,7 +62,7 @@ def build_logit_table(
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:
             session = TargetModelSession(target.model, rewinds=False)
-            learn_text(session, window, gathered, advance)
+            _read_text(session, window, gathered, advance)
     size = len(target.tokenizer.vocabulary)
     table = gathered.most_frequent(rows, vocabulary_size=size)
     return Bundle(
@@ -82,7 +81,7 @@ def build_logit_table(
 
 
 class GatheredRows:
-    """All rows of some texts, as a store of rows (`interfaces.RowStore`)."""
+    """All rows of some texts."""
 
     width = KEPT
 
@@ -148,3 +147,28 @@ def _likeliest(
     found[row[best], rank[best]] = (pairs[order] & np.uint64(0xFFFFFFFF))[best]
     likely[row[best], rank[best]] = sums[order][best]
     return found, likely
+
+
+_STEP = 128
+"""Rows at once: their logits take 66 MB with 128,256 ids in float32."""
+
+
+def _read_text(
+    session: TargetModelSession,
+    ids: Sequence[TargetId],
+    rows: GatheredRows,
+    advance: Callable[[int], None],
+) -> None:
+    """Read `ids` and gather the row after each of them.
+
+    Beyond reading the text, this computes the output layer for every id instead of the last one.
+    advance: called with the number of ids of each step.
+    """
+    for begin in range(0, len(ids), _STEP):
+        part = ids[begin : begin + _STEP]
+        logits = session.logits(ids[: begin + len(part)], last=len(part))
+        likely = session.likeliest(logits, rows.width, normalized=False)
+        session.start(*likely)
+        chain = TokenTree.chain(part[1:], "")
+        rows.learn(ids[: begin + 1], chain, *[np.array(array) for array in likely])
+        advance(len(part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -13,8 +14,7 @@ from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
-from tokalign.runtime.mlx.beam_search import search
-from tokalign.runtime.mlx.drafter_session import DrafterSession, compiled_step
+from tokalign.runtime.mlx.drafter_session import DrafterSession, beam_search, compiled_step
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
@@ -35,7 +35,7 @@ def log_softmax(logits: mx.array, _: int) -> mx.array:
 
 
 def found(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
-    arrays = search(
+    arrays = beam_search(
         drafter.step,
         drafter.initial_state(hidden_state()),
         mx.array([LAST]),
@@ -108,7 +108,15 @@ def test_the_best_ids_of_a_wide_search_are_those_of_all_texts() -> None:
     assert tuple(tree.first_chain.ids) == max(pairs)[1]
 
 
-def test_a_compiled_step_finds_the_same() -> None:
+@pytest.fixture
+def compiling() -> Iterator[None]:
+    mx.enable_compile()
+    yield
+    mx.disable_compile()
+
+
+@pytest.mark.slow
+def test_a_compiled_step_finds_the_same(compiling: None) -> None:
     drafter = random_drafter(random_model())
     start = drafter.initial_state(hidden_state())
     state, logits = compiled_step(drafter)(start, mx.array([LAST]))

@@ -22,7 +22,7 @@ from zoo import zoo_model
 from tokalign.runtime.mlx.held_ids import least_positions, positions, remember, remembered
 
 IDS = [3, 1, 4, 1, 5]
-ALL_KINDS = ["llama", "qwen3_next", "mamba2", "falcon_h1"]
+ALL_KINDS = ["llama", "lfm2", "mamba2", "falcon_h1"]
 TRIMMABLE = {
     "KVCache": KVCache,
     "QuantizedKVCache": lambda: QuantizedKVCache(group_size=32, bits=8),

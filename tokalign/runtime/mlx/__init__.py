@@ -7,20 +7,17 @@ cache.py                a model's cache, kept in step with the contexts that it 
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
     window_cache.py         the same for sliding windows
-    rows_of_text.py         what the target finds likely along a text
 tree_attention.py       passes over trees
     tree_probe.py           whether a model takes trees
     twin.py                 module objects that share the weights of a model
-sampling.py             choosing ids, on the device
+sampling.py             choosing ids, on the device, or among a few on the host
     processors.py           logits processors, each row with its own history
-    candidates.py           the same among a few, on the host
     noise.py                randomness keyed by seed and position
     drawing.py              drawing a draft over target ids
     likeliest.py            the likeliest ids of every row
 recurrent_drafter.py    a recurrent drafter's network
     hidden_state.py         the target's last hidden state, from which it starts
-    beam_search.py          its beam search
-    drafter_session.py      a drafter at work for one request
+    drafter_session.py      a drafter at work for one request, and its beam search
     drafter_folder.py       its files, and finding the drafter that belongs to a target
 weights.py              a model's weights, and their device
 model_arguments.py      the sizes of a model's vocabulary and context

@@ -1,24 +1,65 @@
 """A recurrent drafter that goes on from what the target has computed last.
 
 It has no cache: a round starts from the target's hidden state in the row that chose the last
-committed id, which the target's session has kept. Everything is queued on the device, and the host
-waits once for the result.
+committed id, which the target's session has kept. Every step of its beam search is one pass of the
+drafter over its beams, and which beams go on is decided on the device, too. So the host queues the
+whole search and waits once for its result.
+Source: ReDrafter (Cheng et al., 2024), section 3.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, cast
 
 import mlx.core as mx
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.interfaces import DraftSampler, Pending
-from tokalign.runtime.mlx.beam_search import Step, search
+from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
 from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
+
+Step: TypeAlias = Callable[[DrafterState, Array], tuple[DrafterState, Array]]
+"""A drafter's step: (state, ids i[beams]) -> (state after them, logits f[beams, vocabulary])."""
+
+Expect: TypeAlias = Callable[[Array, int], Array]
+"""Turns logits f[beams, vocabulary] of a step (0, 1, ...) into the log-probabilities that the
+target chooses each id."""
+
+
+def beam_search(
+    step: Step, state: DrafterState, last: Array, shape: BeamShape, *, count: int, expect: Expect
+) -> tuple[Array, Array, Array]:
+    """The arrays of a `Beams`: i[length, width, count], f[length, width, count], i[length, width].
+
+    state: before the ids `last` i[1] are read. count: ids listed after every beam, at least the
+    width, so that the best continuations are among them; the vocabulary has as many.
+    Lazy: nothing waits for the device.
+    """
+    width, length = shape
+    ids, values, chosen = [], [], []
+    token, reached = last, mx.zeros((1, 1))
+    for number in range(length):
+        state, logits = step(state, token)
+        found, of_found = likeliest(expect(logits, number), count)
+        paths = (reached + of_found).reshape(-1)
+        best = mx.argsort(-paths)[:width]
+        ids.append(_padded(found, width, 0))
+        values.append(_padded(of_found, width, -mx.inf))
+        chosen.append(best)
+        beams = best // count
+        state = DrafterState(state.recurrent[beams], state.context)
+        token, reached = found.reshape(-1)[best], paths[best][:, None]
+    return mx.stack(ids), mx.stack(values), mx.stack(chosen)
+
+
+def _padded(rows: Array, width: int, value: float) -> Array:
+    """As many rows as there are beams; the first step has one."""
+    missing = width - rows.shape[0]
+    return mx.pad(rows, [(0, missing), (0, 0)], constant_values=value) if missing else rows
 
 
 class KeepsStates(Protocol):
@@ -67,7 +108,7 @@ class DrafterSession:
             return sampler.expect(logits, positions=[len(ids) + step] * logits.shape[0])
 
         count = min(max(count, shape.width), self._drafter.config.vocabulary_size)
-        found = search(self._step, state, _last(ids), shape, count=count, expect=expect)
+        found = beam_search(self._step, state, _last(ids), shape, count=count, expect=expect)
         self.passes += shape.length
         mx.async_eval(*found)  # type: ignore[no-untyped-call]
 

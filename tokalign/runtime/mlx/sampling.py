@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import mlx.core as mx
 import numpy as np
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tokalign.arguments import require_callables, require_integer, require_number
 from tokalign.runtime.mlx import noise as keyed
-from tokalign.runtime.mlx.candidates import Floats, filtered, softmax
 from tokalign.runtime.mlx.processors import (
     LogitsProcessor,
     apply_processors,
@@ -34,6 +33,8 @@ _XTC = 1
 
 _COLDEST = 1e-30
 """Lower temperatures choose as this one does: the scores would leave float32, and all be equal."""
+
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class Sampling:
         values = self._processed(logprobs, position, ids)
         if noise is None:
             return _ranked(among, values)
-        left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left] / self.temperature
         return _ranked(among, scores + np.array(noise)[among])
 
@@ -165,11 +166,11 @@ class Sampling:
     ) -> dict[TargetId, float]:
         """See `interfaces.DraftSampler`."""
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
-        left = filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
+        left = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among, scores = among[left], values[left]
         if noise is not None:
             scores = scores + self.temperature * np.array(noise)[among]
-        expected = np.log(softmax(scores))
+        expected = np.log(_softmax(scores))
         return dict(zip(cast("list[TargetId]", among.tolist()), expected.tolist(), strict=True))
 
     def filter(
@@ -253,3 +254,28 @@ class CallableSampler:
 def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
     """The ids, that of the largest value first."""
     return cast("list[TargetId]", ids[np.argsort(-values, kind="stable")].tolist())
+
+
+def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
+    """Indices that mlx-lm's filters keep, the likeliest first; 0 switches a filter off.
+
+    logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order.
+    """
+    order = np.argsort(-logprobs, kind="stable")
+    ordered = logprobs[order]
+    probabilities = np.exp(ordered - ordered[0])
+    above = np.cumsum(probabilities) - probabilities
+    left = np.ones(len(order), dtype=bool)
+    if 0 < top_p < 1:
+        left &= above < top_p * probabilities.sum()
+    if min_p:
+        left &= probabilities >= min_p
+    if top_k:
+        left[top_k:] = False
+    return order[left]
+
+
+def _softmax(scores: Floats) -> Floats:
+    """Probabilities f[n] that add up to 1."""
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())
