@@ -194,7 +194,7 @@ def label_dev(
 
 def tell(evaluation: Evaluation) -> None:
     """One line for an evaluation."""
-    shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
+    shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
     note(f"step {evaluation.step} of {evaluation.steps}: {evaluation.loss:.3f}, {shares}")
 
 

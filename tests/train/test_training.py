@@ -180,7 +180,7 @@ def test_training_stops_early_and_keeps_the_best(
     trained = train(target, corpus, tmp_path, fit, report=seen.append)
     assert trained.stopped_early
     assert [evaluation.is_best for evaluation in seen].count(False) == 1
-    assert trained.best == max(evaluation.acceptance.per_round for evaluation in seen)
+    assert trained.best == max(evaluation.accepted_per_round for evaluation in seen)
 
 
 def test_patience_begins_with_the_first_guess_that_is_right() -> None:

@@ -289,10 +289,10 @@ class _Reporter:
         rate = evaluation.steps_since / (now - self._began)
         left = evaluation.steps - evaluation.step
         self._began = now
-        shares = " ".join(f"{share:.3f}" for share in evaluation.acceptance.by_depth)
+        shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
         self._tell(
             f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
-            f"{evaluation.acceptance.per_round:.3f} accepted per round (by depth {shares})"
+            f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
             f"{', the best so far' if evaluation.is_best else ''}; "
             f"{rate * self._per_step:,.0f} positions/s, {_duration(left / rate)} left"
         )

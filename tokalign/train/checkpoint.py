@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from tokalign.atomic_file import appearing
 from tokalign.errors import BundleError
-from tokalign.train.fit import Progress
+from tokalign.train.fit import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Course:
         return patience is not None and self.best > 0 and self.since_best >= patience
 
 
-def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:
+def write_checkpoint(path: Path, progress: TrainingState, course: Course) -> None:
     """Write the state of a run. Raises: UsageError or OutputError if it cannot be written."""
     arrays = dict(_flat(progress))
     told = {
@@ -54,7 +54,7 @@ def write_checkpoint(path: Path, progress: Progress, course: Course) -> None:
         mx.save_safetensors(file, arrays, told)
 
 
-def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
+def read_checkpoint(path: Path, fresh: TrainingState) -> tuple[TrainingState, Course]:
     """The state that was written; `fresh` if nothing was.
 
     Raises: BundleError for a file that is damaged or of another run.
@@ -65,7 +65,7 @@ def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
         arrays, told = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
         # In the order of a fresh state, in which the norm of the gradients is summed up.
         state: Any = tree_unflatten([(name, arrays.pop(name)) for name, _ in _flat(fresh)])
-        progress = Progress(json.loads(told["step"]), state["weights"], state["optimizer"])
+        progress = TrainingState(json.loads(told["step"]), state["weights"], state["optimizer"])
         course = Course(**json.loads(told["course"]))
         mx.eval(progress.weights, progress.optimizer)
         sound = not arrays and _shapes(progress) == _shapes(fresh)
@@ -77,16 +77,16 @@ def read_checkpoint(path: Path, fresh: Progress) -> tuple[Progress, Course]:
     return progress, course
 
 
-def _flat(progress: Progress) -> list[tuple[str, Any]]:
+def _flat(progress: TrainingState) -> list[tuple[str, Any]]:
     state = {"weights": progress.weights, "optimizer": progress.optimizer}
     return cast("list[tuple[str, Any]]", tree_flatten(state))
 
 
-def _shapes(progress: Progress) -> list[tuple[Any, Any]]:
+def _shapes(progress: TrainingState) -> list[tuple[Any, Any]]:
     return [(array.shape, array.dtype) for _, array in _flat(progress)]
 
 
-def _digest(progress: Progress) -> str:
+def _digest(progress: TrainingState) -> str:
     digest = sha256()
     for name, array in _flat(progress):
         digest.update(name.encode() + np.array(array).tobytes())

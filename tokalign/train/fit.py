@@ -48,7 +48,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingState:
     """A run after `step` steps: the weights in float32, and the state of the optimizer."""
 
     step: int
@@ -56,17 +56,17 @@ class Progress:
     optimizer: Any
 
 
-def begin(drafter: RecurrentDrafter, recipe: Recipe) -> Progress:
+def begin(drafter: RecurrentDrafter, recipe: Recipe) -> TrainingState:
     """The state before the first step."""
     weights = tree_map(lambda w: w.astype(mx.float32), drafter.parameters())
     optimizer = _optimizer(recipe)
     optimizer.init(weights)
-    return Progress(0, weights, optimizer.state)
+    return TrainingState(0, weights, optimizer.state)
 
 
 def make_step(
     drafter: RecurrentDrafter, batches: Batches, recipe: Recipe
-) -> Callable[[Progress], tuple[Progress, Array]]:
+) -> Callable[[TrainingState], tuple[TrainingState, Array]]:
     """A function that makes the next step; it returns the state after it, and its loss, in nats.
 
     The drafter is left with the weights of the latest step, in `recipe.dtype`.
@@ -77,7 +77,7 @@ def make_step(
     )
     optimizer = _optimizer(recipe)
 
-    def step(before: Progress) -> tuple[Progress, Array]:
+    def step(before: TrainingState) -> tuple[TrainingState, Array]:
         loss, sums = mx.array(0.0), None
         for number in range(before.step * recipe.accumulate, (before.step + 1) * recipe.accumulate):
             part, grads = gradients(before.weights, batches[number])
@@ -91,7 +91,7 @@ def make_step(
         weights = optimizer.apply_gradients(grads, before.weights)
         mx.eval(weights, optimizer.state, loss)
         _set(drafter, weights, dtype)
-        return Progress(before.step + 1, weights, optimizer.state), loss
+        return TrainingState(before.step + 1, weights, optimizer.state), loss
 
     return step
 

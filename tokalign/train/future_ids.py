@@ -24,8 +24,7 @@ from tokalign.errors import IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
 from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.layers import Layers, leaves_of
-from tokalign.runtime.mlx.tree_attention import TreeModel
-from tokalign.runtime.mlx.tree_probe import can_branch
+from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree

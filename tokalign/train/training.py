@@ -37,22 +37,13 @@ from tokalign.train.options import FitOptions
 _ROWS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """by_depth: the share of positions at which the first d guesses are all right, d = 1, 2, …"""
+def measure_acceptance(drafter: RecurrentDrafter, labels: Labels) -> tuple[float, ...]:
+    """The share of positions at which the first d most probable guesses are all right, d = 1, 2, …
 
-    by_depth: tuple[float, ...]
-
-    @property
-    def per_round(self) -> float:
-        """Guesses accepted per round, if a chain of this length is verified."""
-        return sum(self.by_depth)
-
-
-def measure_acceptance(drafter: RecurrentDrafter, labels: Labels) -> Acceptance:
-    """The acceptance of chains of most probable guesses. labels: what the target says follows."""
+    labels: what the target says follows.
+    """
     counts, depth = accepted_counts(drafter, labels), labels.ids.shape[1] - 1
-    return Acceptance(tuple(float((counts >= d).mean()) for d in range(1, depth + 1)))
+    return tuple(float((counts >= d).mean()) for d in range(1, depth + 1))
 
 
 def accepted_counts(drafter: RecurrentDrafter, labels: Labels) -> NDArray[np.intp]:
@@ -82,14 +73,20 @@ class Evaluation:
 
     step, steps: how far it is. loss: on the batches since the last evaluation, in nats per id.
     steps_since: how many steps this process has made since then.
+    by_depth: the share of positions at which the first d guesses are all right, d = 1, 2, …
     """
 
     step: int
     steps: int
     steps_since: int
     loss: float
-    acceptance: Acceptance
+    by_depth: tuple[float, ...]
     is_best: bool
+
+    @property
+    def accepted_per_round(self) -> float:
+        """Guesses accepted per round, if a chain of this length is verified."""
+        return sum(self.by_depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,14 +214,14 @@ class _Run:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _evaluate(self) -> Evaluation:
-        acceptance = measure_acceptance(self._drafter, self._labels.held_out)
-        self.course = self.course.after(acceptance.per_round)
+        by_depth = measure_acceptance(self._drafter, self._labels.held_out)
+        self.course = self.course.after(sum(by_depth))
         return Evaluation(
             step=self.progress.step,
             steps=self.recipe.steps,
             steps_since=len(self._losses),
             loss=sum(self._losses) / len(self._losses),
-            acceptance=acceptance,
+            by_depth=by_depth,
             is_best=not self.course.since_best,
         )
 
@@ -236,5 +233,5 @@ class _Run:
             "labels": self._labels.recipe["labelling"],
             "corpus": self._labels.recipe["corpus"],
             "options": asdict(self._options),
-            "accepted_by_depth": [round(share, 4) for share in evaluation.acceptance.by_depth],
+            "accepted_by_depth": [round(share, 4) for share in evaluation.by_depth],
         }

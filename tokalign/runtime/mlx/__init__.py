@@ -7,8 +7,7 @@ cache.py                a model's cache, kept in step with the contexts that it 
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
     window_cache.py         the same for sliding windows
-tree_attention.py       passes over trees
-    tree_probe.py           whether a model takes trees
+tree_attention.py       passes over trees, and whether a model takes them
     twin.py                 module objects that share the weights of a model
 sampling.py             choosing ids, on the device, or among a few on the host
     processors.py           logits processors, each row with its own history

@@ -25,18 +25,22 @@ from tokalign.tokenizer.vocabulary import TargetId
 Step: TypeAlias = Callable[[DrafterState, Array], tuple[DrafterState, Array]]
 """A drafter's step: (state, ids i[beams]) -> (state after them, logits f[beams, vocabulary])."""
 
-Expect: TypeAlias = Callable[[Array, int], Array]
-"""Turns logits f[beams, vocabulary] of a step (0, 1, ...) into the log-probabilities that the
-target chooses each id."""
-
 
 def beam_search(
-    step: Step, state: DrafterState, last: Array, shape: BeamShape, *, count: int, expect: Expect
+    step: Step,
+    state: DrafterState,
+    last: Array,
+    shape: BeamShape,
+    *,
+    count: int,
+    expect: Callable[[Array, int], Array],
 ) -> tuple[Array, Array, Array]:
     """The arrays of a `Beams`: i[length, width, count], f[length, width, count], i[length, width].
 
     state: before the ids `last` i[1] are read. count: ids listed after every beam, at least the
-    width, so that the best continuations are among them; the vocabulary has as many.
+    width, so that the best continuations are among them; the vocabulary has as many. expect: turns
+    logits f[beams, vocabulary] of a step (0, 1, ...) into the log-probabilities that the target
+    chooses each id.
     Lazy: nothing waits for the device.
     """
     width, length = shape

@@ -17,8 +17,7 @@ import mlx.core as mx
 
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import CacheOptions, ModelCache
-from tokalign.runtime.mlx.tree_attention import TreeModel
-from tokalign.runtime.mlx.tree_probe import can_branch
+from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id
