@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,17 @@ from tokalign.cli import _COMMANDS
 PACKAGE = Path(__file__).resolve().parent.parent / "tokalign"
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
     """Every module a file imports, wherever in it."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            yield node.module or ""
+            found.append(node.module or "")
+    return found
 
 
 def importers(module: str, folder: Path = PACKAGE) -> set[str]:
