@@ -1,12 +1,11 @@
 """Building tables offline: a corpus and tokenizers in, bundles out.
 
 The builders are pure functions over iterables. Paths, clocks and writing are in `pipeline.py`; its
-stages report progress through `stages.py`. mlx is never imported. A bundle is what decoding gets
+stages report progress through `corpus.Stage`. mlx is never imported. A bundle is what decoding gets
 from here: `build/` and `runtime/` do not import each other.
 
     corpus.py                   text in: sources.py finds files and URLs and reads their bytes,
-                                text_files.py with packings.py and parquet_rows.py takes the
-                                texts out
+                                text_files.py with formats.py takes the texts out
     counting/                   corpus -> n-gram counts
     dictionary/                 n-gram counts -> the dictionary of a target and a language
     alignment/                  two tokenizers -> the alignment of a pair

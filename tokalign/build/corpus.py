@@ -7,6 +7,7 @@ table can say exactly which text it was built from. How one file is read: `text_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,17 @@ from tokalign.build.text_files import FileStamp, Report, TextFile, refuse
 from tokalign.errors import CorpusError
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes read from disk since the last call."""
+"""Called with the number of units done since the last call: bytes on disk for a corpus."""
+
+Stage = Callable[[int, str], AbstractContextManager[Progress]]
+"""Opens a step of so many units under a label, such as a progress bar."""
+
+
+@contextmanager
+def silent(_total: int, _label: str) -> Iterator[Progress]:
+    """The stage that shows nothing."""
+    yield lambda _: None
+
 
 HEAVIEST = 10_000
 """The largest weight of a file: counts in thousandths, of any corpus, then fit into 64 bits."""

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from tokalign.atomic_file import require_writable, write_file
 from tokalign.build.alignment.alignment_bundle import build_alignment
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
-from tokalign.build.stages import Stage, silent
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from tokalign.arguments import is_text
-from tokalign.build.packings import PACKINGS
+from tokalign.build.formats import PACKINGS
 from tokalign.errors import CorpusError
 
 KINDS = {kind + packed for kind in (".txt", ".jsonl") for packed in ("", *PACKINGS)} | {".parquet"}

@@ -20,8 +20,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from tokalign.atomic_file import unwritable
-from tokalign.build.packings import BROKEN, PACKINGS, unpack, why_not_unpacked
-from tokalign.build.parquet_rows import read_column
+from tokalign.build.formats import BROKEN, PACKINGS, read_column, unpack, why_not_unpacked
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.token_ngrams import count_token_ngrams
 from tokalign.build.counting.word_ngrams import WordNgrams, count_word_ngrams
 from tokalign.build.dictionary.backoff import make_table
 from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
-from tokalign.build.stages import Stage, silent
 from tokalign.evaluate.replay import emulate, figures
 from tokalign.evaluate.sweep import LONGEST, Variant
 from tokalign.runtime.drafting import Drafting

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Corpus
-from tokalign.build.stages import Stage, silent
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.logit_store import SLOTS, tail_of

@@ -15,17 +15,16 @@ from polish import SENTENCES
 from processes import wait_for
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.runs import is_whole
 from tokalign.build.counting.token_ngrams import count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 
 COUNT_IN_PROCESS = """
 import sys
 from pathlib import Path
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
 from tokalign.tokenizer.tokenizer import Tokenizer
 

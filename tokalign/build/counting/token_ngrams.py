@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable
-from tokalign.build.corpus import Corpus, Reading, batches
+from tokalign.build.corpus import Corpus, Reading, Stage, batches, silent
 from tokalign.build.counting.memory_budget import MEMORY, plan_processes
 from tokalign.build.counting.runs import REMEDY, is_whole, merge_runs, stretches, write_run
 from tokalign.build.counting.windows import (
@@ -37,7 +37,6 @@ from tokalign.build.counting.windows import (
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.workers import Apply, Task, workers
 from tokalign.build.counting.workspace import digest, open_workspace
-from tokalign.build.stages import Stage, silent
 from tokalign.build.text_files import FileStamp
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.arguments import require_number
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.memory_budget import MEMORY, Room
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
@@ -18,7 +18,6 @@ from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, smooth
-from tokalign.build.stages import Stage, silent
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.bundle import Bundle, encode_bundle
