@@ -68,7 +68,7 @@ def stretches(runs: Sequence[Path], dtype: np.dtype[np.void], at_once: int) -> I
     """The windows of all runs, stretch by stretch: all of one lie before all of the next.
 
     Windows that are in several runs are in one stretch; within it they come in any order.
-    at_once: about how many windows are in memory.
+    at_once: about how many windows a stretch has; twice as many are in memory.
     """
     size = max(1, at_once // max(1, len(runs)))
     heads = [head for run in runs if (head := _Head(run, dtype, size)).fill()]
@@ -94,15 +94,18 @@ class _Head:
         return bytes(self._keys[-1])
 
     def fill(self) -> bool:
-        """Read the next block if this one is used up; returns whether there are windows."""
-        if not len(self._windows) and self._left:
+        """Read the next block if less than one is left; returns whether there are windows.
+
+        So all runs have a whole block when the limit is chosen, and a stretch is about as long as
+        all blocks together.
+        """
+        if len(self._windows) < self._size and self._left:
             count = min(self._size, self._left)
-            self._windows = np.fromfile(
-                self._path, dtype=self._dtype, count=count, offset=self._offset
-            )
-            self._keys = _keys(self._windows)
+            read = np.fromfile(self._path, dtype=self._dtype, count=count, offset=self._offset)
+            self._windows = np.concatenate([self._windows, read])
+            self._keys = np.concatenate([self._keys, _keys(read)])
             self._left -= count
-            self._offset += self._windows.nbytes
+            self._offset += read.nbytes
         return len(self._windows) > 0
 
     def take(self, limit: bytes) -> Windows:
