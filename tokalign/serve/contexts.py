@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
@@ -19,9 +19,6 @@ from tokalign.runtime.session_store import OutputStore
 Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
-Whose = Literal["target", "draft"]
-"""Which model's cache, in whose ids."""
-
 _MOST_STORES, _MOST_IDS = 16, 1 << 15
 """Output stores kept, and ids in each: about 17 MB, and 6.3 MB for what the target found likely.
 
@@ -30,19 +27,24 @@ The least recently used store goes first.
 
 
 class Held(NamedTuple):
-    """A KV cache and exactly the ids that it holds; no layers if it holds none."""
+    """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
+
+    layers: None if nothing is held. draft: layers that know their ids themselves (`held_ids.py`),
+    as a draft model may have another tokenizer; none without a draft model.
+    """
 
     layers: list[Any] | None
     ids: list[int]
+    draft: Sequence[Any] = ()
 
 
 NOTHING = Held(None, [])
 
 
 class Contexts:
-    """Caches of both models by the ids that they hold, in one of mlx-lm's prompt caches.
+    """Caches of both models by the target's ids, in one of mlx-lm's prompt caches.
 
-    Both models' caches count towards its bounds.
+    An entry has the target's layers and then the draft's, as in mlx-lm and in the Python API.
     """
 
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
@@ -51,9 +53,8 @@ class Contexts:
 
     def clear(self) -> None:
         """Drop everything."""
-        # An answer leaves two caches where mlx-lm's leaves one.
         bytes_too = [] if self._most_bytes is None else [self._most_bytes]
-        self._caches = LRUPromptCache(2 * self._size, *bytes_too)
+        self._caches = LRUPromptCache(self._size, *bytes_too)
         self._outputs: dict[tuple[Key, str], OutputStore] = {}
 
     @property
@@ -61,28 +62,30 @@ class Contexts:
         """Bytes of all caches."""
         return int(self._caches.nbytes)
 
-    def fetch(self, whose: Whose, models: Key, api_key: str, ids: Sequence[int]) -> Held:
-        """A copy of the cache that shares the most with `ids`, trimmed to what they share.
+    def fetch(self, models: Key, api_key: str, ids: Sequence[int], *, layers: int) -> Held:
+        """A copy of the caches that share the most with `ids`, trimmed to what they share.
 
-        At least one id is left for the target to read.
+        At least one id is left for the target to read. layers: how many the target has. The draft's
+        are trimmed as much, and may hold less or more than what is shared.
         """
         ids = list(ids)
-        layers, rest = self._caches.fetch_nearest_cache((whose, models, api_key), ids)
-        if layers is not None and not rest and whose == "target":
-            if not can_trim_prompt_cache(layers):
+        found, rest = self._caches.fetch_nearest_cache((models, api_key), ids)
+        if found is not None and not rest:
+            if not can_trim_prompt_cache(found):
                 return NOTHING
-            trim_prompt_cache(layers, 1)
+            trim_prompt_cache(found, 1)
             rest = ids[-1:]
-        return NOTHING if layers is None else Held(layers, ids[: len(ids) - len(rest)])
+        if found is None:
+            return NOTHING
+        return Held(found[:layers], ids[: len(ids) - len(rest)], found[layers:])
 
-    def keep(
-        self, whose: Whose, models: Key, api_key: str, held: Held, *, kind: str = "assistant"
-    ) -> None:
-        """Keep a cache. kind: what its end is, by which mlx-lm chooses what it drops first."""
+    def keep(self, models: Key, api_key: str, held: Held, *, kind: str = "assistant") -> None:
+        """Keep caches. kind: what their end is, by which mlx-lm chooses what it drops first."""
         if held.layers and held.ids:
-            _compact(held.layers)
-            key = whose, models, api_key
-            self._caches.insert_cache(key, list(held.ids), list(held.layers), cache_type=kind)
+            trims = bool(held.draft) and can_trim_prompt_cache(list(held.draft))
+            both = [*held.layers, *(held.draft if trims else ())]
+            _compact(both)
+            self._caches.insert_cache((models, api_key), list(held.ids), both, cache_type=kind)
 
     def leave_room(self, active_bytes: int) -> None:
         """Drop what exceeds the bound together with the caches that are in use."""

@@ -145,7 +145,7 @@ class Job:
 
     ids: prompt and answer so far. max_tokens: of the answer; the context has room for them.
     deadline: when the answer ends, finished or not. ended: why it ended; None until then.
-    opening: the cache that was found for the prompt.
+    opening: the target's cache that was found for the prompt. draft: the draft's, until it is used.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
     """
 
@@ -159,6 +159,7 @@ class Job:
     max_tokens: int
     deadline: float
     opening: Held = NOTHING
+    draft: Sequence[Any] = ()
     marks: dict[int, str] = field(default_factory=dict)
     ended: Reason | None = None
 

@@ -31,13 +31,14 @@ class Models(ModelProvider):  # type: ignore[misc]
     """The target, its tokenizer and a decoder for them, loaded in the scheduler's thread.
 
     decoder: of the models that are loaded. speculates: whether drafting is possible with them.
-    trims: whether the target's caches can be cut back.
+    trims: whether the target's caches can be cut back. layers: how many the target's cache has.
     """
 
     decoder: Decoder
     is_batchable: bool
     speculates = False
     trims = True
+    layers = 0
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         super().__init__(settings)
@@ -126,7 +127,8 @@ class Models(ModelProvider):  # type: ignore[misc]
                 drafts.folder, dtype=dtype, trust_remote_code=settings.trust_remote_code
             )
         self.decoder = self._assemble(found.folder, draft)
-        self.trims = can_trim_prompt_cache(make_prompt_cache(self.model))
+        empty = make_prompt_cache(self.model)
+        self.trims, self.layers = can_trim_prompt_cache(empty), len(empty)
         self.speculates = self.decoder.drafting.method != "plain" and self._can_rewind()
         self.is_batchable = self.is_batchable and settings.kv_bits is None
         self.model_key = (model_path, adapter_path, draft_model_path)

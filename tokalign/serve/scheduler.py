@@ -28,7 +28,7 @@ from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.batch import Batch
-from tokalign.serve.contexts import Contexts, Held
+from tokalign.serve.contexts import NOTHING, Contexts, Held
 from tokalign.serve.job import Answer, Asked, Job, checked
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
@@ -37,7 +37,6 @@ from tokalign.serve.speculation import (
     Speculation,
     check_bias,
     decoder_of,
-    draft_ids,
     prompt_of,
     sampling_of,
 )
@@ -275,12 +274,12 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         models, api_key = self.model_provider.model_key, job.asked.api_key
         self._jobs.remove(job)
         speculation = self._alone.pop(job, None)
+        held = NOTHING
         if self._batch is not None and job in self._batch:
-            self._keep(job, self._batch.leave(job))
+            held = self._batch.leave(job)
         elif speculation is not None:
-            self._keep(job, speculation.leave())
-        if speculation is not None:
-            self._contexts.keep("draft", models, api_key, speculation.close())
+            held = speculation.leave()
+        self._keep(job, held._replace(draft=() if speculation is None else speculation.close()))
         if self.settings.reuse_outputs:
             self._contexts.outputs(models, api_key).add(job.emitted)
         job.close()
@@ -330,7 +329,9 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         if len(prompt) >= length:
             raise ContextLengthError(len(prompt), length)
         check_bias(args, vocabulary_size(models.model))
-        opening = self._contexts.fetch("target", models.model_key, asked.api_key, prompt)
+        opening = self._contexts.fetch(
+            models.model_key, asked.api_key, prompt, layers=models.layers
+        )
         _, text_machine = self._make_state_machine(
             models.model_key, models.tokenizer, args.stop_words
         )
@@ -354,6 +355,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             max_tokens=min(args.max_tokens, length - len(prompt)),
             deadline=asked.arrived + self.settings.answer_timeout,
             opening=opening,
+            draft=opening.draft,
             marks=marks,
         )
         self.metrics.prompt_tokens.inc(len(prompt))
@@ -398,12 +400,11 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             models.decoder, job, self.settings, drafts=self._can_speculate(job), earlier=earlier
         )
         prompt = prompt_of(decoder, job, self.settings)
-        ids = draft_ids(decoder, prompt)
-        held = self._contexts.fetch("draft", models.model_key, job.asked.api_key, ids)
-        keep = partial(self._keep, job)
-        return Speculation(job, decoder, prompt, held, metrics=self.metrics, keep=keep)
+        return Speculation(
+            job, decoder, prompt, metrics=self.metrics, keep=partial(self._keep, job)
+        )
 
     def _keep(self, job: Job, held: Held, kind: str = "assistant") -> None:
-        """Keep a cache of the target for later requests."""
+        """Keep caches for later requests."""
         models, api_key = self.model_provider.model_key, job.asked.api_key
-        self._contexts.keep("target", models, api_key, held, kind=kind)
+        self._contexts.keep(models, api_key, held, kind=kind)

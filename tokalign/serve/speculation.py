@@ -6,7 +6,7 @@ draft model's cache and what was learned about its text wait here meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from secrets import randbits
@@ -21,12 +21,11 @@ from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix
-from tokalign.runtime.mlx.held_ids import remember
+from tokalign.runtime.mlx.held_ids import remembered
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.session_store import OutputStore
 from tokalign.runtime.text import opens_segment
-from tokalign.runtime.translation.base import Pair
 from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.serve.job import Job
@@ -120,25 +119,12 @@ def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:
     return Prompt(target=target, draft=own)
 
 
-def draft_ids(decoder: Decoder, prompt: Prompt) -> list[int]:
-    """The draft model's ids for a prompt, by which its caches are kept."""
-    if decoder.draft is None or not decoder.drafting.uses_model:
-        return []
-    if decoder.drafting.translation == "none":
-        return list(prompt.target)
-    if prompt.draft is not None:
-        return list(prompt.draft)
-    text = prompt.draft_text(Pair(decoder.target.tokenizer, decoder.draft.tokenizer))
-    text.follow(prompt.target)
-    return list(text.ids)
-
-
 class Speculation:
     """The speculative decoding of one request.
 
     decoder: with the request's own options; its method is plain where nothing can be rewound.
-    prompt: for both models. draft: a cache of the draft model to go on with.
-    keep: is given caches of the target that are worth keeping, and what they end with.
+    prompt: for both models. keep: is given caches of the target that are worth keeping, and what
+    they end with.
     """
 
     def __init__(
@@ -146,18 +132,16 @@ class Speculation:
         job: Job,
         decoder: Decoder,
         prompt: Prompt,
-        draft: Held,
         *,
         metrics: Metrics,
         keep: Callable[[Held, str], None],
     ) -> None:
         self._job, self._metrics, self._keep = job, metrics, keep
         self._step = decoder.cache.prefill_step_size
-        if draft.layers:
-            remember(draft.layers, draft.ids)
         self._target = decoder.open_target()
         self._trims = can_trim_prompt_cache(self._target.layers)
-        self._draft = decoder.open_draft(draft.layers)
+        draft, job.draft = list(job.draft), ()
+        self._draft = decoder.open_draft(draft if remembered(draft) else None)
         self._generation = Generation(
             decoder,
             prompt,
@@ -198,12 +182,12 @@ class Speculation:
             kept = kept[: common_prefix(kept, held)]
         return _handed_over(self._target, kept)
 
-    def close(self) -> Held:
+    def close(self) -> Sequence[Any]:
         """End for good. Returns: the draft model's cache."""
         self._rounds.close()
         if self._draft is None:
-            return NOTHING
-        return _handed_over(self._draft, list(self._draft.held))
+            return ()
+        return _handed_over(self._draft, list(self._draft.held)).layers or ()
 
     def _reads_on(self) -> bool:
         """Read a part of the prompt if more than one is left, so that others need not wait.
