@@ -219,15 +219,6 @@ def test_a_prompt_cache_is_left_as_mlx_lm_leaves_it() -> None:
     assert first + [token for token, _, _ in more] == expected
 
 
-def test_no_draft_tokens_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="--method plain"):
-        next(
-            tokalign.speculative_generate_step(
-                mx.array([1]), random_model(), random_model(), num_draft_tokens=0
-            )
-        )
-
-
 def test_the_package_has_no_other_attributes(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tokalign.nothing  # noqa: B018

@@ -111,14 +111,21 @@ def test_a_wrong_field_is_named(server: Server, field: str, value: Any, word: st
     expect(server, 400, word, body=body)
 
 
-@pytest.mark.parametrize("value", [5, None, ["a", "b"], [1, 2.5], [True], [[1], [2]], {}, []])
-def test_a_prompt_that_is_no_text(server: Server, value: Any) -> None:
-    expect(server, 400, "prompt", path="/v1/completions", body={"prompt": value})
-
-
-def test_what_is_missing_or_too_much_of_a_prompt_is_said(server: Server) -> None:
-    for prompt, said in ((None, "is missing"), (["a", "b"], "not 2 texts"), ([True], "not a list")):
-        expect(server, 400, said, path="/v1/completions", body={"prompt": prompt})
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (5, "not 5"),
+        (None, "is missing"),
+        (["a", "b"], "not 2 texts"),
+        ([1, 2.5], "not a list"),
+        ([True], "not a list"),
+        ([[1], [2]], "not 2 texts"),
+        ({}, "prompt"),
+        ([], "prompt"),
+    ],
+)
+def test_a_prompt_that_is_no_text(server: Server, value: Any, word: str) -> None:
+    expect(server, 400, word, path="/v1/completions", body={"prompt": value})
 
 
 @pytest.mark.parametrize("ids", [[-1], [5, 4000], [1 << 70]])
