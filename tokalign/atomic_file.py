@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all.
+"""Writing a file whole or not at all, and locks for those who write.
 
 The content is written under a temporary name in the same folder, synced to the disk and renamed.
 Whatever happens in between, the path holds the old file or the new one, never a part of it, and a
@@ -9,7 +9,9 @@ Pipes and devices are refused: the rename would put a file in their place.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import platform
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,3 +109,37 @@ def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignErr
     if error.errno in _OF_THE_DISK:
         return OutputError(f"{problem}; make room on that disk, or {remedy}")
     return UsageError(f"{problem}; {remedy}")
+
+
+@contextmanager
+def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
+    """Hold the lock of a file, which is made, with its folders, and says who holds it.
+
+    doing: what the holder does, and remedy: what a second process can do, for the error.
+    On a full disk a lock file that is there already is locked all the same, without a name in it,
+    so that what fills the disk can be deleted.
+    Raises: UsageError if another process holds it, if the file cannot be written, or on a file
+        system without locks; OutputError for a full disk.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
+            raise UsageError(f"{holder} is {doing}; {remedy}") from None
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be locked ({error.strerror}); choose a folder on a file system "
+                "that has locks"
+            ) from error
+        with suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield
+    finally:
+        os.close(file)

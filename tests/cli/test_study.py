@@ -16,9 +16,9 @@ from places import DEMO, ROOT
 from random_drafters import random_drafter
 from studied import a_result
 
+from tokalign.atomic_file import locked
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.file_lock import locked
 from tokalign.cli.study import _language_of_prompts, command
 from tokalign.cli.study_prompts import PromptFiles, study_prompts
 from tokalign.cli.study_setup import _table_digests

@@ -208,7 +208,7 @@ def _make_table(job: DictionaryJob) -> None:
     )
     written = write_table(job.path, bundle)
     report = {
-        **asdict(written),
+        "table": asdict(written),
         "text_bytes": counting.corpus.text_bytes,
         "lines_skipped": counting.corpus.skipped,
         "peak_memory": max(record["peak_memory"] for record in records),
@@ -278,21 +278,14 @@ def run_job(
             tables=(), text_bytes=0, lines_skipped=0, seconds=seconds, peak_memory=peak_memory()
         )
     report = json.loads((job.folder / _REPORT).read_text("utf-8"))
+    for name in ("path", "previous"):
+        path = report["table"][name]
+        report["table"][name] = path and Path(path)
     shutil.rmtree(job.folder, ignore_errors=True)
     return BuildReport(
-        tables=(_written(report),),
+        tables=(WrittenTable(**report["table"]),),
         text_bytes=report["text_bytes"],
         lines_skipped=report["lines_skipped"],
         seconds=seconds,
         peak_memory=report["peak_memory"] * processes,
-    )
-
-
-def _written(report: dict[str, Any]) -> WrittenTable:
-    return WrittenTable(
-        path=Path(report["path"]),
-        kind=report["kind"],
-        bytes=report["bytes"],
-        entries=report["entries"],
-        previous=Path(report["previous"]) if report["previous"] else None,
     )

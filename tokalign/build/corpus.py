@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -105,7 +105,7 @@ class Corpus:
 
         Raises: CorpusError.
         """
-        least = [asdict(FileStamp.empty(source.name)) for source in self._sources]
+        least = [asdict(TextFile(source).stamp()) for source in self._sources]
         size = len(msgpack.packb(least))
         if size > most_bytes:
             raise CorpusError(
@@ -141,11 +141,16 @@ class Corpus:
 
     def readings(
         self, progress: Progress = lambda _: None, *, start: int = 0, step: int = 1
-    ) -> Iterator[Reading]:
+    ) -> Iterator[TextFile]:
         """One reading of each file, or of every `step`th from number `start` on."""
         for source in self._sources[start::step]:
-            file = TextFile(source, field=self._field, report=self._report, progress=progress)
-            yield Reading(file, self._weights[source.name])
+            yield TextFile(
+                source,
+                field=self._field,
+                weight=self._weights[source.name],
+                report=self._report,
+                progress=progress,
+            )
 
     def finish(self, stamps: Iterable[FileStamp]) -> None:
         """Take the stamps of a complete reading.
@@ -161,22 +166,6 @@ class Corpus:
                 path=", ".join(source.location for source in self._sources[:_SHOWN]) or None,
             )
         self._stamps = read
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One file of a corpus while it is read, and its weight."""
-
-    file: TextFile
-    weight: float
-
-    def paragraphs(self) -> Iterator[str]:
-        """See `TextFile.paragraphs`."""
-        return self.file.paragraphs()
-
-    def stamp(self) -> FileStamp:
-        """What has been read so far."""
-        return self.file.stamp(self.weight)
 
 
 def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:

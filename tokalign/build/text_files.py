@@ -70,12 +70,6 @@ class FileStamp:
     lines: int
     skipped: int
 
-    @classmethod
-    def empty(cls, name: str) -> FileStamp:
-        """That of a file in which there is nothing, the shortest that its name allows."""
-        zeros = {"bytes": 0, "text_bytes": 0, "lines": 0, "skipped": 0}
-        return cls(name=name, weight=1.0, sha256=hashlib.sha256().hexdigest(), **zeros)
-
 
 class TextFile:
     """One reading of one file. The stamp is complete when the texts or paragraphs are exhausted."""
@@ -85,26 +79,28 @@ class TextFile:
         file: Path | Source,
         *,
         field: str = "text",
+        weight: float = 1.0,
         report: Report = refuse,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Name the file; nothing is read yet.
 
-        field: where a `.jsonl` object has its text, or the column of a Parquet file. report: called
-        with each line or row that cannot be read. progress: called with the number of bytes read
-        from disk since the last call.
+        field: where a `.jsonl` object has its text, or the column of a Parquet file. weight: for
+        the stamp. report: called with each line or row that cannot be read. progress: called with
+        the number of bytes read from disk since the last call.
         """
         self._source = file if isinstance(file, Source) else Source.of_path(file)
-        self._field, self._report, self._progress = field, report, progress
+        self._field, self.weight = field, weight
+        self._report, self._progress = report, progress
         self._digest = hashlib.sha256()
         self._bytes = self._text_bytes = self._lines = self._skipped = 0
         self._seen_object = False
 
-    def stamp(self, weight: float = 1.0) -> FileStamp:
+    def stamp(self) -> FileStamp:
         """What has been read so far."""
         return FileStamp(
             name=self._source.name,
-            weight=weight,
+            weight=self.weight,
             bytes=self._bytes,
             sha256=self._digest.hexdigest(),
             text_bytes=self._text_bytes,

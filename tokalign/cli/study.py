@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.atomic_file import make_folder, write_file
-from tokalign.build.file_lock import locked
+from tokalign.atomic_file import locked, make_folder, write_file
 from tokalign.cli.drafting_options import (
     DRAFT_HELP,
     MODEL_HELP,

@@ -19,8 +19,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.atomic_file import locked
 from tokalign.build.corpus import Stage, silent
-from tokalign.build.file_lock import locked
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable
-from tokalign.build.corpus import Corpus, Reading, Stage, batches, silent
+from tokalign.build.corpus import Corpus, Stage, batches, silent
 from tokalign.build.counting.memory_budget import MEMORY, plan_processes
 from tokalign.build.counting.runs import REMEDY, is_whole, merge_runs, stretches, write_run
 from tokalign.build.counting.windows import (
@@ -37,7 +37,7 @@ from tokalign.build.counting.windows import (
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.workers import Apply, Task, workers
 from tokalign.build.counting.workspace import digest, open_workspace
-from tokalign.build.text_files import FileStamp
+from tokalign.build.text_files import FileStamp, TextFile
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -154,7 +154,7 @@ def make_encoder(tokenizer: Tokenizer[TargetId], max_words: int) -> WordEncoder:
 
 
 def encode(
-    counting: Counting, readings: Iterable[Reading], folder: Path, apply: Apply
+    counting: Counting, readings: Iterable[TextFile], folder: Path, apply: Apply
 ) -> tuple[list[Path], list[FileStamp]]:
     """Turn corpus files into runs in this folder, and tell what was read from them.
 

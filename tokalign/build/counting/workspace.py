@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 
-from tokalign.atomic_file import TEMPORARY_SUFFIX, unwritable
-from tokalign.build.file_lock import locked
+from tokalign.atomic_file import TEMPORARY_SUFFIX, locked, unwritable
 from tokalign.errors import UsageError
 
 _LOCK = "counting.lock"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.arguments import as_path
-from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable, write_file
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable, write_file
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workspace import digest
 from tokalign.build.dictionary.dictionary_bundle import (
@@ -34,7 +34,6 @@ from tokalign.build.dictionary.dictionary_bundle import (
 )
 from tokalign.build.documents.finding import FoundFile, Left, Rules, find_documents
 from tokalign.build.documents.reading import UnopenedError, read_document
-from tokalign.build.file_lock import locked
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.json_text import parse_json

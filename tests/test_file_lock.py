@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_disk import small_disk
 
-from tokalign.build.file_lock import locked
+from tokalign.atomic_file import locked
 from tokalign.errors import UsageError
 
 
