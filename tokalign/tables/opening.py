@@ -94,7 +94,7 @@ def open_logit_rows(
         bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
         return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
-    found = find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note)
+    found = list(find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note))
     rows = list(_usable(LOGITS, _of_languages(found, languages), read, note))
     return joined(rows) if rows else None
 
@@ -226,9 +226,12 @@ def _usable(
 
 
 def _of_languages(
-    found: Iterable[tuple[Path, Header]], languages: Sequence[str]
+    found: Sequence[tuple[Path, Header]], languages: Sequence[str]
 ) -> list[tuple[Path, Header]]:
-    return [one for one in found if not languages or one[1].language in languages]
+    """The tables of these languages, in the order asked for; all of them if none is named."""
+    if not languages:
+        return list(found)
+    return [one for language in languages for one in found if one[1].language == language]
 
 
 def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
