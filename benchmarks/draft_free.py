@@ -54,11 +54,11 @@ from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.events import Finished, Started
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.rounds import Finished, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.opening import open_dictionary, open_logit_rows
 from tokalign.tokenizer.vocabulary import TargetId

@@ -37,8 +37,7 @@ from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import ModelDrafter
 from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid, Source
-from tokalign.runtime.draft.logit_sources import logit_sources
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Weights, weights_of
 from tokalign.runtime.interfaces import Drafter, RowStore

@@ -20,8 +20,8 @@ from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.decoder import LanguageModel, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.rounds import Event
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -11,8 +11,7 @@ from random_models import generate, random_model
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft.logit_sources import logit_sources
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode

@@ -16,13 +16,12 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.events import Event, Finished, Started
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Event, Finished, Round, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokalign.runtime.events import Finished, Started
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Finished, Round, Started
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from tokalign.runtime.context import Context
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.rounds import Event
 from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -25,7 +25,6 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
-from tokalign.runtime.events import Event
 from tokalign.runtime.interfaces import (
     Drafter,
     DraftSampler,
@@ -44,6 +43,7 @@ from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.rounds import Event
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import same_tokenizer, token_intersection
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText

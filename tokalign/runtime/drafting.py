@@ -14,8 +14,7 @@ from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience, ModelDrafter
 from tokalign.runtime.draft.hybrid import Hybrid, Source
-from tokalign.runtime.draft.logit_sources import logit_sources
-from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.none import NoDrafter

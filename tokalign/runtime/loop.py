@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.events import Event, Finished, Started
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
-from tokalign.runtime.rounds import FinishReason, Round
+from tokalign.runtime.rounds import Event, Finished, FinishReason, Round, Started
 
 
 def decode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tokalign.runtime.proposal import TARGET, Array
 from tokalign.tables.token_tree import TokenTree
@@ -78,3 +78,22 @@ class Round:
         if not self.tree:
             return Outcome.UNDRAFTED
         return Outcome.CORRECTED if self.rejected else Outcome.BONUS
+
+
+# A stream of events is `Started Round* Finished`. It may end early when its consumer closes it or
+# is interrupted, so a fold has to be right after every event.
+
+
+class Started(NamedTuple):
+    """The first round is about to begin."""
+
+    prompt_tokens: int
+
+
+class Finished(NamedTuple):
+    """The generation came to its own end."""
+
+    reason: FinishReason
+
+
+Event: TypeAlias = Started | Round | Finished

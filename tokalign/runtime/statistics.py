@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tokalign.runtime.events import Event, Finished, Started
 from tokalign.runtime.proposal import TARGET
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Event, Finished, Round, Started
 
 
 class Statistics:

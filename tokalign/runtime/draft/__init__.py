@@ -5,7 +5,6 @@ lookup.py               from a dictionary
 context_copy.py         copies of what followed an earlier occurrence of the text's end
     suffix_automaton.py     where that was
 logit_store.py          what the target found likely at verified rows
-    logit_sources.py        the store as sources of the hybrid
 neural.py               a draft model
 recurrent.py            a recurrent drafter
     beams.py                its beam search as a tree

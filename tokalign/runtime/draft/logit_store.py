@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tokalign.tables.logit_rows import (
     ID_BITS,
     KEPT,
+    LOG_ODDS,
     LONGEST_KEY,
     LogitRows,
     codes_of,
@@ -33,6 +34,10 @@ from tokalign.tables.logit_rows import (
 )
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+SOURCE = "logits"
+
+_odds_of = LOG_ODDS.__getitem__
 
 SLOTS = 1 << 17
 """Slots of a store: 6.3 MB (48 bytes each: a key, eight ids and eight log-odds)."""
@@ -148,3 +153,38 @@ def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], 
     rows = np.arange(len(likely))[:, None]
     order = np.argsort(-logprobs, axis=-1, kind="stable")
     return likely[rows, order], logprobs[rows, order]
+
+
+# -- as sources of a hybrid ------------------------------------------------------------------------
+
+
+class LogitSource:
+    """Expects what the target found likely the last time that the same `length` ids came.
+
+    It is a source of a hybrid (`hybrid.Source`).
+    """
+
+    def __init__(self, store: LogitStore, length: int) -> None:
+        self._store, self._length = store, length
+        self.name = f"{SOURCE}:{length}"
+
+    def follow(self, ids: Sequence[TargetId]) -> Tail:
+        """See `hybrid.Source`."""
+        return tail_of(ids[-LONGEST_KEY:])
+
+    def advance(self, state: Tail, token: TargetId) -> Tail:
+        """See `hybrid.Source`."""
+        return extended(state, token)
+
+    def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
+        """See `hybrid.Source`."""
+        found = self._store.after(state, self._length)
+        if found is None:
+            return None
+        ids, codes = found
+        return zip(ids, map(_odds_of, codes), strict=False)  # mostly only the first are read
+
+
+def logit_sources(store: LogitStore) -> list[LogitSource]:
+    """The sources of a store, the longest keys first."""
+    return [LogitSource(store, length) for length in range(LONGEST_KEY, 0, -1)]
