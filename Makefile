@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Debian's OpenBLAS, where it is installed, in the place of the reference BLAS of mlx's wheels.
 FAST   := LD_PRELOAD=$(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 
-.PHONY: demo demo-real demo-tiny bench test test-fast test-long test-real check format lint types clean
+.PHONY: demo demo-real demo-tiny bench test test-fast test-long test-real lab-test check format lint types clean
 
 $(STAMP): pyproject.toml requirements-vocabularies.txt
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,10 @@ test-real: $(STAMP)
 # The laws of alignment, tables, drafting and the loop on small samples: under a minute on two cores.
 test-fast: $(STAMP)
 	$(FAST) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
+
+# The laboratory: the study, the baselines of other papers and their figures (lab/README.md).
+lab-test: $(STAMP)
+	$(FAST) $(BIN)/python -m pytest -n 2 lab/tests
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -10,7 +10,6 @@ from tokalign.cli.dialogue import Dialogue
 from tokalign.cost.curve import read_curve
 from tokalign.errors import BundleError, UsageError
 from tokalign.evaluate.recorded_proposals import read_trace
-from tokalign.evaluate.study.result import load_json
 from tokalign.json_text import parse_json
 from tokalign.tables.drafter_files import read_drafter_config
 
@@ -28,7 +27,7 @@ def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: P
     path.write_text(DEEP)
     with pytest.raises(BundleError, match="is no JSON"):
         read_drafter_config(tmp_path)
-    for read in (load_json, read_trace, lambda path: read_curve(str(path))):
+    for read in (read_trace, lambda path: read_curve(str(path))):
         with pytest.raises(UsageError, match="nested too deeply"):
             read(path)
 

@@ -13,7 +13,7 @@ from tokalign.errors import MissingAssetError, UsageError
 
 CORPORA = "corpora"
 TABLES = "tables"
-PROMPTS = "benchmarks/prompts"
+PROMPTS = "prompts"
 
 POLISH = "pl"
 LANGUAGES = ("cs", "hu", "lt", POLISH, "sk", "uk")

@@ -5,6 +5,7 @@ recycling.py            Token Recycling and SAM-Decoding
 unispec.py              UniSpec
     adjacency.py            what the last two draft from: the target's likeliest ids after each id
 translations.py         translations between two tokenizers: `raw` and `naive`
+decoder.py              a decoder that drafts in all these ways
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.interfaces import Drafter, RowStore
 
-BASELINES = ("prompt-lookup", "recycling", "sam", "unispec")
+PUBLISHED_METHODS = ("prompt-lookup", "recycling", "sam", "unispec")
 
 
 def store_of(name: str) -> Adjacency | None:

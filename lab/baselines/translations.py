@@ -20,6 +20,8 @@ from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+PUBLISHED_TRANSLATIONS = ("raw", "naive")
+
 
 class RawIds:
     """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.

@@ -158,7 +158,7 @@ def draft_size(costs: Costs) -> int:
 
     The paper finds that tokens per pass hardly depend on the machine, and calibrates their number
     and the time of a pass on each. Here the cubic through its published tokens per pass stands for
-    the one, and the costs for the other. `benchmarks/draft_free.py` calibrates both.
+    the one, and the costs for the other. `lab/benchmarks/draft_free.py` calibrates both.
     """
     sizes = np.array([*PUBLISHED_ACCEPTANCE], dtype=float)
     tokens = np.polynomial.Polynomial.fit(sizes, [*PUBLISHED_ACCEPTANCE.values()], deg=3)

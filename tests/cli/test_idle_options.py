@@ -19,7 +19,6 @@ SERVE = f"serve --target {NOWHERE}"
 BENCH = f"bench --target {NOWHERE}"
 TRAIN = f"train --target {NOWHERE} no.txt --output out"
 BUILD = "build --target bielik"
-SWEEP = "sweep --target bielik --corpus no.txt --text no.txt --results no.csv"
 
 DRAFTING = (
     ("--alignment a.tok", "without --draft"),
@@ -59,15 +58,6 @@ IDLE = [
     ("bench --results r.jsonl --draft D", "without --target NAME"),
     ("bench --results r.jsonl --max-tokens 3", "without --target NAME"),
     (f"{BENCH} --field body", "without FILE"),
-    (
-        f"study --target {NOWHERE} --output out --prompt-language uk --preset tasks",
-        "with --preset tasks",
-    ),
-    (
-        f"study --target {NOWHERE} --output out --prompt-language uk --articles a "
-        "--instructions b --questions c",
-        "with --articles, --instructions and --questions",
-    ),
     (f"{BENCH} p.txt --prompt-language uk", "with FILE"),
     (f"{BENCH} p.txt --prompt-tokens 3", "without --text or --ignore-chat-template"),
     (f"{BENCH} --ignore-chat-template", "without FILE"),
@@ -80,18 +70,10 @@ IDLE = [
     (f"{BUILD} --draft llama3.2 --alignment-only --language pl", "with --alignment-only"),
     (f"{BUILD} --draft llama3.2 --alignment-only --p-min 0.1", "with --alignment-only"),
     (f"{BUILD} --from-model --dictionary-kind dictspec", "with --from-model"),
-    (f"{SWEEP} --kind backoff --ngrams 5", "with --kind backoff"),
-    (f"{SWEEP} --kind dictspec --dictionary-bytes 5", "with --kind dictspec"),
     (f"{TRAIN} --label-temp 0.5", "without --labels sampled or --labels generated"),
     (f"{TRAIN} --rank 9", "without --head factored"),
     ("learn --list --name notes", "with --list"),
     ("learn --list folder", "with FOLDER"),
-    ("study --check a.json --draft D", "with --check"),
-    ("study --check a.json --compare b.json", "with --check"),
-    ("study --compare b.json --save p.html --limit 3", "with --compare"),
-    (f"study --target {NOWHERE} --output out --save p.html", "without --compare PATH"),
-    (f"study --target {NOWHERE} --output out --field body", "without --articles"),
-    (f"study --target {NOWHERE} --output out --preset tasks --articles a.txt", "with --preset"),
 ]
 
 

@@ -18,10 +18,8 @@ from tokalign.report.charts import (
     Series,
     bars,
     columns,
-    lines,
     scatter,
     staircase,
-    waterfall,
 )
 from tokalign.report.page import Html, details, figures, grid, page, section, table, tag
 
@@ -63,7 +61,6 @@ series = st.builds(
 def test_charts_are_valid_and_coloured_by_the_page(drawn: list[Series], title: str) -> None:
     for chart in (
         scatter(drawn, x=X, y=Y, title=title, level=(1, "plain")),
-        lines(drawn, x=X, y=Y, title=title),
         staircase(drawn, x=X, y=Y, title=title, level=(1, title)),
     ):
         assert_self_contained(chart)
@@ -76,7 +73,7 @@ def test_every_finite_point_is_drawn_once() -> None:
         Series(name="b", points=[(5, 5), (inf, 1)], style=1),
     ]
     assert symbols(scatter(drawn, x=X, y=Y, title="t")) == 3
-    assert symbols(lines(drawn, x=X, y=Y, title="t")) == 3
+    assert symbols(scatter(drawn, x=X, y=Y, title="t")) == 3
 
 
 def test_bars_say_their_values() -> None:
@@ -128,12 +125,3 @@ def test_a_page_is_valid_and_needs_nothing(text: str) -> None:
     )
     assert_self_contained(made)
     assert made.startswith("<!DOCTYPE html>")
-
-
-def test_a_waterfall_says_every_step_with_its_sign() -> None:
-    drawn = waterfall(
-        {"saved": -0.5, "spent": 0.25}, total="measured", x=Axis(label="t", form=".2f"), title="w"
-    )
-    shown = [piece.strip() for piece in Document(drawn).pieces]
-    for said in ("1.00", "-0.50", "+0.25", "0.75", "saved", "measured"):
-        assert said in shown, said

@@ -130,7 +130,7 @@ def test_all_sources_together_are_lossless(
 @pytest.mark.shared
 @pytest.mark.parametrize("draft", ["draft-llama-tiny", "draft-polish-tiny"])
 def test_the_shared_pairs_are_lossless(shared_data: Path, draft: str) -> None:
-    """A short run; `benchmarks/lossless.py` does 30 prompts of 128 tokens with everything."""
+    """A short run; `lab/benchmarks/lossless.py` does 30 prompts of 128 tokens with everything."""
     models = shared_data / "models"
     pair = (
         LanguageModel.from_folder(models / "target-bielik-tiny", dtype="float32"),

@@ -33,8 +33,6 @@ GROUPS = {
     "Measure": {
         "calibrate": "Measure what passes cost on this machine.",
         "bench": "Measure every way to draft against plain decoding.",
-        "study": "Run the papers' experiments on this machine, and check results of others.",
-        "sweep": "Measure dictionaries of many kinds and sizes on texts.",
     },
 }
 _COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}

@@ -1,7 +1,6 @@
 """Pages and tables made of measured values: one self-contained HTML document, or text.
 
-`run` (with `tokens`), `bench`, `sweep`, `study` and `machines` make the pages out of `page` and
-`charts`; `glossary` explains the words of the last two, and `tables` makes text.
+`run` (with `tokens`) and `bench` make the pages out of `page` and `charts`; `tables` makes text.
 Values in, text out: nothing here measures, reads or writes a file.
 
 Charts are descriptions in Vega-Lite. vl-convert makes static SVG out of them, without a script, and

@@ -176,45 +176,6 @@ def bars(
     return join([key(names), _draw(title, layers, rows, width=400, height={"step": 18})])
 
 
-def waterfall(steps: Mapping[str, float], *, total: str, x: Axis, title: str) -> Html:
-    """Lying bars that begin at 1, each where the one before it ended, and a last one of the total.
-
-    steps: what each adds, by name.
-    """
-    rows: list[Spec] = [{"name": "plain decoding", "from": 0.0, "to": 1.0, "what": "whole"}]
-    for name, added in steps.items():
-        end = rows[-1]["to"]
-        what = "more" if added > 0 else "less"
-        rows.append({"name": name, "from": end, "to": end + added, "what": what})
-    rows.append({"name": total, "from": 0.0, "to": rows[-1]["to"], "what": "whole"})
-    for row in rows:
-        sign = "z" if row["what"] == "whole" else "+z"
-        said = format(row["to"] - row["from"], sign + x.form)
-        row |= {"said": said, "end": max(row["from"], row["to"])}
-    across = replace(x, low=min(0.0, *(row["to"] for row in rows))).encode("from")
-    across["axis"] |= {"grid": True, "tickCount": 3}
-    axis = {"title": None, "ticks": False, "domain": False, "grid": False}
-    names = {"field": "name", "type": "nominal", "sort": None, "axis": axis}
-    colours = {
-        "field": "what",
-        "scale": {"domain": ["whole", "less", "more"], "range": [COLOURS[7], *COLOURS[2:0:-1]]},
-        "legend": None,
-    }
-    place = {"x": across, "x2": {"field": "to"}, "y": names}
-    layers = [
-        {"mark": {"type": "bar", "height": 14}, "encoding": place | {"color": colours}},
-        {
-            "mark": {"type": "text", "align": "left", "dx": 5},
-            "encoding": {
-                "x": across | {"field": "end"},
-                "y": names,
-                "text": {"field": "said", "type": "nominal"},
-            },
-        },
-    ]
-    return _draw(title, layers, rows, width=200, height={"step": 22})
-
-
 def scatter(
     series: Sequence[Series], *, x: Axis, y: Axis, title: str, level: Level | None = None
 ) -> Html:
@@ -222,12 +183,6 @@ def scatter(
     fits = [replace(one, points=one.line) for one in series]
     layers = [*_level("y", level), _layer("point", series, x, y), _layer("line", fits, x, y)]
     return _draw(title, layers, width=230, height=140)
-
-
-def lines(series: Sequence[Series], *, x: Axis, y: Axis, title: str) -> Html:
-    """Points joined in order of x."""
-    layers = [_layer("line", series, x, y), _layer("point", series, x, y)]
-    return join([key([one.name for one in series]), _draw(title, layers)])
 
 
 def staircase(

@@ -16,7 +16,7 @@ UNBOUNDED = 1 << 30
 MOST_READ_AGAIN = 8
 """A round that reads more ids again proposes nothing. It emits one id, so that no more passes are
 needed than if these ids were read in a pass of their own. With 4 and 12 decoding took longer, if a
-row costs 5 to 24 % of a pass (`benchmarks/models.py --rows`)."""
+row costs 5 to 24 % of a pass (`lab/benchmarks/models.py --rows`)."""
 
 
 def _none(_: Sequence[TargetId]) -> int:

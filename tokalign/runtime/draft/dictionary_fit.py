@@ -3,7 +3,8 @@
 A dictionary of another language than the text expects the right id after one position in a hundred,
 one of the text's own language after every third. So a few dozen ids of the prompt tell them apart,
 and a dictionary that does not fit is not asked. It is followed all the same, and asked again as
-soon as the text changes over to what it knows. `benchmarks/languages.py` measures what that saves.
+soon as the text changes over to what it knows. `lab/benchmarks/languages.py` measures what that
+saves.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""A decoder that also drafts as others have published, for the study's conditions."""
+
+from __future__ import annotations
+
+from lab.baselines import PUBLISHED_METHODS, baseline, store_of
+from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
+from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.interfaces import Drafter, DraftSession, Verifier
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.verify import TargetVerifier
+
+
+class BaselineDecoder(Decoder):
+    """The name of a published method may stand in the place of a translation."""
+
+    __slots__ = ()
+
+    @classmethod
+    def like(cls, decoder: Decoder) -> BaselineDecoder:
+        """The same models, tables and options."""
+        return cls(
+            target=decoder.target,
+            draft=decoder.draft,
+            drafter=decoder.drafter,
+            drafting=decoder.drafting,
+            sampler=decoder.sampler,
+            cache=decoder.cache,
+        )
+
+    def _collaborators(
+        self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
+    ) -> tuple[Drafter, Verifier]:
+        drafting = self.drafting
+        name, knowledge = drafting.translation, drafting.knowledge
+        if drafting.method != "draft" or name not in PUBLISHED_METHODS:
+            return super()._collaborators(target, prompt, draft)
+        store = store_of(name)
+        verifier = TargetVerifier(target, self.sampler, store)
+        costs = drafting.costs if knowledge is None else knowledge.costs.for_ranking
+        most = drafting.num_draft_tokens
+        branches = verifier.can_branch
+        return baseline(name, store, most=most, costs=costs(), branches=branches), verifier
+
+    def translated(
+        self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True
+    ) -> NeuralDrafter | None:
+        """See `Decoder`."""
+        drafting, draft = self.drafting, self.draft
+        if session is None or draft is None or drafting.translation not in PUBLISHED_TRANSLATIONS:
+            return super().translated(prompt, session, trees=trees)
+        pair = Pair(self.target.tokenizer, draft.tokenizer)
+        return NeuralDrafter(
+            session,
+            make_translation(drafting.translation, pair, prompt, drafting.alignment),
+            num_draft_tokens=drafting.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
+        )

@@ -1,0 +1,366 @@
+"""A recurrent drafter on the target's own outputs: accepted tokens, rows, and projected speed.
+
+    python -m lab.benchmarks.drafter accepted --target MODEL --drafter FOLDER --prompts FILE \
+        [--draft M]
+    python -m lab.benchmarks.drafter trees --target MODEL --drafter FOLDER --prompts FILE \
+        [--rows 7,15]
+    python -m lab.benchmarks.drafter merged --target MODEL --drafter FOLDER --prompts FILE
+    python -m lab.benchmarks.drafter grid --target MODEL --drafter FOLDER --prompts FILE
+
+The target decodes the prompts plainly first, at the temperature given and with a seed for each
+prompt. Drafting never changes that text, so it plays the target afterwards; the hidden states of
+all its positions come from one pass. Loop, drafters and beam search are those of tokalign.
+`accepted --only TEXT` measures the rows with this in their names.
+`trees` also needs what the target finds likely after rejected rows (`remembered_target.py`).
+Costs are in plain passes of the target, by the bytes of weights that a step or a pass reads. The
+curves of M1 Max and M2 Ultra, on which the paper has its grid, are upper bounds: what `grid` prints
+under them are lower bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from lab.benchmarks.draft_models import DraftModels
+from lab.benchmarks.remembered_target import (
+    MOST_DEPTH,
+    RememberingVerifier,
+    Text,
+    load_texts,
+    sampled_text,
+    save_texts,
+)
+from tokalign.assemble import keep_loaded, load_models
+from tokalign.cli.texts import read_texts
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.beams import BeamShape
+from tokalign.runtime.draft.cost_aware import CostAwareHybrid
+from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.recurrent import BeamDrafter
+from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_drafter
+from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
+from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.runtime.mlx.drafter_session import DrafterSession
+from tokalign.runtime.mlx.hidden_state import StatesOfText
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.rounds import Round
+from tokalign.tables.opening import open_dictionary
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+CURVES = ("m1-max", "m2-ultra", "m4-pro")
+
+
+@dataclass(frozen=True)
+class World:
+    """The models, the texts and their hidden states."""
+
+    target: LanguageModel[TargetId]
+    drafter: RecurrentDrafter
+    texts: list[Text]
+    states: list[StatesOfText]
+
+    @classmethod
+    def of(cls, target: LanguageModel[TargetId], drafter: Path, texts: list[Text]) -> World:
+        """Load the drafter, and compute the hidden states."""
+        states = [StatesOfText(target.model, text.ids, prompt=text.given) for text in texts]
+        return cls(target, load_drafter(drafter, target), texts, states)
+
+    @property
+    def step(self) -> float:
+        """What a step of the drafter reads, in passes of the target; a tied head is read, too."""
+        return self.drafter.step_bytes / weight_bytes(self.target.model)
+
+    def beams(self, text: Text, **how: Any) -> BeamDrafter:
+        """The drafter for one text."""
+        session = DrafterSession(self.drafter, self.states[self.texts.index(text)])
+        sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
+        return BeamDrafter(
+            session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
+        )
+
+
+def rounds_of(text: Text, drafter: Drafter, verifier: Verifier | None = None) -> Iterator[Round]:
+    """The rounds of one text, without the first, which only reads the prompt."""
+    limits = Limits(max_tokens=len(text.output))
+    context = Context(text.ids[: text.given])
+    events = decode(context, drafter, verifier or ReplayVerifier(text.ids), limits=limits)
+    found = [event for event in events if isinstance(event, Round)]
+    yield from found[1:]
+
+
+@dataclass
+class Sums:
+    """Totals of one condition, by text."""
+
+    tokens: list[int]
+    rounds: list[int]
+    rows: list[int]
+    passes: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[Text],
+        make: Callable[[Text], Drafter],
+        verifier: Callable[[Text], Verifier | None] = lambda _: None,
+    ) -> Sums:
+        """Decode every text, with a drafter and a verifier of its own."""
+        sums = cls([], [], [], [])
+        for text in texts:
+            found = list(rounds_of(text, make(text), verifier(text)))
+            sums.tokens.append(sum(len(one.emitted) for one in found))
+            sums.rounds.append(len(found))
+            sums.rows.append(sum(len(one.tree) for one in found))
+            sums.passes.append(sum(one.draft_passes for one in found))
+        return sums
+
+    def per_round(self, of: Sequence[int]) -> float:
+        """A mean over all rounds."""
+        return sum(of) / sum(self.rounds)
+
+    @property
+    def accepted(self) -> float:
+        """Accepted tokens in a round."""
+        return self.per_round(self.tokens) - 1.0
+
+    def interval(self) -> tuple[float, float]:
+        """95 % of `accepted`, by a bootstrap over the texts."""
+        random = np.random.default_rng(0)
+        tokens, rounds = np.array(self.tokens), np.array(self.rounds)
+        chosen = random.integers(0, len(rounds), (2000, len(rounds)))
+        means = tokens[chosen].sum(axis=1) / rounds[chosen].sum(axis=1) - 1.0
+        low, high = np.percentile(means, [2.5, 97.5])
+        return float(low), float(high)
+
+
+def conditions(
+    world: World, draft: str | None
+) -> dict[str, tuple[Callable[[Text], Drafter], float]]:
+    """Every condition of `accepted`: its drafter for a text, and the price of one of its passes."""
+    found: dict[str, tuple[Callable[[Text], Drafter], float]] = {}
+    shapes = (BeamShape(1, 4), BeamShape(2, 4), BeamShape(4, 4))
+    for shape in shapes:
+        name = f"drafter, beam {shape.width} x {shape.length}"
+        found[name] = partial(world.beams, beam=shape), world.step
+    for rows in (4, 7, 15):
+        found[f"drafter, best {rows} rows"] = partial(world.beams, rows=rows), world.step
+    found["drafter, by gain"] = world.beams, world.step
+    if draft is not None:
+        for kind, alternatives in (("a chain", 0), ("a tree", DEFAULT_ALTERNATIVES)):
+            models = DraftModels.load(world.target, draft, 4, alternatives)
+            found[f"draft model, exact, K = 4, {kind}"] = models.drafter, models.pass_bytes
+    return found
+
+
+def accepted(world: World, draft: str | None, only: Sequence[str]) -> None:
+    """The drafter alone, beside a draft model.
+
+    only: print the conditions that have one of these in their names; all of them if it is empty.
+    """
+    measured = conditions(world, draft)
+    chosen = {
+        name: measured[name] for name in measured if not only or any(one in name for one in only)
+    }
+    if not chosen:
+        raise click.UsageError(f"--only chooses none of: {'; '.join(measured)}")
+    print("| condition | accepted a round | 95 % | rows | passes | cost | accepted / cost |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (make, price) in chosen.items():
+        sums = Sums.of(world.texts, make)
+        cost = sums.per_round(sums.passes) * price
+        low, high = sums.interval()
+        print(
+            f"| {name} | {sums.accepted:.3f} | {low:.2f} to {high:.2f} | "
+            f"{sums.per_round(sums.rows):.1f} | {sums.per_round(sums.passes):.1f} | "
+            f"{cost:.3f} | {sums.accepted / cost:.2f} |",
+            flush=True,
+        )
+
+
+def trees(world: World, rows: Sequence[int], dictionary: Path | None) -> None:
+    """The one tree of all sources, with the drafter and without it."""
+    session = TargetModelSession(world.target.model)
+    table = open_dictionary(world.target.tokenizer, files=[dictionary] if dictionary else [])
+    print("| rows | sources | tokens / pass | passes | saved by the drafter |")
+    print("|---|---|---|---|---|")
+    for count in rows:
+        before = 0
+        for with_drafter in (False, True):
+            store, mixing = LogitStore(), Mixing()
+            base = Drafting(
+                method="hybrid",
+                dictionary=table,
+                logits=store,
+                mixing=mixing,
+                draft_rows=count,
+                costs=lambda: FREE_ROWS,
+            )
+
+            def drafter(text: Text, base: Drafting = base, joins: bool = with_drafter) -> Drafter:
+                hybrid = make_drafter(base, None)
+                assert isinstance(hybrid, Hybrid)
+                return CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
+
+            def verifier(text: Text, store: LogitStore = store) -> Verifier:
+                return RememberingVerifier(session, text, store)
+
+            sums = Sums.of(world.texts, drafter, verifier)
+            passes = sum(sums.rounds)
+            saved = f"{1 - passes / before:.1%}" if before else ""
+            before = passes
+            names = "all and the drafter" if with_drafter else "all free ones"
+            print(
+                f"| {count} | {names} | {sums.per_round(sums.tokens):.3f} | {passes} | {saved} |",
+                flush=True,
+            )
+
+
+def merged(world: World, widths: Sequence[int], length: int) -> None:
+    """Rows of beams before and after shared prefixes are merged; what is accepted is the same."""
+    print("| width | rows of the beams | merged | fewer | accepted a round |")
+    print("|---|---|---|---|---|")
+    for width in widths:
+        before = after = accepted = rounds = 0
+        for text in world.texts:
+            drafter = world.beams(text, beam=BeamShape(width, length))
+            for one in rounds_of(text, drafter):
+                beams = beams_of(one.tree)
+                best = max((agreed(beam, one.emitted) for beam in beams), default=0)
+                assert best == one.accepted, "merging has changed what is accepted"
+                before += sum(map(len, beams))
+                after += len(one.tree)
+                accepted += best
+                rounds += 1
+        print(
+            f"| {width} | {before / rounds:.1f} | {after / rounds:.1f} | "
+            f"{1 - after / before:.0%} | {accepted / rounds:.3f} |",
+            flush=True,
+        )
+
+
+def beams_of(tree: TokenTree[TargetId]) -> list[list[TargetId]]:
+    """The beams that were merged: the ids on the way to every leaf."""
+    leaves = sorted(set(range(len(tree))) - set(tree.parents))
+    return [[tree.ids[i] for i in tree.path_to(leaf)] for leaf in leaves]
+
+
+def agreed(beam: Sequence[TargetId], emitted: Sequence[TargetId]) -> int:
+    """How many leading ids of a beam the target has emitted."""
+    same = [one == other for one, other in zip(beam, emitted, strict=False)]
+    return [*same, False].index(False)
+
+
+def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: float) -> None:
+    """The paper's grid: tokens per pass, and the speed-up under cost curves of real chips."""
+    curves = {name: read_curve(name).rows_at(128) for name in CURVES}
+    print("| beam | tokens / pass | rows | " + " | ".join(curves) + " |")
+    print("|---" * (3 + len(curves)) + "|")
+    for width in widths:
+        for length in lengths:
+            shape = BeamShape(width, length)
+            sums = Sums.of(world.texts, partial(world.beams, beam=shape))
+            tokens, rows = sums.per_round(sums.tokens), sums.per_round(sums.rows)
+            cells = []
+            for times in curves.values():
+                costs = Costs(rows=tuple(time / times[0] for time in times))
+                cells.append(f"{tokens / (costs.expected_verify(1 + rows) + length * step):.2f}")
+            print(
+                f"| {width} x {length} | {tokens:.3f} | {rows:.1f} | {' | '.join(cells)} |",
+                flush=True,
+            )
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["accepted", "trees", "merged", "grid"]))
+@click.option("--target", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--drafter", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option(
+    "--prompts", type=click.Path(path_type=Path, exists=True), required=True, multiple=True
+)
+@click.option("--draft")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="TEXT",
+    help="`accepted`: only the rows with this in their names; repeatable.",
+)
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True))
+@click.option("--rows", default="7,15", show_default=True)
+@click.option("--widths", default="2,4,8,16", show_default=True)
+@click.option("--lengths", default="4", show_default=True)
+@click.option("--limit", default=30, show_default=True)
+@click.option("--tokens", default=150, show_default=True)
+@click.option("--temp", default=0.7, show_default=True)
+@click.option("--step", type=float, help="Price of a step in plain passes; default: by bytes.")
+@click.option("--cache", type=click.Path(path_type=Path), help="The texts, for repeated runs.")
+def main(
+    *,
+    what: str,
+    target: Path,
+    drafter: Path,
+    prompts: tuple[Path, ...],
+    draft: str | None,
+    only: tuple[str, ...],
+    dictionary: Path | None,
+    rows: str,
+    widths: str,
+    lengths: str,
+    limit: int,
+    tokens: int,
+    temp: float,
+    step: float | None,
+    cache: Path | None,
+) -> None:
+    """Print one table."""
+    [model] = load_models([str(target)], dtype="float32")
+    texts = load_texts(cache)
+    if texts is None:
+        bos = model.tokenizer.vocabulary.roles.bos
+        assert bos is not None
+        lines = [one for file in prompts for one in read_texts(file)]
+        given = [model.tokenizer.encode(one) for one in lines[:limit]]
+        texts = [
+            sampled_text(model, [bos, *ids], tokens, Sampling(temperature=temp, seed=number))
+            for number, ids in enumerate(given)
+        ]
+        save_texts(texts, cache)
+    for text in texts:  # those of an earlier run may be longer
+        text.ids = text.ids[: text.given + tokens + MOST_DEPTH]
+    texts = texts[:limit]
+    keep_loaded()
+    world = World.of(model, drafter, texts)
+    numbers = [int(one) for one in widths.split(",")]
+    if what == "accepted":
+        accepted(world, draft, only)
+    elif what == "trees":
+        trees(world, [int(one) for one in rows.split(",")], dictionary)
+    elif what == "merged":
+        merged(world, numbers, int(lengths.split(",")[0]))
+    else:
+        price = world.step if step is None else step
+        grid(world, numbers, [int(one) for one in lengths.split(",")], price)
+
+
+if __name__ == "__main__":
+    main()

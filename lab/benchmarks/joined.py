@@ -1,0 +1,285 @@
+"""A draft model in one tree with the free sources: what it adds, by rows and under cost curves.
+
+    python -m lab.benchmarks.joined --target MODEL --draft-model MODEL --prompts FILE [--limit 10]
+        [--rows 4,7,15] [--curve m4-pro ...] [--cache FILE] [--answers FILE]
+
+The target decodes its own output, as in `draft_free.py`. The draft model is asked once at every
+position for 1 to 3 passes, and its answers are played to every condition, so that all see the same
+ones. The logit store is kept from request to request.
+
+The first table has tokens per pass at fixed numbers of drafted ids. The second one has speed-ups
+under cost curves, on a clock that only passes move, with what the draft length controller makes of
+the free sources, of the model, and of both. A pass of the draft model takes `--draft-pass` plain
+passes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from lab.benchmarks.draft_free import MACHINES
+from lab.benchmarks.draft_models import DraftModels
+from lab.benchmarks.own_outputs import OwnOutputs, own_outputs
+from lab.benchmarks.remembered_target import RememberingVerifier, Text
+from tokalign.assemble import keep_loaded
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
+from tokalign.runtime.context import Context
+from tokalign.runtime.draft.cost_aware import Experience, ModelDrafter
+from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
+from tokalign.tables.opening import open_dictionary
+
+MOST_PASSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A draft model's answers at the positions of a text, by position and number of passes.
+
+    whole: all that it found. alone: what it proposes by itself, for one number of passes.
+    """
+
+    whole: dict[tuple[int, int], Proposal]
+    alone: dict[tuple[int, int], Proposal]
+
+    @classmethod
+    def record(cls, models: DraftModels, text: Text, tokens: int) -> Answers:
+        """Ask at every position."""
+        found = cls({}, {})
+        for steps in range(1, MOST_PASSES + 1):
+            drafting = replace(models.drafting, num_draft_tokens=steps)
+            drafter = replace(models, drafting=drafting).drafter(text)
+            context = Context(text.ids[: text.given])
+            for end in range(text.given, text.given + tokens):
+                found.whole[end, steps] = drafter.answer(context, 32)
+                if steps == models.drafting.num_draft_tokens:
+                    found.alone[end, steps] = drafter.propose(context, 32)
+                context.extend([text.ids[end]])
+        return found
+
+
+class RecordedModel(ModelDrafter):
+    """Answers as the draft model did.
+
+    steps: passes of a round that does not say. took: is told the number of passes of every answer.
+    """
+
+    def __init__(
+        self, answers: Answers, steps: int, took: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._answers, self._steps, self._took = answers, steps, took
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """See `interfaces.Drafter`."""
+        answers = self._answers.alone if limit >= self._steps else self._answers.whole
+        return self._at_most(answers, context, self._steps, limit)
+
+    def answer(self, context: Context, limit: int) -> Proposal:
+        """See `cost_aware.Answering`."""
+        return self.draft(context, steps=self._steps, limit=limit)
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        """See `draft_length.controller.SteppedDrafter`."""
+        return self._at_most(self._answers.whole, context, steps, limit)
+
+    def _at_most(
+        self, answers: dict[tuple[int, int], Proposal], context: Context, steps: int, limit: int
+    ) -> Proposal:
+        steps = min(steps, limit, MOST_PASSES)
+        if not steps:
+            return Proposal()
+        found = answers[len(context.ids), steps]
+        self._took(found.draft_passes)
+        tree = found.tree
+        return replace(found, tree=tree.likeliest(len(tree), least=0.0, depth=limit, chain=steps))
+
+
+@dataclass
+class World:
+    """What all conditions share."""
+
+    session: TargetModelSession
+    texts: Sequence[Text]
+    answers: Sequence[Answers]
+    tokens: int
+    base: Drafting
+
+    def rounds(
+        self,
+        make: Callable[[Answers, Drafting], Drafter],
+        decide: Callable[[Answers, Drafting, Verifier], DraftLengthController] | None = None,
+        **drafting: object,
+    ) -> Iterator[Round]:
+        """The rounds of all texts, with stores that are kept from one to the next.
+
+        decide: makes the controller of a text, if one is to decide.
+        """
+        store = LogitStore()
+        how = replace(
+            self.base,
+            logits=store,
+            mixing=Mixing(),
+            experience=Experience(),
+            **drafting,  # type: ignore[arg-type]
+        )
+        for text, answers in zip(self.texts, self.answers, strict=True):
+            verifier: Verifier = RememberingVerifier(self.session, text, store)
+            if decide is not None:
+                drafter: Drafter
+                drafter = verifier = decide(answers, how, verifier)
+            else:
+                drafter = make(answers, how)
+            context = Context(text.ids[: text.given])
+            limits = Limits(max_tokens=min(self.tokens, len(text.output)))
+            events = decode(context, drafter, verifier, limits=limits)
+            found = [event for event in events if isinstance(event, Round)]
+            assert context.emitted == text.output[: len(context.emitted)], "an output has changed"
+            yield from found
+
+
+def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
+    """Tokens per pass at fixed numbers of drafted ids."""
+    click.echo("| | " + " | ".join(map(str, counts)) + " |")
+    click.echo("|---" * (1 + len(counts)) + "|")
+
+    def free(_: Answers, how: Drafting) -> Drafter:
+        return make_drafter(how, None)
+
+    def both(answers: Answers, how: Drafting) -> Drafter:
+        return make_drafter(how, RecordedModel(answers, steps))
+
+    for name, make in (("free sources", free), (f"and the draft model, K = {steps}", both)):
+        cells = []
+        for count in counts:
+            rounds = list(world.rounds(make, draft_rows=count, costs=lambda: FREE_ROWS))
+            emitted = sum(len(one.emitted) for one in rounds)
+            cells.append(f"{emitted / len(rounds):.3f}")
+        click.echo(f"| {name} | {' | '.join(cells)} |")
+    rounds = list(world.rounds(lambda answers, _: RecordedModel(answers, steps)))
+    emitted, rows = sum(len(one.emitted) for one in rounds), sum(one.rows for one in rounds)
+    click.echo(
+        f"the draft model alone: {emitted / len(rounds):.3f} with {rows / len(rounds) - 1:.1f} ids"
+    )
+
+
+def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int) -> None:
+    """Speed-ups under cost curves; each cell ends with ids and draft passes of a round."""
+    names = ("free, auto", "model, auto", "all, auto", f"all, K = {steps}")
+    click.echo(f"| | {' | '.join(names)} |")
+    click.echo("|---" * (1 + len(names)) + "|")
+    for name in curves:
+        known = read_curve(name).rows_at(128)
+        costs = Costs(rows=tuple(time / known[0] for time in known), draft_pass=draft_pass)
+        cells = [
+            controlled(world, costs, method="hybrid", with_model=False),
+            controlled(world, costs, method="draft", with_model=True),
+            controlled(world, costs, method="hybrid", with_model=True),
+            cost_aware(world, costs, steps),
+        ]
+        click.echo(f"| {name} | {' | '.join(cells)} |")
+
+
+def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> str:
+    """What the draft length controller makes of the sources, if it knows the costs."""
+    clock = SimulatedClock()
+    times = [n * costs.draft_pass for n in range(1, MOST_PASSES + 1)]
+    drafts = PassTimes(times, weight=4) if with_model else None
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4), drafts))
+
+    def took(passes: int) -> None:
+        clock.now += passes * costs.draft_pass
+
+    def decide(answers: Answers, how: Drafting, verifier: Verifier) -> DraftLengthController:
+        timed = TimedVerifier(verifier, costs, clock)
+        model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
+        return make_controlled(how, knowledge, timed, model, clock=clock)
+
+    rounds = list(world.rounds(lambda *_: make_drafter(world.base, None), decide, method=method))
+    return cell(rounds, costs, clock.now)
+
+
+def cost_aware(world: World, costs: Costs, steps: int) -> str:
+    """What the cost-aware hybrid makes of them."""
+
+    def make(answers: Answers, how: Drafting) -> Drafter:
+        return make_drafter(how, RecordedModel(answers, steps))
+
+    rounds = list(world.rounds(make, costs=lambda: costs))
+    time = sum(costs.verify(one.rows) + one.draft_passes * costs.draft_pass for one in rounds)
+    return cell(rounds, costs, time)
+
+
+def cell(rounds: Sequence[Round], costs: Costs, time: float) -> str:
+    """The speed-up, and what a round has on average."""
+    emitted = sum(len(one.emitted) for one in rounds)
+    ids = sum(one.rows - 1 for one in rounds) / len(rounds)
+    passes = sum(one.draft_passes for one in rounds) / len(rounds)
+    return f"{emitted * costs.verify(1) / time:.3f}, {ids:.1f}, {passes:.1f}"
+
+
+@click.command()
+@own_outputs
+@click.option("--draft-model", required=True)
+@click.option("-k", "--num-draft-tokens", "steps", default=2, show_default=True)
+@click.option("--draft-pass", default=0.07, show_default=True, help="In plain passes.")
+@click.option("--rows", default="4,7,15", show_default=True)
+@click.option("--curve", "curves", multiple=True, default=MACHINES)
+@click.option("--answers", "kept", type=click.Path(path_type=Path), help="Recorded answers.")
+@click.option("--dictionary", type=click.Path(path_type=Path, exists=True), help="Default: found.")
+def benchmark(
+    outputs: OwnOutputs,
+    *,
+    draft_model: str,
+    steps: int,
+    draft_pass: float,
+    rows: str,
+    curves: Sequence[str],
+    kept: Path | None,
+    dictionary: Path | None,
+) -> None:
+    """Print both tables."""
+    model, texts, tokens = outputs.model, outputs.texts, outputs.tokens
+    keep_loaded()
+    if kept is not None and kept.exists():
+        answers: list[Answers] = pickle.loads(kept.read_bytes())
+    else:
+        models = DraftModels.load(model, draft_model, steps)
+        answers = [
+            Answers.record(models, text, tokens)
+            for text in track(texts, "asking", console=Console(stderr=True), transient=True)
+        ]
+        if kept is not None:
+            kept.write_bytes(pickle.dumps(answers))
+    table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
+    base = Drafting(method="hybrid", dictionary=table)
+    world = World(TargetModelSession(model.model), texts, answers[: len(texts)], tokens, base)
+    if outputs.only != "machines":
+        fixed_rows(world, [int(count) for count in rows.split(",")], steps)
+        outputs.save()
+    if outputs.only != "rows":
+        machines(world, curves, draft_pass, steps)
+        outputs.save()
+
+
+if __name__ == "__main__":
+    benchmark()

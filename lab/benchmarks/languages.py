@@ -1,0 +1,176 @@
+"""What a second dictionary costs where it is the wrong one, and what it saves where it is right.
+
+    python -m lab.benchmarks.languages --data DATA
+
+DATA is the folder of the shared data. The first dictionary is the shipped Polish one. The second is
+built from nine tenths of the Crimean Tatar corpus in Latin script; the held-out runs of 100 lines
+are its texts. The texts play the target's output, and the first 64 of up to 300 tokens of each are
+the prompt. In the last set the prompt is in the other language than what is to be generated.
+`--domain` compares two dictionaries of one language instead: one of encyclopedia articles and one
+of acts of law, both built from nine tenths of a corpus.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from lab.benchmarks.crimean_tatar import split_lines
+from tokalign.build.corpus import Corpus
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.cli.texts import read_texts
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.replay import replay
+from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.draft.dictionary_fit import PROMPT_END, DictionaryFit
+from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.statistics import Statistics
+from tokalign.tables.dictionary import Dictionaries, Dictionary
+from tokalign.tables.opening import open_dictionary, read_dictionary
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+PROMPT_TOKENS, LONGEST, SHORTEST = 64, 300, 200
+TEXTS = 30
+
+Texts = list[list[TargetId]]
+
+
+@dataclass(frozen=True)
+class AllAsked:
+    """Asks all dictionaries. surest: the most probable answer counts, not the longest match."""
+
+    tables: Dictionaries
+    surest: bool
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def match_length(self, suffix: Sequence[TargetId]) -> int:
+        """See `dictionary.Dictionary`."""
+        return self.tables.match_length(suffix)
+
+    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
+        """See `dictionary.Dictionary`."""
+        return self.tables.expected(suffix)
+
+    def follow(
+        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
+    ) -> TokenTree[TargetId]:
+        """See `dictionary.Dictionary`."""
+        if not self.surest:
+            return self.tables.follow(suffix, limit, p_min=p_min)
+        asked = self.tables.by_source.values()
+        answers = [table.follow(suffix, limit, p_min=p_min) for table in asked]
+        return max(answers, key=lambda answer: answer.probabilities[:1])
+
+
+def split(file: Path, most_lines: int | None = None) -> tuple[list[str], list[str]]:
+    """The lines of a corpus to build from, and the held-out ones, twelve to a text."""
+    lines = list(Corpus([file]).lines())[:most_lines]
+    rest, held = split_lines(lines, "blocks")
+    return rest, [" ".join(held[i : i + 12]) for i in range(0, len(held), 12)]
+
+
+def build(target: Tokenizer[TargetId], lines: Iterable[str]) -> Dictionary:
+    """A back-off table of at most 5 MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        corpus = Corpus([path])
+        return read_dictionary(build_dictionary(target, corpus, BackoffOptions(), language="xx"))
+
+
+def cut(target: Tokenizer[TargetId], texts: Sequence[str]) -> Texts:
+    """The beginnings of texts that are long enough, spread over all of them."""
+    encoded = [ids[:LONGEST] for ids in target.encode_batch(list(texts)) if len(ids) >= SHORTEST]
+    return encoded[:: max(1, len(encoded) // TEXTS)][:TEXTS]
+
+
+def measure(texts: Texts, drafting: Drafting, costs: Costs) -> tuple[Statistics, float]:
+    """The statistics of all texts, and tokens per time of a plain pass."""
+    statistics, spent = Statistics(), 0.0
+    for ids in texts:
+        drafter = make_drafter(replace(drafting, costs=lambda: costs), None)
+        for event in replay(ids, drafter, prompt_tokens=PROMPT_TOKENS):
+            statistics.observe(event)
+            spent += costs.verify(event.rows) if isinstance(event, Round) else 0.0
+    return statistics, statistics.generation_tokens / spent
+
+
+def print_table(sets: dict[str, Texts], tables: dict[str, Dictionary | None]) -> None:
+    """Print a row for each choice of dictionaries, for both methods where they have one."""
+    heads = "".join(f" {name} |" for name in sets)
+    print(f"| method, dictionaries |{heads} host ms per round |\n|---|{'---|' * len(sets)}---|")
+    for method in ("hybrid", "dictionary"):
+        for name, table in tables.items():
+            if (method, type(table)) in (("hybrid", AllAsked), ("dictionary", type(None))):
+                continue
+            cells, host = [], []
+            for texts in sets.values():
+                drafting = Drafting(method=method, dictionary=table)
+                free, _ = measure(texts, drafting, FREE_ROWS)
+                _, priced = measure(texts, drafting, ASSUMED_COSTS)
+                cells.append(f" {free.tokens_per_round:.3f}, {priced:.3f} |")
+                host.append(free.host_ms_per_round["p50"])
+            print(f"| {method}, {name} |{''.join(cells)} {max(host):.3f} |", flush=True)
+
+
+def print_scoring(texts: Texts, both: Dictionaries) -> None:
+    """Print how long it takes to compare the dictionaries with the end of a prompt."""
+    times = []
+    for ids in texts:
+        began = time.perf_counter()
+        DictionaryFit(both.by_source).follow(ids[:PROMPT_END])
+        times.append(time.perf_counter() - began)
+    median = sorted(times)[len(times) // 2] * 1e3
+    print(f"\nscoring {PROMPT_END} prompt tokens with two dictionaries: {median:.3f} ms (median)")
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--target", default="bielik", show_default=True)
+@click.option("--domain", is_flag=True, help="Two dictionaries of one language.")
+def main(data: Path, target: str, domain: bool) -> None:
+    """Print tokens per round if rows are free, then per time of a plain pass at 5 % per row."""
+    tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
+    train, dev = data / "corpus" / "train", data / "corpus" / "dev"
+    if domain:
+        names = ("wiki", "law")
+        wiki, held_wiki = split(train / "poquad_wiki.txt.zst")
+        law, held_law = split(train / "ustawy.txt.zst", most_lines=100_000)
+        one, other = build(tokenizer, wiki), build(tokenizer, law)
+        sets = {"articles": cut(tokenizer, held_wiki), "acts": cut(tokenizer, held_law)}
+    else:
+        names = ("pl", "crh")
+        rest, held = split(data / "corpus" / "crh" / "crh_lat.txt.zst")
+        shipped = open_dictionary(tokenizer, languages=["pl"])
+        assert shipped is not None
+        one, other = shipped, build(tokenizer, rest)
+        sets = {
+            "dev/wiki": cut(tokenizer, read_texts(dev / "wiki.jsonl")),
+            "dev/sejm": cut(tokenizer, read_texts(dev / "sejm.txt")),
+            "Crimean Tatar": cut(tokenizer, held),
+        }
+        pairs = zip(sets["Crimean Tatar"], sets["dev/wiki"], strict=False)
+        sets["prompt crh, text pl"] = [a[:PROMPT_TOKENS] + b[:SHORTEST] for a, b in pairs]
+    both = Dictionaries({f"dictionary:{names[0]}": one, f"dictionary:{names[1]}": other})
+    choices = {"none": None, names[0]: one, names[1]: other, "both": both}
+    rules = {
+        "both always, longest match": AllAsked(both, surest=False),
+        "both always, surest": AllAsked(both, surest=True),
+    }
+    print_table(sets, {**choices, **rules})
+    print_scoring(sets[next(iter(sets))], both)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""tokalign and mlx-lm, on MLX with the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm import load, stream_generate
+
+from lab.benchmarks.peers.outcome import Asked, Run
+from tokalign.assemble import load_decoder
+from tokalign.drafting_options import DraftingOptions
+from tokalign.runtime.generate import Generation
+
+
+class Tokalign:
+    """`exact` with a draft model, or a method that needs none."""
+
+    def __init__(
+        self, target: Path, draft: Path | None, *, tokens: int, options: DraftingOptions
+    ) -> None:
+        self._tokens = tokens
+        decoder = load_decoder(
+            str(target), None if draft is None else str(draft), options, dtype="float32"
+        )
+        endless = replace(decoder.target, stop_ids=frozenset())
+        self._decoder = replace(decoder, target=endless)
+
+    def generate(self, asked: Asked) -> Run:
+        """Decode greedily."""
+        prompt = self._decoder.prompt(asked.text, use_template=False)
+        assert list(prompt.target) == asked.ids
+        generation = Generation(self._decoder, prompt, max_tokens=self._tokens)
+        began = perf_counter()
+        emitted = [int(piece.token) for piece in generation]
+        seconds = perf_counter() - began
+        figures = generation.summary()
+        rounds: int = figures["rounds"]
+        passes = round(rounds * figures.get("draft_passes_per_round", 0))
+        return Run(emitted, rounds, passes, seconds)
+
+
+class _Counted:
+    """A model that counts its passes; everything else is the model's own."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.passes = model, 0
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self.passes += 1
+        return self.model(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+class MlxLm:
+    """mlx-lm's own functions; its draft model has to share the target's tokenizer.
+
+    The draft model is the target itself in 4 bits.
+    """
+
+    def __init__(self, target: Path, *, tokens: int, num_draft_tokens: int) -> None:
+        self._target, self._tokenizer = load(str(target))[:2]
+        self._tokenizer.eos_token_ids = set()
+        draft = load(str(target))[0]
+        draft.set_dtype(mx.float32)
+        self._target.set_dtype(mx.float32)
+        nn.quantize(draft, group_size=32, bits=4)
+        self._draft, self._tokens, self._k = _Counted(draft), tokens, num_draft_tokens
+
+    def generate(self, asked: Asked, *, drafted: bool) -> Run:
+        """Decode greedily."""
+        options: dict[str, Any] = {}
+        if drafted:
+            options = {"draft_model": self._draft, "num_draft_tokens": self._k}
+        self._draft.passes = 0
+        began = perf_counter()
+        found = list(
+            stream_generate(
+                self._target, self._tokenizer, asked.ids, max_tokens=self._tokens, **options
+            )
+        )
+        seconds = perf_counter() - began
+        # Every round of mlx-lm's yields one token that was not drafted.
+        passes = sum(not one.from_draft for one in found)
+        return Run([int(one.token) for one in found], passes, self._draft.passes, seconds)

@@ -1,0 +1,349 @@
+"""`python -m lab study`: the papers' experiments by one command, and results that others add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lab.study.prompts import PromptFiles, study_prompts
+from lab.study.protocol import PRESETS, Arm, arms, only
+from lab.study.setup import (
+    CURVES,
+    Loaded,
+    StudyOptions,
+    assembled,
+    cost_curves,
+    drafts_of,
+    load,
+    setting_of,
+)
+from tokalign.atomic_file import locked, make_folder, write_file
+from tokalign.cli.drafting_options import (
+    DRAFT_HELP,
+    MODEL_HELP,
+    dictionary_option,
+    drafter_option,
+    dtype_option,
+    language_option,
+)
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
+from tokalign.cli.option_types import NAME, PATH
+from tokalign.cli.texts import field_option
+from tokalign.errors import TokalignError, UsageError
+from tokalign.json_text import parse_json
+from tokalign.shipped import LANGUAGES, POLISH, prompts
+
+if TYPE_CHECKING:
+    from lab.study.causes import Attribution
+    from lab.study.result import Result, Setting
+    from lab.study.run import Study
+    from tokalign.cost.curve import CostCurve
+    from tokalign.evaluate.measurements import MeasurementFile
+
+_MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock"
+_RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
+
+
+@click.command("study")
+@click.option("--target", "--model", "target", type=NAME, metavar="NAME", help=MODEL_HELP)
+@click.option(
+    "--draft", "--draft-model", "draft", multiple=True, type=NAME, metavar="NAME",
+    help=f"{DRAFT_HELP} Repeatable.",
+)  # fmt: skip
+@drafter_option
+@click.option(
+    "--preset", type=click.Choice([*PRESETS]), default="quick",
+    help="quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
+    "of Spec-Bench.",
+)  # fmt: skip
+@click.option(
+    "--output", type=PATH, metavar="FOLDER",
+    help="Where measurements, result, page and summary go; a killed study resumes from it.",
+)  # fmt: skip
+@click.option(
+    "--articles", type=PATH, metavar="FILE", help="Encyclopedic texts. Default: tokalign's own."
+)
+@click.option(
+    "--instructions", type=PATH, metavar="FILE", help="User messages. Default: tokalign's own."
+)
+@click.option(
+    "--questions", type=PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
+)
+@field_option
+@click.option(
+    "--prompt-language", metavar="CODE",
+    help=f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first of "
+    f"--language if it is one of these, else {POLISH}.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(min=1),
+    help="Only the first N prompts of each set. Default: the preset's.",
+)  # fmt: skip
+@click.option(
+    "-m",
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Tokens to generate at most. Default: the preset's.",
+)
+@click.option(
+    "--condition", "conditions", multiple=True, metavar="NAME",
+    help="Measure only this method or translation; repeatable.",
+)  # fmt: skip
+@dtype_option
+@dictionary_option
+@language_option
+@click.option("--estimate", is_flag=True, help="Say how long it would take, and stop.")
+@click.option(
+    "--check",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Check whether a result can be shared; repeatable.",
+)
+@json_option
+@quiet_option
+def command(
+    *,
+    target: str | None,
+    output: Path | None,
+    check: tuple[Path, ...],
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Run the Polish study's experiments and tokalign's own on this machine.
+
+    Every prompt is decoded under every condition, conditions take turns, and plain decoding is
+    measured twice; a prompt on which the two differ is measured again. The output folder gets
+    study.json (a result that --check accepts and others can compare), study.html and study.md.
+    """
+    if check:
+        _check(check, as_json=as_json)
+        return
+    if target is None:
+        raise UsageError("nothing to study; give --target NAME, or results with --check FILE")
+    if output is None:
+        raise UsageError("a study expects a folder for what it measures; give --output FOLDER")
+    _study(target, output, as_json=as_json, quiet=quiet, **given)
+
+
+# -- results of others -----------------------------------------------------------------------------
+
+
+def _check(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Print what is wrong with results. Raises: TokalignError if anything is."""
+    from lab.study.check import check_file
+
+    problems = {str(path): check_file(path) for path in paths}
+    if as_json:
+        results = [{"file": p, "accepted": not f, "problems": f} for p, f in problems.items()]
+        print_json({"results": results})
+    else:
+        for path, found in problems.items():
+            echo("\n  ".join([f"{path}: {'not accepted' if found else 'accepted'}", *found]))
+    if wrong := sum(map(bool, problems.values())):
+        raise TokalignError(
+            f"{wrong} of {len(paths)} results expected to be sound are not; measure again with "
+            "python -m lab study, and leave the file as it is written"
+        )
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def _study(
+    target: str,
+    output: Path,
+    *,
+    draft: tuple[str, ...],
+    drafter: Path | None,
+    preset: str,
+    limit: int | None,
+    max_tokens: int | None,
+    prompt_language: str | None,
+    conditions: tuple[str, ...],
+    estimate: bool,
+    dtype: str | None,
+    dictionary: tuple[Path, ...],
+    language: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **files: Any,
+) -> None:
+    from tokalign.report.charts import require_charts
+
+    require_charts()
+    protocol, own = PRESETS[preset], PromptFiles(**files)
+    chosen_language = _language_of_prompts(prompt_language, language, preset)
+    options = StudyOptions(
+        target=target,
+        draft=draft,
+        drafter=drafter,
+        protocol=replace(
+            protocol,
+            prompts=limit or protocol.prompts,
+            max_tokens=max_tokens or protocol.max_tokens,
+        ),
+        files=replace(own, language=chosen_language),
+        output=output,
+        dtype=dtype,
+        dictionary=dictionary,
+        language=language,
+        note=partial(note, quiet=quiet),
+    )
+    loaded = load(options)
+    if prompt_language is None and not all((own.articles, own.instructions, own.questions)):
+        note(f"prompts -> those in {chosen_language}", quiet=quiet)
+    chosen = only(arms(options.protocol, drafts_of(loaded)), conditions)
+    given = study_prompts(options.files, options.protocol, loaded.alone.target.tokenizer)
+    from tokalign.assemble import keep_loaded
+    from tokalign.evaluate.measurements import MeasurementFile
+
+    keep_loaded()
+    remedy = "give another folder with --output"
+    make_folder(output / CURVES, remedy=remedy)
+    with locked(output / _LOCK, f"studying in {output}", f"wait until it has ended, or {remedy}"):
+        curves = cost_curves(options, loaded)
+        study = assembled(options, loaded, chosen, given, curves)
+        setting = setting_of(options, loaded, given)
+        file = MeasurementFile(output / _MEASUREMENTS, _about(setting, chosen), remedy)
+        if estimate:
+            _estimate(study, file, as_json=as_json)
+            return
+        _measure(study, file, options.note, quiet=quiet)
+        causes = _explained(output, loaded, study, chosen, quiet=quiet)
+        result = _result(setting, file, curves, causes)
+        _write(output, result, options.note, as_json=as_json)
+
+
+def _language_of_prompts(given: str | None, dictionaries: Sequence[str], preset: str) -> str:
+    """The language of tokalign's own prompts; those of tasks are Polish. Raises: UsageError."""
+    if given is not None:
+        prompts(given, instead="--articles, --instructions and --questions")
+        return given
+    first = dictionaries[0].partition(",")[0].strip() if dictionaries else POLISH
+    return first if first in LANGUAGES and preset != "tasks" else POLISH
+
+
+def _estimate(study: Study, file: MeasurementFile, *, as_json: bool) -> None:
+    done = file.open()
+    generations, seconds = len(study.pending(done)), study.estimate(done)
+    if as_json:
+        print_json({"generations": generations, "seconds": round(seconds, 1)})
+    else:
+        echo(f"{generations:,} generations, about {_duration(seconds)}")
+
+
+def _measure(
+    study: Study, file: MeasurementFile, tell: Callable[[str], None], *, quiet: bool
+) -> None:
+    """Measure what the file does not hold yet."""
+    done = file.open()
+    if done:
+        tell(f"{file.path}: holds {len(done):,} measurements already")
+
+    def told(generations: int, seconds: float) -> None:
+        tell(
+            f"{generations:,} generations to measure, about {_duration(seconds)}; stop at any time "
+            "and give the same command to go on"
+        )
+
+    with progress(len(study.pending(done)), "measuring", quiet=quiet) as advance:
+        for measurement in study.run(done, told=told):
+            file.append(measurement)
+            advance(1)
+
+
+def _result(
+    setting: Setting,
+    file: MeasurementFile,
+    curves: Mapping[str, CostCurve],
+    causes: Sequence[Attribution],
+) -> Result:
+    """What the file holds, as a result."""
+    from lab.study.result import Result
+    from lab.study.samples import samples_of
+
+    return Result(
+        setting=setting,
+        measured=date.fromtimestamp(file.path.stat().st_mtime).isoformat(),
+        curves=curves,
+        samples=tuple(samples_of(file.open())),
+        causes=tuple(causes),
+    )
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _about(setting: Setting, chosen: Sequence[Arm]) -> dict[str, Any]:
+    """Everything that has to be equal if a study is to be resumed."""
+    about = asdict(setting)
+    del about["power"]  # may change meanwhile, and is kept with each measurement
+    del about["prompt_language"]  # the digests of the prompts say more
+    return about | {"conditions": [str(arm.condition) for arm in chosen]}
+
+
+def _explained(
+    folder: Path, loaded: Loaded, study: Study, chosen: Sequence[Arm], *, quiet: bool
+) -> list[Attribution]:
+    """Why rounds ended, for some prompts: from the output folder, or else found now."""
+    from lab.study.attribution import Explainer, explained
+
+    protocol = study.protocol
+    conditions = [a.condition for a in chosen if explained(a.condition, loaded.pairs)]
+    blocks = [
+        block
+        for block in study.bench.prompts
+        if block.number <= protocol.explained and block.temperature == protocol.temperatures[0]
+    ]
+    path = folder / _CAUSES
+    found = _read_causes(path) if path.exists() else []
+    known = {(one.block, one.condition) for one in found}
+    wanted = [(b, c) for c in conditions for b in blocks]
+    explainers = {name: Explainer(study.bench, name) for name in {c.draft for c in conditions}}
+    with progress(len(wanted), "explaining", quiet=quiet) as advance:
+        for block, condition in wanted:
+            if (block, condition) not in known:
+                found.append(explainers[condition.draft].explain(block, condition))
+                write_file(path, json.dumps([one.to_json() for one in found]))
+            advance(1)
+    return [one for one in found if (one.block, one.condition) in set(wanted)]
+
+
+def _read_causes(path: Path) -> list[Attribution]:
+    from lab.study.causes import Attribution
+
+    try:
+        return list(map(Attribution.from_json, parse_json(path.read_text("utf-8"))))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not hold the causes of rounds ({type(error).__name__}: {error}); remove "
+            "it, and they are found again"
+        ) from error
+
+
+def _write(folder: Path, result: Result, tell: Callable[[str], None], *, as_json: bool) -> None:
+    """Write result, page and summary, and print the summary, or the figures as JSON."""
+    from lab.study.check import problems_of
+    from lab.study.page import study_page, study_summary
+
+    saved, summary = result.to_json(), study_summary(result)
+    write_file(folder / _RESULT, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
+    write_file(folder / _PAGE, study_page(result))
+    write_file(folder / _SUMMARY, summary)
+    if as_json:
+        print_json({name: saved[name] for name in ("setting", "measured", "figures", "digest")})
+    else:
+        echo(summary, nl=False)
+    for problem in problems_of(saved, name=_RESULT):
+        tell(f"--check would not accept this result: {problem}")
+    tell(f"result, page and summary -> {folder}")

@@ -1,0 +1,70 @@
+"""What the machine is said to be like; macOS by what its programs print."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lab.study import watch
+from lab.study.watch import MachineWatch, power_source, thermal_pressure
+from tokalign.evaluate.measurements import Surroundings
+
+
+def on_a_mac(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+    monkeypatch.setattr(watch.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(watch, "_printed", lambda _command: printed)
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("com.apple.system.thermalpressurelevel 0\n", "nominal"),
+        ("com.apple.system.thermalpressurelevel 2\n", "heavy"),
+        ("com.apple.system.thermalpressurelevel 9\n", ""),
+        ("Failed to register\n", ""),
+        ("", ""),
+    ],
+)
+def test_thermal_pressure(monkeypatch: pytest.MonkeyPatch, printed: str, said: str) -> None:
+    on_a_mac(monkeypatch, printed)
+    assert thermal_pressure() == said
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("Now drawing from 'AC Power'\n -InternalBattery-0 100%\n", "AC"),
+        ("Now drawing from 'Battery Power'\n -InternalBattery-0 61%\n", "battery"),
+        ("", ""),
+    ],
+)
+def test_power_source(monkeypatch: pytest.MonkeyPatch, printed: str, said: str) -> None:
+    on_a_mac(monkeypatch, printed)
+    assert power_source() == said
+
+
+def test_a_program_that_is_missing_or_fails_says_nothing() -> None:
+    assert watch._printed(["no-such-program-at-all"]) == ""
+    assert watch._printed(["false"]) == ""
+    assert watch._printed(["echo", "word"]) == "word\n"
+
+
+def test_energy_is_the_sum_of_what_the_chip_reports() -> None:
+    some = SimpleNamespace(cpu_total_mj=1500, gpu_mj=2500, dram_mj=None, ane_mj=0)
+    assert watch._joules(some) == 4.0
+    nothing = SimpleNamespace(cpu_total_mj=None, gpu_mj=None, dram_mj=None, ane_mj=None)
+    assert watch._joules(nothing) is None
+
+
+def test_a_watch_tells_load_and_memory_anywhere() -> None:
+    one = MachineWatch()
+    one.begin()
+    found = one.end()
+    assert isinstance(found, Surroundings)
+    assert found.load is not None
+    assert found.load >= 0
+    assert found.peak_gb >= 0
+    assert (found.joules is None) == (not one.measures_energy)
+    assert watch.memory_gb() > 0.5
+    assert watch.system_name()
