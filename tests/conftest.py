@@ -1,34 +1,20 @@
-"""Fixtures: official vocabularies from installed distributions, and shared data where present."""
+"""The fixtures, and which tests the fast lane leaves out."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import settings
-from places import shared_folder
-
-from tokalign.names.registry import resolve_tokenizer
-from tokalign.tokenizer.tokenizer import Tokenizer
-
-# A machine shared with others has no clock; and whoever changes nothing sees no other examples.
-settings.register_profile("shared", deadline=None, derandomize=True, max_examples=40)
-settings.load_profile("shared")
-
-# Two threads of a BLAS for each of two workers would wait for each other; the models are tiny.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-# On a CPU mlx compiles with the system's C++ compiler, a second for each of a hundred functions.
-os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
-
-# Test files are compiled, with their assertions rewritten, once and not once for each worker; the
-# commands that tests start do not compile the package again.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+from fixtures import (  # noqa: F401
+    bielik,
+    llama,
+    no_cache_of_the_user,
+    no_tables_of_the_user,
+    official_vocabularies_are_read_once,
+    qwen,
+    shared_data,
+    tokenizer,
+)
 
 WHOLE_PROGRAMS = "api", "cli", "hostile", "report", "serve", "train"
 """Folders whose tests run, serve, attack, draw or train as a user does: not in the fast lane."""
@@ -39,66 +25,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_tables_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tables that a developer has built change no test, and no test changes them."""
-    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("user-data"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Curves and passed checks of a developer change no test, and no test changes them."""
-    os.environ["TOKALIGN_CACHE"] = str(tmp_path_factory.mktemp("user-cache"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def official_vocabularies_are_read_once() -> Iterator[None]:
-    """Every command that is tested in this process gets the same object for one of them.
-
-    What a tokenizer computes when it is first asked, such as its splitter, is then shared as well.
-    """
-    read, known = Tokenizer.from_file, dict[str, Tokenizer[Any]]()
-
-    def from_file(path: Path, *more: Any) -> Tokenizer[Any]:
-        if "site-packages" not in Path(path).parts:
-            return read(path, *more)
-        key = f"{path} {more}"
-        if key not in known:
-            known[key] = read(path, *more)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tokenizer, "from_file", from_file)
-        yield
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("needs the shared corpora, tokenizers and models")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def bielik() -> Tokenizer[Any]:
-    return resolve_tokenizer("bielik").tokenizer
-
-
-@pytest.fixture(scope="session")
-def llama() -> Tokenizer[Any]:
-    return resolve_tokenizer("llama3.2").tokenizer
-
-
-@pytest.fixture(scope="session")
-def qwen() -> Tokenizer[Any]:
-    return resolve_tokenizer("qwen2.5").tokenizer
-
-
-@pytest.fixture(scope="session", params=["bielik", "llama", "qwen"])
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer[Any]:
-    """Each official tokenizer in turn."""
-    found: Tokenizer[Any] = request.getfixturevalue(request.param)
-    return found

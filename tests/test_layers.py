@@ -101,7 +101,7 @@ def loaded_by(program: str) -> set[str]:
 
 
 HEAVY = {"mlx", "mlx_lm", "transformers", "huggingface_hub", "prompt_toolkit", "rich", "scipy"}
-TABLES = {"numpy", "tokenizers", "sentencepiece", "marisa_trie"}
+TABLES = {"numpy", "tokenizers", "sentencepiece"}
 
 RUNS_MODELS = {
     "api/__init__.py",

@@ -3,7 +3,6 @@
     python -m lab.benchmarks.context_copy --text FILE [--text FILE ...] [--limit N]
     python -m lab.benchmarks.context_copy --text FILE passes [--rows 15]
     python -m lab.benchmarks.context_copy --text FILE machines [--curve m4-pro ...]
-    python -m lab.benchmarks.context_copy --text FILE calibration
     python -m lab.benchmarks.context_copy priors FILE ...
 
 The prompt is one line of instruction and a text. The outputs are known, because a script makes
@@ -254,33 +253,6 @@ def controlled(made: Sequence[Generation], dictionary: Dictionary | None, costs:
     return tokens * costs.verify(1) / clock.now
 
 
-# -- shift in log-odds against a table of frequencies ----------------------------------------------
-
-
-class Frequencies(CopyReliability):
-    """Beta estimates instead of a shift, by kind and length; the prior is worth 10 trials."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-
-    def probability(self, kind: int, length: int) -> float:
-        """See `CopyReliability`."""
-        prior = PRIORS[kind]
-        place = min(length, len(prior))
-        right, trials = self._seen[kind, place]
-        return (right + 10 * prior[place - 1]) / (trials + 10)
-
-    def learn(
-        self, text: Sequence[TargetId], occurrence: Occurrence | None, token: TargetId
-    ) -> None:
-        """See `CopyReliability`."""
-        if occurrence is not None:
-            kind, right = judge(text, occurrence, token)
-            seen = self._seen[kind, min(occurrence.length, len(PRIORS[kind]))]
-            seen[:] = seen[0] * 0.98 + right, seen[1] * 0.98 + 1
-
-
 class Unmoved(CopyReliability):
     """The prior alone."""
 
@@ -295,18 +267,6 @@ def judge(text: Sequence[TargetId], occurrence: Occurrence, token: TargetId) -> 
     _, first, latest = occurrence
     kind = ONLY if first == latest else AGREED if text[first] == text[latest] else LATEST
     return kind, text[latest] == token
-
-
-@main.command()
-@click.pass_obj
-def calibration(made: dict[str, list[Generation]]) -> None:
-    """Log-loss of what the latest occurrence predicts, in nats per token that had a match."""
-    kinds = {"prior alone": Unmoved, "frequencies": Frequencies, "shift": CopyReliability}
-    print(f"| task | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
-    plain = [Generation(one.ids[: one.given], 0) for one in made["edit"]]
-    for task, of_task in {"plain text": plain, **made}.items():
-        losses = [log_loss(of_task, kind) for kind in kinds.values()]
-        print(f"| {task} | {' | '.join(f'{loss:.4f}' for loss in losses)} |", flush=True)
 
 
 PASSAGE = 1500

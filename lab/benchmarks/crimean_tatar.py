@@ -22,13 +22,16 @@ from typing import Any
 
 import click
 
-from lab.benchmarks.variants import Variant, VariantBuilder
+from lab.dictspec.builder import find_continuations
+from lab.dictspec.word_ngrams import count_word_ngrams
 from tokalign.build.corpus import Corpus
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import emulate
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -43,7 +46,6 @@ PAPER = {
 }
 """Speed-up, coverage, mean accepted length and acceptance, by vocabulary and script."""
 
-BACKOFF = Variant("backoff", 8, 5_000_000, 0.05)
 SPLITS: dict[str, Callable[[int, int], bool]] = {
     "every tenth line": lambda number, _: number % 10 == 0,
     "blocks": lambda number, _: number // 100 % 10 == 0,
@@ -109,15 +111,19 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.txt"
         path.write_text("\n".join(corpus), encoding="utf-8")
-        builder = VariantBuilder(target, Corpus([path]))
+        corpus_file = Corpus([path])
 
-        def decode(variant: Variant) -> dict[str, float]:
-            table = read_dictionary(builder.build(variant))
+        def decode(table: Dictionary) -> dict[str, float]:
             drafting = Drafting(method="dictionary", dictionary=table)
             return figures(emulate(drafting, encoded))
 
-        dictspec = {size: decode(Variant("dictspec", 3, size, 0.2)) for size in sizes}
-        backoff = decode(BACKOFF)
+        counted = count_word_ngrams(corpus_file.lines())
+        dictspec = {
+            size: decode(find_continuations(counted.most_frequent(size), target, p_min=0.2))
+            for size in sizes
+        }
+        built = build_dictionary(target, corpus_file, BackoffOptions(), language="crh")
+        backoff = decode(read_dictionary(built))
     words = sum(len(line.split()) for line in held)
     best = max(sizes, key=lambda size: dictspec[size]["speedup"])
     return {

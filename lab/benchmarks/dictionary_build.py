@@ -21,14 +21,10 @@ from typing import Any
 
 import click
 
+from lab.dictspec.builder import find_continuations
+from lab.dictspec.word_ngrams import count_word_ngrams
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_ngrams import count_word_ngrams
-from tokalign.build.dictionary.dictionary_bundle import (
-    BackoffOptions,
-    DictspecOptions,
-    build_dictionary,
-)
-from tokalign.build.dictionary.dictspec import find_continuations
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.cli.output import print_json
 from tokalign.cli.texts import read_texts
@@ -66,13 +62,12 @@ def benchmark() -> None:
 
 @benchmark.command()
 @shared_option
-@click.option("--kind", type=click.Choice(["backoff", "dictspec"]), default="backoff")
 @click.option("--alignment/--no-alignment", default=True, help="Also the pair's tables.")
-def cost(shared: Path, kind: str, alignment: bool) -> None:
+def cost(shared: Path, alignment: bool) -> None:
     """Build the tables of llama3.2 and bielik from all of corpus/train, and use the dictionary."""
     target: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     corpus = Corpus(sorted((shared / "corpus" / "train").iterdir()))
-    options = BackoffOptions() if kind == "backoff" else DictspecOptions()
+    options = BackoffOptions()
     builders: dict[str, Builder] = {
         "dictionary": lambda corpus, stage: build_dictionary(
             target, corpus, options, language="pl", stage=stage
@@ -118,9 +113,8 @@ def saving(shared: Path) -> None:
         for ngrams in (200_000, 500_000, 1_000_000):
             kept = counted.most_frequent(ngrams)
             published = find_continuations(kept, target, p_min=_PUBLISHED_P_MIN)
-            size = sum(map(len, published.to_sections().values()))
             kind = f"dictspec, {ngrams} n-grams"
-            _print_saving(published, texts, corpus=name, kind=kind, bytes=size)
+            _print_saving(published, texts, corpus=name, kind=kind)
         del counted
         built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
         _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")

@@ -3,7 +3,7 @@
     python -m lab.benchmarks.real_models TARGET DRAFT --results FILE.jsonl [--temp 0.7] [--limit N]
         [--only REGEX] [--kind KIND] [--dictionary FILE] [--table]
 
-Forty prompts (`prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish), 128 tokens of each
+Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish), 128 tokens of each
 answer, in float32. All conditions are run on one prompt before the next, in an order that rotates,
 and plain decoding before every second of them: so each stands beside a plain run of its own, and
 the row `plain` compares two of these. Every output is compared with the plain one, id by id.
@@ -48,7 +48,7 @@ from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.logit_rows import LogitRows
 
-PROMPTS = Path(__file__).with_name("prompts") / "real"
+PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "real"
 KINDS = "general", "code", "editing", "polish"
 _PER_PLAIN, _WARM_UP_TOKENS = 2, 8
 

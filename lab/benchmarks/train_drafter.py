@@ -1,41 +1,28 @@
-"""Training a recurrent drafter: what it takes, what the target's own labels are worth, resuming.
+"""What the target's own labels are worth in training a recurrent drafter.
 
-    python -m lab.benchmarks.train_drafter estimate
-    python -m lab.benchmarks.train_drafter labels --target MODEL --corpus FILE --dev FILE \\
+    python -m lab.benchmarks.train_drafter --target MODEL --corpus FILE --dev FILE \\
         --workspace FOLDER
-    python -m lab.benchmarks.train_drafter killed --target demo/target --corpus corpora/pl-mini.txt
 
-`estimate` is arithmetic for Bielik 11B v3 in 4 and 8 bits. `labels` trains a drafter on each kind
-of labels, on as many positions of the same corpus. All are measured on what the target would write
-at positions of other texts, greedily and at T = 0.7; the interval of a difference is a bootstrap
-over blocks of neighbouring positions. `killed` ends a process at three points, lets the same
-command finish, and compares the bytes with those of a run that was not killed.
+A drafter is trained on each kind of labels, on as many positions of the same corpus. All are
+measured on what the target would write at positions of other texts, greedily and at T = 0.7; the
+interval of a difference is a bootstrap over blocks of neighbouring positions.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus
-from tokalign.cli.output import echo, note, progress, table
+from tokalign.cli.output import echo, note, progress
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.estimate import TargetShape, Work, estimate
 from tokalign.train.future_ids import Labeller
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.labels import Labels, open_labels, write_labels
@@ -43,24 +30,12 @@ from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.training import Evaluation, accepted_counts, fit_drafter
 from tokalign.train.windows import draw_windows
 
-BIELIK: Mapping[str, Any] = {
-    "hidden_size": 4096,
-    "vocab_size": 32_128,
-    "num_hidden_layers": 50,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14_336,
-}
-"""Bielik 11B v3, from its published configuration."""
-PARAMETERS = 11.17e9
-SHARE_OF_MEMORY = 2 / 3
 WINDOW = 256
 BLOCK = 32
 """Neighbouring positions share most of their text, so they are drawn together."""
 RESAMPLES = 10_000
 KINDS: tuple[Kind, ...] = ("greedy", "generated", "text")
 OWN: tuple[Kind, ...] = ("greedy", "sampled")
-KILL_AFTER = ("step 4 ", "step 12 ", "step 20 ")
 
 target_option = click.option("--target", type=click.Path(path_type=Path), required=True)
 corpus_option = click.option(
@@ -68,65 +43,7 @@ corpus_option = click.option(
 )
 
 
-@click.group()
-def main() -> None:
-    """Measure what training a drafter takes and brings."""
-
-
-@main.command("estimate")
-@click.option("--positions", default=1_000_000)
-@click.option("--rows-per-second", default=300.0, help="prompt tokens per second")
-def print_estimate(positions: int, rows_per_second: float) -> None:
-    """Memory, disk and time for Bielik 11B, by bits, labels and drafter."""
-    kinds = KINDS[:2]
-    for bits, kind, config in product((4, 8), kinds, drafters()):
-        found = estimate(bielik(bits), work_of(config, kind, positions))
-        labelling, training = found.seconds(rows_per_second)
-        usable = {size: size * 2**30 * SHARE_OF_MEMORY for size in (16, 32, 64)}
-        fits = [f"{size} GB" for size, limit in usable.items() if found.memory <= limit]
-        echo(
-            f"| {bits} | {kind} | {config.head}, {config.width} | "
-            f"{found.labelling_memory / 1e9:.1f} | {found.training_memory / 1e9:.1f} | "
-            f"{', '.join(fits)} | {found.disk / 1e9:.1f} | {labelling / 3600:.1f} | "
-            f"{training / 60:.0f} |"
-        )
-
-
-def drafters() -> list[DrafterConfig]:
-    """Two shapes for Bielik 11B: as `tokalign train` makes it, and a factored one half as wide."""
-    shape = bielik(4)
-    make = partial(
-        DrafterConfig, hidden_size=shape.hidden_size, vocabulary_size=shape.vocabulary_size
-    )
-    return [
-        make(width=2048, exit_width=2048),
-        make(width=1024, exit_width=1024, head="factored", rank=512),
-    ]
-
-
-def bielik(bits: int) -> TargetShape:
-    """Bielik 11B, quantized in groups of 64."""
-    config = {**BIELIK, "quantization": {"bits": bits, "group_size": 64}}
-    return TargetShape.from_config(config, weight_bytes=PARAMETERS * (bits + 0.5) / 8)
-
-
-def work_of(config: DrafterConfig, kind: Kind, positions: int) -> Work:
-    """What `tokalign train` does by default."""
-    labels, fit = LabelOptions(), FitOptions()
-    return Work(
-        positions=positions,
-        window=labels.window,
-        labelling=replace(labels.labelling, kind=kind),
-        epochs=fit.epochs,
-        batch=fit.batch,
-        candidates=fit.candidates,
-        drafter_parameters=config.parameters,
-        exit_width=config.exit_width,
-        blocks=config.blocks,
-    )
-
-
-@main.command("labels")
+@click.command()
 @target_option
 @corpus_option
 @click.option("--dev", type=click.Path(path_type=Path), multiple=True, required=True)
@@ -206,42 +123,5 @@ def difference(ours: NDArray[np.intp], theirs: NDArray[np.intp]) -> tuple[float,
     return float(low), float(high)
 
 
-@main.command("killed")
-@target_option
-@corpus_option
-def kill_and_resume(target: Path, corpus: Sequence[Path]) -> None:
-    """End a training process three times; compare its drafter with that of an uninterrupted run."""
-    with TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("whole", "killed")]
-        finish(target, corpus, outputs[0])
-        for line in KILL_AFTER:
-            finish(target, corpus, outputs[1], kill_after=line)
-        finish(target, corpus, outputs[1])
-        digests = [
-            json.loads((out / "config.json").read_text("utf-8"))["sha256"] for out in outputs
-        ]
-    echo(table([("uninterrupted", digests[0]), ("killed three times", digests[1])]))
-    if digests[0] != digests[1]:
-        raise SystemExit(1)
-
-
-def finish(
-    target: Path, corpus: Sequence[Path], output: Path, kill_after: str | None = None
-) -> None:
-    """Run `tokalign train`; kill it when it prints a line that begins like this."""
-    options = "--positions 1500 --held-out 256 --window 64 --batch 64 --candidates 1000 --width 64"
-    files = map(str, corpus)
-    given = ["--target", str(target), *files, "--output", str(output), *options.split()]
-    program = [sys.executable, "-m", "tokalign", "train", *given, "--evaluations", "12"]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            click.echo(line, err=True, nl=False)
-            if kill_after is not None and line.startswith(kill_after):
-                process.kill()
-    if kill_after is None and process.returncode:
-        raise SystemExit(process.returncode)
-
-
 if __name__ == "__main__":
-    main()
+    compare_labels()

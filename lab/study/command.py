@@ -33,8 +33,8 @@ from tokalign.cli.drafting_options import (
     dtype_option,
     language_option,
 )
-from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.option_types import NAME, PATH
+from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
 from tokalign.cli.texts import field_option
 from tokalign.errors import TokalignError, UsageError
 from tokalign.json_text import parse_json

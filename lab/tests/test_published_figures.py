@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from lab.dictspec.builder import find_continuations
+from lab.dictspec.table import DictSpecTable
+from lab.dictspec.word_ngrams import count_word_ngrams
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.word_ngrams import count_word_ngrams
-from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,10 +13,8 @@ from lab.baselines.adjacency import Adjacency
 from lab.baselines.unispec import (
     ABLATED,
     DEPTH,
-    PUBLISHED,
     PUBLISHED_ACCEPTANCE,
     THRESHOLD,
-    UNCALIBRATED_SIZE,
     Expansion,
     UniSpecDrafter,
     draft_size,
@@ -25,7 +22,7 @@ from lab.baselines.unispec import (
 )
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
-from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
+from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -117,18 +114,15 @@ def test_no_more_is_drafted_than_its_size_or_the_limit() -> None:
     assert chain.chain_length == len(chain) == 4
 
 
-@pytest.mark.parametrize("part", ["scores", "expansion", "calibration"])
-def test_ablations_are_those_of_the_paper(part: str) -> None:
+@pytest.mark.parametrize("part", ABLATED)
+def test_ablations_grow_other_trees(part: str) -> None:
     """Ten successors of every id: enough for a tree of any size."""
     rows = {i: [((i + 1 + n) % 40, 1 / (n + 2)) for n in range(10)] for i in range(40)}
-    adjacency = adjacency_of(rows)
-    drafting = Drafting(method="unispec", adjacency=adjacency)
-    ablated = make_drafter(replace(drafting, without=part), None).propose(Context(ids(0, 1)), 999)
-    size = UNCALIBRATED_SIZE if part == "calibration" else draft_size(ASSUMED_COSTS)
-    expansion = ABLATED.get(part, PUBLISHED)
-    assert ablated.tree == grow(adjacency, ids(0, 1), size, expansion)
-    whole = make_drafter(drafting, None).propose(Context(ids(0, 1)), 999)
-    assert ablated.tree != whole.tree
+    adjacency, size = adjacency_of(rows), draft_size(ASSUMED_COSTS)
+    ablated = UniSpecDrafter(adjacency, size=size, expansion=ABLATED[part])
+    tree = ablated.propose(Context(ids(0, 1)), 999).tree
+    assert tree == grow(adjacency, ids(0, 1), size, ABLATED[part])
+    assert tree != grow(adjacency, ids(0, 1), size)
 
 
 def test_the_draft_size_follows_the_machine() -> None:

@@ -12,13 +12,13 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from random_models import random_model
+from small_tables import dictionary_bundle
 
 import tokalign
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
-from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import DictSpecTable
+from tokalign.tables.bundle import write_bundle
 
 PROMPT = "Zażółć gęślą"
 
@@ -94,17 +94,8 @@ def tables(pair: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     output = plain(pair, 24)
     known = {tuple(output[i : i + 2]): ((output[i + 2],), 1.0) for i in range(22)}
     for language, entries in (("pl", known), ("uk", {})):
-        table = DictSpecTable.from_entries(entries, len(target.vocabulary))  # type: ignore[arg-type]
-        bundle = Bundle(
-            kind="dictionary",
-            fingerprints={"target": target.fingerprint},
-            parameters={
-                "kind": "dictspec",
-                "language": language,
-                "vocabulary_size": len(target.vocabulary),
-            },
-            sections=table.to_sections(),
-        )
+        size, known_as = len(target.vocabulary), target.fingerprint
+        bundle = dictionary_bundle(entries, size, known_as, language)
         write_bundle(tmp_path / f"{language}.dictionary.tok", bundle)
     write_bundle(tmp_path / "draft.alignment.tok", build_alignment(draft, target, []))
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))

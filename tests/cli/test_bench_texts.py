@@ -13,12 +13,12 @@ from places import DEMO
 from polish import SENTENCES
 from random_models import write_model
 from small_tables import write_dictionary
+from tokalign.tables.dictspec import DictSpecTable
 
 from tokalign.cli.bench import command
 from tokalign.errors import CorpusError, IncompatibleError, MissingAssetError, UsageError
 from tokalign.evaluate.recorded_proposals import read_trace
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Rada Ministrów przyjęła projekt ustawy"

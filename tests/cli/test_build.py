@@ -15,7 +15,7 @@ from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
-from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.cli.build import command
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import read_bundle
@@ -189,9 +189,7 @@ def test_weights_memory_and_workspace_are_honoured(
         assert_one_line_error(tokalign(*build, tmp_path / "no", *wrong), 2, *wrong)
 
 
-def test_both_kinds_of_dictionary_can_be_asked_for(
-    tmp_path: Path, target: Path, corpus: Path
-) -> None:
+def test_a_dictionary_is_of_the_size_asked_for(tmp_path: Path, target: Path, corpus: Path) -> None:
     build = (
         "build",
         "--target",
@@ -202,13 +200,12 @@ def test_both_kinds_of_dictionary_can_be_asked_for(
         corpus,
         "--output",
     )
-    for kind, option in (("backoff", "--dictionary-bytes"), ("dictspec", "--ngrams")):
-        given = ("--dictionary-kind", kind, option, "9000", "--p-min", "0.15")
-        assert tokalign(*build, tmp_path / kind, *given).returncode == 0
-        path = tmp_path / kind / "small-target" / "pl.dictionary.tok"
-        bundle = read_bundle(path)
-        assert (bundle.parameters["kind"], bundle.parameters["p_min"]) == (kind, 0.15)
-        assert kind == "dictspec" or path.stat().st_size <= 9000
+    given = ("--dictionary-bytes", "9000", "--p-min", "0.15")
+    assert tokalign(*build, tmp_path / "out", *given).returncode == 0
+    path = tmp_path / "out" / "small-target" / "pl.dictionary.tok"
+    bundle = read_bundle(path)
+    assert (bundle.parameters["kind"], bundle.parameters["p_min"]) == ("backoff", 0.15)
+    assert path.stat().st_size <= 9000
 
 
 def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
@@ -295,10 +292,6 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
         (["--workers", "4"], "--workers does nothing"),
         (["--local-tasks", "4"], "--local-tasks does nothing"),
         (["--local-rank-offset", "4"], "--local-rank-offset does nothing"),
-        (["--ngrams", "5"], "--ngrams does nothing without --dictionary-kind dictspec"),
-        (["--dictionary-kind", "dictspec", "--dictionary-bytes", "5"], "--dictionary-bytes does"),
-        (["--dictionary-kind", "dictspec", "--workspace", "w"], "--workspace does nothing"),
-        (["--dictionary-kind", "dictspec", "--weight", "text=2"], "--weight does nothing"),
         (["--draft", "x"], "--draft does nothing with --dictionary-only"),
         (["--positions", "9"], "--positions does nothing without --from-model"),
         (["--p-min", "nan"], "nan is not a finite number"),
@@ -316,9 +309,8 @@ def test_an_option_that_would_do_nothing_is_refused(
 
 
 def test_a_p_min_that_no_table_can_hold_is_refused() -> None:
-    for options in (BackoffOptions, DictspecOptions):
-        with pytest.raises(UsageError, match="p_min"):
-            options(p_min=float("nan"))
+    with pytest.raises(UsageError, match="p_min"):
+        BackoffOptions(p_min=float("nan"))
 
 
 _SLOW_BUILD = """

@@ -98,7 +98,6 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
     ("arguments", "message"),
     [
         (["--engine", "datatrove", "-"], "standard input cannot be read here"),
-        (["--engine", "datatrove", "--dictionary-kind", "dictspec"], "use local"),
         (["--engine", "datatrove", "--tasks", "2", "--local-rank-offset", "2"], "among --tasks 2"),
         (["--weight", "c=2"], "one corpus file"),
     ],

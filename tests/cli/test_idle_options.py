@@ -69,7 +69,6 @@ IDLE = [
     (f"{BUILD} --draft llama3.2 --field body", "without FILE"),
     (f"{BUILD} --draft llama3.2 --alignment-only --language pl", "with --alignment-only"),
     (f"{BUILD} --draft llama3.2 --alignment-only --p-min 0.1", "with --alignment-only"),
-    (f"{BUILD} --from-model --dictionary-kind dictspec", "with --from-model"),
     (f"{TRAIN} --label-temp 0.5", "without --labels sampled or --labels generated"),
     (f"{TRAIN} --rank 9", "without --head factored"),
     ("learn --list --name notes", "with --list"),

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from small_families import write_family
+from small_tables import dictionary_bundle
 
 from tokalign.cli.tables import show, verify
 from tokalign.errors import BundleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle, write_bundle
-from tokalign.tables.dictspec import DictSpecTable
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    continuations = DictSpecTable.from_entries({(1, 2): ((3,), 0.5)}, 10)  # type: ignore[dict-item]
+    bundle = dictionary_bundle({(1, 2): ((3,), 0.5)}, 10, "ab" * 32)
     path = tmp_path / "pl.dictionary.tok"
     write_bundle(
         path,
-        Bundle(
-            kind="dictionary",
-            fingerprints={"target": "ab" * 32},
+        replace(
+            bundle,
             corpus={"files": [{"name": "a.txt", "bytes": 1234, "lines": 5}]},
-            parameters={"kind": "dictspec", "p_min": 0.2, "vocabulary_size": 10},
-            statistics={"entries": 1},
-            sections=continuations.to_sections(),
+            parameters={**bundle.parameters, "p_min": 0.2},
         ),
     )
     return path
@@ -42,7 +40,7 @@ def test_show_shows_all_that_the_header_says(table: Path) -> None:
     assert shown["bytes"] == table.stat().st_size
     assert (shown["kind"], shown["format_version"]) == ("dictionary", 2)
     assert shown["fingerprints"] == {"target": "ab" * 32}
-    assert shown["sections"]["continuations.locators"] == 4
+    assert shown["sections"]["backoff.predictions.ids.u16"] == 2 * 2
     lines = run(show, table).stdout.splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["corpus.files.1.bytes"] == "1,234"

@@ -37,7 +37,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    ["decode", "chat", "calibrate", "bench", "study", "train"],
+    ["decode", "chat", "calibrate", "bench", "train"],
 )
 def test_a_command_that_runs_models_says_what_to_install(command: str, text: Path) -> None:
     """And says it before it looks for a model, which might be a long download."""
@@ -46,7 +46,6 @@ def test_a_command_that_runs_models_says_what_to_install(command: str, text: Pat
         "chat": ("--target", "./no-such-model"),
         "calibrate": ("--target", "./no-such-model"),
         "bench": ("--target", "./no-such-model", "--quiet"),
-        "study": ("--target", "./no-such-model", "--output", text.parent / "study"),
         "train": ("--target", "./no-such-model", text, "--output", "drafter"),
     }
     result = run(command, *arguments[command])

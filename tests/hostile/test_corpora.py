@@ -491,7 +491,6 @@ finally:
 """
 BUILDERS = {
     "backoff": ["--dictionary-only", "--memory", "250M"],  # for counting; contexts are chosen after
-    "dictspec": ["--dictionary-only", "--memory", "350M", "--dictionary-kind", "dictspec"],
     "alignment": ["--alignment-only"],
 }
 LINES, LENGTH = 2, 3_900_000  # a line that is a little longer would be left out

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forged_tables import alignment_bundle, backoff_bundle, dictspec_bundle
+from forged_tables import alignment_bundle, backoff_bundle
 from places import documented_attacks
 from random_models import random_model
 from small_tokenizers import write_tokenizer
@@ -73,15 +73,7 @@ ANSWERS: dict[str, Answer] = {
 def dictionary(kind: str, answer: Answer, target: Tokenizer[Any]) -> Bundle:
     size = len(target.vocabulary)
     answers = {i: answer(i, size) for i in range(size)}
-    if kind != "dictspec":
-        return backoff_bundle(target, answers, p_min=float(kind.removeprefix("backoff-")))
-    entries = {}
-    for i in range(size):
-        chain = [i]
-        while len(chain) < 9:
-            chain.append(answers[chain[-1]][0])
-        entries[i,] = tuple(chain[1:]), answers[i][1]
-    return dictspec_bundle(target, entries)
+    return backoff_bundle(target, answers, p_min=float(kind.removeprefix("backoff-")))
 
 
 def noise(target: Tokenizer[Any], section: str) -> Bundle:
@@ -95,7 +87,7 @@ NOISY = ("backoff.fingerprints", "backoff.numbers", "backoff.predictions.probabi
 DICTIONARIES: dict[str, Callable[[Tokenizer[Any]], Bundle]] = {
     **{
         f"{kind}-{name}": lambda target, kind=kind, answer=answer: dictionary(kind, answer, target)  # type: ignore[misc]
-        for kind in ("backoff-0", "backoff-1", "dictspec")
+        for kind in ("backoff-0", "backoff-1")
         for name, answer in ANSWERS.items()
     },
     **{f"noise-{name}": lambda target, name=name: noise(target, name) for name in NOISY},  # type: ignore[misc]
@@ -285,10 +277,9 @@ def test_a_dictionary_of_narrow_ids_is_asked_about_wide_ones(
     one = {"model": wide, "tokenizer": pair["tokenizer"]}
     prompt = [7, (1 << 16) + 63, 7, (1 << 16) + 1]
     expected = emitted(one, prompt, method="plain")
-    for kind in ("backoff-0", "dictspec"):
-        path = tmp_path / f"{kind}.dictionary.tok"
-        write_bundle(path, dictionary(kind, ANSWERS["cycle-of-all"], pair["tokenizer"]))
-        assert emitted(one, prompt, method="dictionary", dictionary=path) == expected
+    path = tmp_path / "wide.dictionary.tok"
+    write_bundle(path, dictionary("backoff-0", ANSWERS["cycle-of-all"], pair["tokenizer"]))
+    assert emitted(one, prompt, method="dictionary", dictionary=path) == expected
 
 
 def test_there_are_as_many_attacks_as_documented() -> None:

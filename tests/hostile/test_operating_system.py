@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from places import DEMO
 from polish import SENTENCES
-from studied import a_result
 
 from tokalign.build.counting.runs import is_whole
 from tokalign.cli import _COMMANDS, tables
@@ -60,7 +59,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["tables push"]).code == 0
-    (folder / "study.json").write_text(json.dumps(a_result().to_json()))
     return folder
 
 
@@ -109,7 +107,6 @@ DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
 TINY = (
     "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16 --evaluations 1"
 )
-ONE_TABLE = "--kind backoff --order 1 --dictionary-bytes 1000 --p-min 0.1"
 COMMANDS = {
     " ".join(line.split()[: 2 if line.startswith("tables ") else 1]): words(line)
     for line in (
@@ -120,8 +117,6 @@ COMMANDS = {
         "check --target TARGET --draft DRAFT a.txt",
         f"decode {DECODE}",
         "learn notes --name notes --target TARGET",
-        "study --check study.json",
-        f"sweep --target TARGET --corpus a.txt --text a.txt {ONE_TABLE} --results sweep.csv",
         "tables forget notes",
         "tables pull model",
         "tables push TABLE model",
@@ -287,7 +282,6 @@ BUILD = COMMANDS["build"][:-1]
 READ_ONLY = "/sys/tokalign"
 OUTPUTS = {
     "build --output": BUILD,
-    "build --output, dictspec": ["build", "--dictionary-kind", "dictspec", *BUILD[1:]],
     "build --output, alignment": words(
         "build --target TARGET --draft DRAFT --alignment-only a.txt --output"
     ),
@@ -296,7 +290,6 @@ OUTPUTS = {
     "bench --results": [*COMMANDS["bench"], "--results"],
     "calibrate --output": [*COMMANDS["calibrate"], "--refresh", "--output"],
     "decode --html": [*COMMANDS["decode"], "--html"],
-    "sweep --results": COMMANDS["sweep"][:-1],
 }
 FOLDERS = {name for name in OUTPUTS if name.startswith("build")}
 

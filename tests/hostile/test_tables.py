@@ -23,7 +23,6 @@ from forged_tables import (
     Packed,
     alignment_bundle,
     backoff_bundle,
-    dictspec_bundle,
     forge_file,
     logits_bundle,
     pack_pairs,
@@ -49,7 +48,6 @@ TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT = of_merges(b"abc", [(b"b", b"c")])
 KINDS = {
     "backoff": "dictionary",
-    "dictspec": "dictionary",
     "alignment": "alignment",
     "logits": "logits",
 }
@@ -62,10 +60,7 @@ def sound(kind: str) -> Bundle:
         return alignment_bundle(DRAFT, TARGET, {1: [b"a", b"bc"], 3: [b"c"]})
     if kind == "backoff":
         return backoff_bundle(TARGET, {i: ((i + 1) % 5, 0.5) for i in range(5)})
-    if kind == "logits":
-        return logits_bundle(TARGET, {(0,): [1, 2], (4, 1): [3], (2, 0, 4): [4, 0, 1]})
-    entries = {(0,): ((1, 2), 0.5), (0, 1): ((3,), 1.0), (2,): ((4, 0, 1), 0.25)}
-    return dictspec_bundle(TARGET, entries)
+    return logits_bundle(TARGET, {(0,): [1, 2], (4, 1): [3], (2, 0, 4): [4, 0, 1]})
 
 
 @pytest.fixture
@@ -319,8 +314,6 @@ Sections = dict[str, bytes]
 Change = Callable[[Sections, dict[str, Any]], None]
 """What an attack does to the sections and the parameters of a sound table."""
 
-LOCATORS, LENGTHS = "continuations.locators", "continuations.context_lengths"
-CONTEXTS, POOL = "continuations.contexts.u16", "continuations.pool.u16"
 TO_TARGET, TO_DRAFT = "intersection.draft_to_target", "intersection.target_to_draft"
 ROWS, ROW_LENGTHS = "merge_sites.rows", "merge_sites.row_lengths"
 SITE_LENGTHS, SITES = "merge_sites.site_lengths", "merge_sites.bytes"
@@ -336,7 +329,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "halved": lambda data: data[: len(data) // 8 * 4],
     "doubled": lambda data: data * 2,
 }
-HARMLESS = {(ORDER, "emptied"), (ORDER, "halved"), (POOL, "doubled")}
+HARMLESS = {(ORDER, "emptied"), (ORDER, "halved")}
 """Fewer tokens to heal with, and ids that nobody points to: a table may have that."""
 
 
@@ -403,32 +396,6 @@ CHANGES: dict[str, list[Change]] = {
         *(become(p_min=bad) for bad in (MISSING, -0.1, 1.5, 1e300, "0.5", True)),
         *(become(kind=bad) for bad in (MISSING, "dictspec", "Backoff", 5, ["backoff"], "x" * 4000)),
     ],
-    "dictspec": [
-        *(put(CONTEXTS, 0, "<u2", bad) for bad in (5, 0xFFFF)),
-        *(put(POOL, 0, "<u2", bad) for bad in (5, 0xFFFF)),
-        *(put(LOCATORS, 0, "<u4", bad) for bad in (7, 6 << 3, 1 << 31, 0xFFFFFFFF)),
-        hold({LENGTHS: values("u1", 0, 3, 1)}),
-        hold({LENGTHS: values("u1", 1, 2, 0)}),
-        hold({LENGTHS: values("u1", 255, 255, 255)}),
-        hold(
-            {
-                LENGTHS: values("u1", 1, 2, 9),
-                CONTEXTS: values("<u2", 0, 0, 1, *range(2, 5), *[0] * 6),
-            }
-        ),
-        hold({LENGTHS: values("u1", 1, 2, 1), CONTEXTS: values("<u2", 2, 0, 1, 0)}),  # unsorted
-        hold({LENGTHS: values("u1", 2, 1, 1), CONTEXTS: values("<u2", 0, 1, 0, 2)}),  # unsorted
-        hold({LENGTHS: values("u1", 1, 1, 1), CONTEXTS: values("<u2", 0, 0, 2)}),  # twice
-        hold({CONTEXTS: None, "continuations.contexts.u32": values("<u4", 0, 0, 1, 2)}),
-        hold({POOL: None, "continuations.pool.u32": values("<u4", 3, 1, 2, 4, 0, 1)}),
-        hold({"continuations.contexts.u32": values("<u4", 0, 0, 1, 2)}),
-        hold({"continuations.pool.u32": values("<u4", 3, 1, 2, 4, 0, 1)}),
-        swapped(LENGTHS, "continuations.probabilities"),
-        swapped(CONTEXTS, LOCATORS),
-        swapped(LOCATORS, POOL),
-        *(become(vocabulary_size=bad) for bad in (MISSING, 0, 4, 70_000, "5")),
-        *(become(kind=bad) for bad in (MISSING, "backoff", "", None, {"kind": "dictspec"})),
-    ],
     "alignment": [
         *(put(TO_TARGET, 0, "<i4", bad) for bad in (5, -2, (1 << 31) - 1, -(1 << 31))),
         *(put(TO_DRAFT, 0, "<i4", bad) for bad in (4, -2, (1 << 31) - 1, -(1 << 31))),
@@ -469,7 +436,6 @@ CHANGES: dict[str, list[Change]] = {
 UNSEEN_BY_VERIFY = {
     f"{TO_TARGET}-doubled",
     "backoff-larger-vocabulary",
-    "dictspec-larger-vocabulary",
     "logits-larger-vocabulary",
 }
 """Only the tokenizers show that something is wrong: such a table is refused when it is used."""
@@ -483,7 +449,6 @@ def section_attacks() -> Iterator[tuple[str, str, Change]]:
     """Kind and name of each attack, and what it does."""
     names = {
         "backoff": ("backoff.fingerprints", NUMBERS, IDS, "backoff.predictions.probabilities"),
-        "dictspec": (LENGTHS, CONTEXTS, LOCATORS, POOL, "continuations.probabilities"),
         "logits": (KEYS, LIKELY, "logits.codes"),
         "alignment": (TO_TARGET, TO_DRAFT, ORDER, ROWS, ROW_LENGTHS, SITE_LENGTHS, SITES),
     }

@@ -62,7 +62,7 @@ def real() -> RealModels:
 
 @cache
 def prompts() -> list[str]:
-    folder = ROOT / "benchmarks" / "prompts" / "real"
+    folder = ROOT / "lab" / "prompts" / "real"
     texts = [path.read_text("utf-8").splitlines() for path in sorted(folder.glob("*.txt"))]
     return [text.replace("\\n", "\n") for of_each in zip(*texts, strict=False) for text in of_each]
 

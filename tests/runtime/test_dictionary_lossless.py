@@ -1,4 +1,4 @@
-"""With either kind of dictionary, alone or in a hybrid, the output is the target's own."""
+"""With one dictionary or several, alone or in a hybrid, the output is the target's own."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from places import DEMO
+from small_tables import table_of
 
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import make_table
-from tokalign.build.dictionary.dictspec import EncodedNgram, best_continuations
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.dictionary import Dictionaries, Dictionary
-from tokalign.tables.dictspec import DictSpecTable
-from tokalign.tokenizer.vocabulary import TargetId
 
 TARGET_FOLDER = DEMO / "target"
 PROMPT, TOKENS = "Wczoraj rano", 36
@@ -47,16 +45,15 @@ def tables(text: list[int], size: int) -> dict[str, Dictionary]:
         windows = [tuple(line[i : i + n]) for line in lines for i in range(len(line) - n + 1)] * 9
         ids, counts = np.unique(np.array(windows, dtype=np.uint16), axis=0, return_counts=True)
         orders.append(TokenNgrams(ids, counts))
-    ngrams = [EncodedNgram(tuple(map(TargetId, line)), 1, 1) for line in lines]
     one = make_table(grow_tree(orders), vocabulary_size=size, max_bytes=50_000)
-    other = DictSpecTable.from_entries(best_continuations(ngrams, p_min=0.2), size)
+    other = table_of({tuple(line[:2]): (tuple(line[2:6]), 0.8) for line in lines if line[5:]}, size)
     both = Dictionaries({"dictionary:one": one, "dictionary:other": other})
-    return {"backoff": one, "dictspec": other, "both": both}
+    return {"counted": one, "written": other, "both": both}
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("method", ["dictionary", "hybrid"])
-@pytest.mark.parametrize("kind", ["backoff", "dictspec", "both"])
+@pytest.mark.parametrize("kind", ["counted", "written", "both"])
 @pytest.mark.slow
 def test_a_dictionary_changes_the_rounds_and_not_the_output(
     target: LanguageModel, kind: str, method: str, sampling: str

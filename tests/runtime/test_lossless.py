@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from places import DEMO
+from small_tables import table_of
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -16,7 +17,6 @@ from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.session_store import OutputStore
-from tokalign.tables.dictspec import DictSpecTable
 
 ModelPair: TypeAlias = tuple[LanguageModel[Any], LanguageModel[Any]]
 TOKENS = 24
@@ -120,7 +120,7 @@ def test_all_sources_together_are_lossless(
             TOKENS,
             method=method,
             translation="exact",
-            dictionary=DictSpecTable.from_entries(entries, len(demo_pair[0].tokenizer.vocabulary)),
+            dictionary=table_of(entries, len(demo_pair[0].tokenizer.vocabulary)),
             outputs=(store.text,),
         )
         assert drafted == plain

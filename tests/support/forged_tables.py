@@ -16,7 +16,6 @@ from tokalign.build.dictionary.backoff import Entries, pack
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.alignment import Alignment, MergeSites
 from tokalign.tables.bundle import FORMAT_VERSION, MAGIC, Bundle
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.logit_rows import ID_BITS, KEPT, KIND, LogitRows
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -67,21 +66,6 @@ def logits_bundle(target: Tokenizer[Any], rows: Mapping[tuple[int, ...], Sequenc
         fingerprints={"target": target.fingerprint},
         parameters={"language": "pl", "vocabulary_size": len(target.vocabulary)},
         statistics={"rows": len(table)},
-        sections=table.to_sections(),
-    )
-
-
-def dictspec_bundle(
-    target: Tokenizer[Any], entries: Mapping[tuple[int, ...], tuple[tuple[int, ...], float]]
-) -> Bundle:
-    """A DictSpec dictionary of these contexts, continuations and probabilities."""
-    size = len(target.vocabulary)
-    table = DictSpecTable.from_entries(entries, size)  # type: ignore[arg-type]
-    return Bundle(
-        kind="dictionary",
-        fingerprints={"target": target.fingerprint},
-        parameters={"kind": "dictspec", "language": "pl", "vocabulary_size": size},
-        statistics={"entries": len(table)},
         sections=table.to_sections(),
     )
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from tokalign.build.alignment.alignment_bundle import build_alignment
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import make_table
+from tokalign.build.dictionary.backoff import Entries, make_table, pack
 from tokalign.build.dictionary.ngram_tree import grow_tree
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, write_bundle
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -33,18 +32,66 @@ def write_dictionary(
     """A dictionary that knows how `text` goes on after its first tokens; returns the path."""
     ids = tuple(tokenizer.encode(text))
     entries = {ids[:n]: (ids[n : n + 2], 0.5) for n in range(1, 4)}
-    bundle = Bundle(
-        kind="dictionary",
-        fingerprints={"target": fingerprint or tokenizer.fingerprint},
-        parameters={
-            "kind": "dictspec",
-            "language": language,
-            "vocabulary_size": len(tokenizer.vocabulary),
-        },
-        sections=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)).to_sections(),
-    )
+    size = len(tokenizer.vocabulary)
+    bundle = dictionary_bundle(entries, size, fingerprint or tokenizer.fingerprint, language)
     write_bundle(path, bundle)
     return path
+
+
+def table_of(entries: Mapping[Any, tuple[Any, float]], vocabulary_size: int) -> BackoffTable:
+    """A table in which each context is followed by these ids, each of them so probably.
+
+    Ends of contexts are stored too, as they are in every table; what follows them alone has the
+    probability 0 unless they are entries.
+    """
+    answers: dict[tuple[int, ...], tuple[int, float]] = {}
+    for context, (ids, probability) in entries.items():
+        for taken, token in enumerate(ids):
+            key = (*context, *ids[:taken])[-8:]
+            if not taken or key not in answers:
+                answers[key] = token, probability
+    ends = {key[start:] for key in answers for start in range(len(key))}
+    answers |= {end: (0, 0.0) for end in ends if end not in answers}
+    parts = {
+        key[i:j] for key in answers for i in range(len(key)) for j in range(i + 1, len(key) + 1)
+    }
+    orders, stored = [], []
+    for length in range(1, max(map(len, answers), default=0) + 1):
+        ngrams = sorted(part for part in parts if len(part) == length)
+        orders.append(TokenNgrams(np.array(ngrams, dtype=np.uint32), np.ones(len(ngrams))))
+        keys = [key for key in ngrams if key in answers]
+        found = [answers[key] for key in keys]
+        stored.append(
+            Entries(
+                length=length,
+                nodes=np.array([ngrams.index(key) for key in keys], dtype=np.int64),
+                ids=np.array([token for token, _ in found], dtype=np.uint32),
+                probabilities=np.array([p for _, p in found], dtype=np.float32),
+            )
+        )
+    return pack(grow_tree(orders), stored, vocabulary_size=vocabulary_size, p_min=0.01)
+
+
+def dictionary_bundle(
+    entries: Mapping[Any, tuple[Any, float]],
+    vocabulary_size: int,
+    fingerprint: str,
+    language: str | None = "pl",
+) -> Bundle:
+    """The table of these entries (`table_of`) as a bundle."""
+    table = table_of(entries, vocabulary_size)
+    return Bundle(
+        kind="dictionary",
+        fingerprints={"target": fingerprint},
+        parameters={
+            "kind": "backoff",
+            "vocabulary_size": vocabulary_size,
+            **({} if language is None else {"language": language}),
+            **table.parameters.to_header(),
+        },
+        statistics={"entries": len(table)},
+        sections=table.to_sections(),
+    )
 
 
 def counted(

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.models
 from mlx.utils import tree_map_with_path
+from small_tables import table_of
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
@@ -26,7 +27,6 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.session_store import OutputStore
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -530,7 +530,7 @@ def with_lookups(
     store.add([TargetId(token) for token in ids])
     drafting = Drafting(
         method=method,
-        dictionary=DictSpecTable.from_entries(entries, len(tokenizer.vocabulary)),
+        dictionary=table_of(entries, len(tokenizer.vocabulary)),
         outputs=(store.text,),
         draft_rows=6 if method == "hybrid" else None,
     )

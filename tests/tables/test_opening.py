@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from small_tables import dictionary_bundle
 from small_tokenizers import of_merges
 
 from tokalign.build.alignment.alignment_bundle import align, build_alignment
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import table_folder
 from tokalign.tables.opening import open_alignment, open_dictionary
 
@@ -40,17 +40,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 def write_dictionary(path: Path, language: str | None, answer: int = 3) -> Path:
     """A dictionary that expects `answer` after the id 1."""
-    table = DictSpecTable.from_entries({(1,): ((answer,), 1.0)}, 10)  # type: ignore[dict-item]
-    bundle = Bundle(
-        kind="dictionary",
-        fingerprints={"target": TARGET.fingerprint},
-        parameters={
-            "kind": "dictspec",
-            "vocabulary_size": len(TARGET.vocabulary),
-            **({} if language is None else {"language": language}),
-        },
-        sections=table.to_sections(),
-    )
+    size, known = len(TARGET.vocabulary), TARGET.fingerprint
+    bundle = dictionary_bundle({(1,): ((answer,), 1.0)}, size, known, language)
     write_bundle(path, bundle)
     return path
 

@@ -35,7 +35,6 @@ _SHOWN_PROBLEMS = 10
 
 _NOT_COUNTED = ("--alignment-only", "--from-model")
 _DATATROVE = "--engine datatrove"
-_OF_BACKOFF = (*_NOT_COUNTED, "--dictionary-kind dictspec")
 _OWN = (
     TARGET_TOKENIZER,
     Option(
@@ -83,7 +82,7 @@ _OWN = (
         "--dictionary-bytes",
         "The largest size of the dictionary. Default: 5000000.",
         type=AT_LEAST_1,
-        excludes=_OF_BACKOFF,
+        excludes=_NOT_COUNTED,
     ),
     Option(
         "--memory",
@@ -98,28 +97,12 @@ _OWN = (
         "Count the file NAME (suffixes may be left out) W times; repeatable.",
         metavar="NAME=W",
         multiple=True,
-        excludes=_OF_BACKOFF,
-        rare=True,
-    ),
-    Option(
-        "--dictionary-kind kind",
-        "backoff: the most probable next token after 1 to 8 tokens. dictspec: the rest of a "
-        "frequent word n-gram, as DictSpec has it.",
-        type=click.Choice(["backoff", "dictspec"]),
-        default="backoff",
         excludes=_NOT_COUNTED,
         rare=True,
     ),
     Option(
-        "--ngrams",
-        "How many of the most frequent word n-grams to use. Default: 200000.",
-        type=AT_LEAST_1,
-        needs="--dictionary-kind dictspec",
-        rare=True,
-    ),
-    Option(
         "--p-min",
-        "The least probability of a proposal. Default: 0.05 (backoff), 0.2 (dictspec).",
+        "The least probability of a proposal. Default: 0.05.",
         type=FiniteRange(0, 1, min_open=True),
         excludes=_NOT_COUNTED,
         rare=True,
@@ -129,7 +112,7 @@ _OWN = (
         "Keep finished counts here while building; a killed build resumes from them. "
         "Default: next to the table.",
         type=FOLDER,
-        excludes=_OF_BACKOFF,
+        excludes=_NOT_COUNTED,
         rare=True,
     ),
     Option(
@@ -190,9 +173,7 @@ def command(
     weights: tuple[str, ...],
     language: str | None,
     output: Path | None,
-    kind: str,
     dictionary_bytes: int | None,
-    ngrams: int | None,
     p_min: float | None,
     memory: int,
     workspace: Path | None,
@@ -250,9 +231,7 @@ def command(
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
     options = dictionary_options(
-        kind,
         max_bytes=dictionary_bytes,
-        ngrams=ngrams,
         p_min=p_min,
         memory=memory,
         workspace=workspace,

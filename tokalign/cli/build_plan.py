@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,19 @@ from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.build.corpus import Corpus
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pipeline import Builder, BuildReport
     from tokalign.tokenizer.vocabulary import TargetId
 
 
-def dictionary_options(kind: str, **asked: Any) -> BackoffOptions | DictspecOptions:
-    """The options of one kind of dictionary, backoff or dictspec.
+def dictionary_options(**asked: Any) -> BackoffOptions:
+    """The options of a dictionary; None for what was not asked for, which then has its default.
 
-    asked: options of both kinds; None for what was not asked for, which then has its default.
     Raises: UsageError.
     """
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, DictspecOptions
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 
-    options = BackoffOptions if kind == "backoff" else DictspecOptions
-    names = {field.name for field in fields(options)}
-    return options(**{name: v for name, v in asked.items() if name in names and v is not None})
+    return BackoffOptions(**{name: value for name, value in asked.items() if value is not None})
 
 
 def plan_tables(
@@ -36,7 +33,7 @@ def plan_tables(
     *,
     output: Path | None,
     language: str,
-    dictionary: BackoffOptions | DictspecOptions | None,
+    dictionary: BackoffOptions | None,
     tell: Callable[[str], None],
 ) -> dict[Path, Builder]:
     """Resolve the names, and map each file to be written to what builds its bundle.
@@ -93,7 +90,7 @@ def plan_reading(
 def build_on_datatrove(
     target: str,
     corpus: Corpus,
-    options: BackoffOptions | DictspecOptions,
+    options: BackoffOptions,
     *,
     language: str,
     output: Path | None,
@@ -107,17 +104,13 @@ def build_on_datatrove(
 
     tasks, workers: by default one per core. local_tasks: of this machine, from number `first` on;
         by default all the rest.
-    Raises: UsageError for a kind of dictionary that is not counted so, and for tasks that do not
-        fit together.
+    Raises: UsageError for tasks that do not fit together.
     """
     from tokalign.build.cluster import plan_dictionary, run_job
     from tokalign.build.counting.memory_budget import plan_processes
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
 
-    if not isinstance(options, BackoffOptions):
-        raise UsageError("--engine datatrove is for --dictionary-kind backoff; use local")
     ours: Resolved[TargetId] = resolve_tokenizer(target)
     tell(ours.description)
     folder = (output or table_folder()) / ours.slug
@@ -151,12 +144,6 @@ def build_on_datatrove(
     return built
 
 
-def _with_workspace(
-    options: BackoffOptions | DictspecOptions, folder: Path
-) -> BackoffOptions | DictspecOptions:
-    """The options with this workspace, if their kind uses one and none was given."""
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-
-    if isinstance(options, BackoffOptions) and options.workspace is None:
-        return replace(options, workspace=folder)
-    return options
+def _with_workspace(options: BackoffOptions, folder: Path) -> BackoffOptions:
+    """The options with this workspace, if none was given."""
+    return replace(options, workspace=folder) if options.workspace is None else options

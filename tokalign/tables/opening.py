@@ -20,8 +20,6 @@ from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, Header, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
-from tokalign.tables.dictspec import KIND as DICTSPEC
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tables.finding import Note, find_tables
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
@@ -137,7 +135,7 @@ def open_alignment(
 
 
 def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
-    """The dictionary in a bundle, of whichever kind it is, with all ids in it checked.
+    """The dictionary in a bundle, with all ids in it checked.
 
     vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
     Raises: BundleError.
@@ -146,9 +144,7 @@ def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dicti
     said = bundle.vocabulary_size(vocabulary_size)
     if kind == BACKOFF:
         return BackoffTable.from_bundle(bundle, said)
-    if kind == DICTSPEC:
-        return DictSpecTable.from_bundle(bundle, said)
-    raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {BACKOFF!r} or {DICTSPEC!r}")
+    raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {BACKOFF!r}")
 
 
 _READERS: dict[str, Callable[[Bundle], object]] = {

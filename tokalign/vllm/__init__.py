@@ -201,11 +201,7 @@ def _open(
     )
     tables: dict[str, BackoffTable] = {}
     for name, table in by_source.items():
-        if not isinstance(table, BackoffTable):
-            raise IncompatibleError(
-                f"{name} is a DictSpec dictionary, which is looked up request by request; build a "
-                f"back-off dictionary with: {HOW_TO_BUILD}"
-            )
+        assert isinstance(table, BackoffTable)
         _, _, ids, _ = table.arrays
         highest = int(ids.max(initial=0))
         if highest >= vocabulary_size:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from small_tables import table_of
+
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.proposal import Proposal
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -13,9 +14,7 @@ def ids(*numbers: int) -> tuple[TargetId, ...]:
     return tuple(map(TargetId, numbers))
 
 
-TABLE = DictSpecTable.from_entries(
-    {ids(1): (ids(2, 3), 0.5), ids(9, 1): (ids(4, 5, 6), 0.75)}, vocabulary_size=100
-)
+TABLE = table_of({ids(1): (ids(2, 3), 0.5), ids(9, 1): (ids(4, 5, 6), 0.75)}, vocabulary_size=100)
 
 
 def test_a_dictionary_proposes_what_follows_the_longest_match() -> None:

@@ -1,11 +1,9 @@
 """Counting the n-grams of a corpus of any size in bounded memory.
 
-    token_ngrams.py     the whole count, from a corpus to n-grams with counts; read it first
-    word_encoder.py     a shard of text -> ids, each word encoded once
-    windows.py          the counting itself: pure functions over arrays of ids
-    runs.py             files of sorted windows, and how many of them are read as one
-    workers.py, workspace.py, memory_budget.py
-                        processes, finished files to resume from, and how much memory each may use
-
-Word n-grams, for DictSpec's table, are counted in memory by `word_ngrams.py`.
+token_ngrams.py     the whole count, from a corpus to n-grams with counts; read it first
+word_encoder.py     a shard of text -> ids, each word encoded once
+windows.py          the counting itself: pure functions over arrays of ids
+runs.py             files of sorted windows, and how many of them are read as one
+workers.py, workspace.py, memory_budget.py
+                    processes, finished files to resume from, and how much memory each may use
 """

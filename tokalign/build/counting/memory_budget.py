@@ -1,4 +1,4 @@
-"""What fits in a given memory: processes that count, words that each remembers, whole tables."""
+"""What fits in a given memory: processes that count, and words that each remembers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ _PER_TOKEN = 1 << 10  # a tokenizer with its merges, per token
 _SORTING = 130 << 20  # a shard or a range while it is sorted
 
 _FEWEST_WORDS = 1 << 16
-
-
-class Room:
-    """The memory that one process has left for what it builds.
-
-    memory: bytes that the process may hold; None for no bound. Costs are estimates from above.
-    """
-
-    def __init__(self, memory: int | None = None, *, vocabulary_size: int = 0) -> None:
-        self._memory = memory
-        self._taken = _PROCESS + _PER_TOKEN * vocabulary_size
-
-    def take(self, size: int) -> None:
-        """Count in what is about to be held. Raises: UsageError if it does not fit."""
-        self._taken += size
-        if self._memory is not None and self._taken > self._memory:
-            raise UsageError(
-                f"this dictionary takes more than --memory allows ({self._memory // 10**6} MB); "
-                "allow more, or give fewer --ngrams or a smaller corpus"
-            )
 
 
 def plan_processes(memory: int, *, jobs: int, vocabulary_size: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The dictionary of a target tokenizer and a language as a bundle, of either kind."""
+"""The dictionary of a target tokenizer and a language as a bundle."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from typing import Any
 
 from tokalign.arguments import require_number
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.memory_budget import MEMORY, Room
+from tokalign.build.counting.memory_budget import MEMORY
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.counting.word_ngrams import MAX_ORDER, count_word_ngrams
 from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
-from tokalign.build.dictionary.dictspec import find_continuations
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST
 from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, smooth
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.bundle import Bundle, encode_bundle
-from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION
-from tokalign.tables.dictspec import KIND as DICTSPEC
+from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.header import ALIGNMENT
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -32,24 +29,6 @@ DICTIONARY_BYTES = 5_000_000
 
 _SECTIONS = 4
 _LARGEST = (1 << 32) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DictspecOptions:
-    """How to build a DictSpec dictionary.
-
-    ngrams: how many of the most frequent word n-grams to use.
-    p_min: the least probability of the first id of a rest that is stored.
-    memory: how many bytes the build may hold; it ends with a UsageError if that is too little.
-    """
-
-    ngrams: int = 200_000
-    p_min: float = 0.2
-    memory: int = MEMORY
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError."""
-        require_number("p_min", self.p_min, least=0, most=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +54,7 @@ class BackoffOptions:
 def build_dictionary(
     target: Tokenizer[TargetId],
     corpus: Corpus,
-    options: BackoffOptions | DictspecOptions,
+    options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
@@ -84,18 +63,6 @@ def build_dictionary(
 
     Raises: UsageError if not even its header fits in the size asked for.
     """
-    if isinstance(options, DictspecOptions):
-        return _build_dictspec(target, corpus, options, language, stage)
-    return _build_backoff(target, corpus, options, language, stage)
-
-
-def _build_backoff(
-    target: Tokenizer[TargetId],
-    corpus: Corpus,
-    options: BackoffOptions,
-    language: str,
-    stage: Stage,
-) -> Bundle:
     counted = count_token_ngrams(
         corpus,
         target,
@@ -205,44 +172,3 @@ def _size_of_frame(frame: Bundle) -> int:
     )
     # In the directory, two numbers of each section may take four bytes more.
     return len(encode_bundle(full)) + _SECTIONS * (ALIGNMENT + 8)
-
-
-def _build_dictspec(
-    target: Tokenizer[TargetId],
-    corpus: Corpus,
-    options: DictspecOptions,
-    language: str,
-    stage: Stage,
-) -> Bundle:
-    room = Room(options.memory, vocabulary_size=len(target.vocabulary))
-    with stage(corpus.size, "Counting word n-grams") as advance:
-        counted = count_word_ngrams(corpus.lines(advance), room=room)
-    with stage(options.ngrams, "Encoding n-grams") as advance:
-        kept = counted.most_frequent(options.ngrams)
-        continuations = find_continuations(
-            kept, target, p_min=options.p_min, progress=advance, room=room
-        )
-    different = sum(map(len, counted.counts))
-    return Bundle(
-        kind="dictionary",
-        fingerprints={"target": target.fingerprint},
-        corpus=corpus.stamp,
-        parameters={
-            "kind": DICTSPEC,
-            "language": language,
-            "vocabulary_size": len(target.vocabulary),
-            "ngrams": options.ngrams,
-            "max_order": MAX_ORDER,
-            "p_min": options.p_min,
-            "max_context": MAX_CONTEXT,
-            "max_continuation": MAX_CONTINUATION,
-        },
-        statistics={
-            "entries": len(continuations),
-            "different_words": len(counted.words),
-            "different_ngrams": different,
-            "ngrams_kept": min(options.ngrams, different),
-            "words_without_number": counted.unnumbered,
-        },
-        sections=continuations.to_sections(),
-    )

@@ -6,8 +6,8 @@ names others only. The three weights of dictionary and logits were fitted by log
 1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model and
 of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
 between two draft models (`lab/benchmarks/fit_mixture.py`). The others are assumed. They hold for
-usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources named the
-id, which others named something, and about how likely that made it.
+usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
+named the id, which others named something, and about how likely that made it.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """

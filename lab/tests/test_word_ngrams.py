@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting import word_ngrams as ngrams_module
-from tokalign.build.counting.memory_budget import Room
-from tokalign.build.counting.word_ngrams import WordNgrams, count_word_ngrams
-from tokalign.errors import UsageError
+from lab.dictspec import word_ngrams as ngrams_module
+from lab.dictspec.word_ngrams import WordNgrams, count_word_ngrams
 
 Ngram = tuple[str, ...]
 
@@ -73,10 +71,3 @@ def test_a_word_that_is_too_long_is_left_out_and_no_ngram_crosses_it() -> None:
     assert "y" * 257 not in counted.words
     assert counted.unnumbered == 1
     assert ("a", "b") not in counts_of(counted)
-
-
-def test_counts_that_do_not_fit_are_refused() -> None:
-    lines = [f"{number} a {number + 1}" for number in range(100_000)]
-    with pytest.raises(UsageError, match="--memory allows"):
-        count_word_ngrams(lines, room=Room(220_000_000))
-    assert len(count_word_ngrams(lines, room=Room(500_000_000)).words) == 100_002

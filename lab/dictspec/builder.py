@@ -15,20 +15,18 @@ Example (Bielik): "w Polsce" 60 times and "w Polskę" 40 times. The tokens are `
 `▁w ▁Pol` the rest of "w Polsce" is stored with probability 0.6. After `▁w ▁Pol s` only `ce` can
 follow, and after `▁w ▁Pol sk` only `ę`.
 
-`lab/dictspec.md` says what the paper leaves open and how it is decided here. The reader is
-`tables/dictspec.py`.
+`lab/dictspec.md` says what the paper leaves open and how it is decided here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import NamedTuple
 
-from tokalign.build.counting.memory_budget import Room
+from lab.dictspec.table import DictSpecTable
 from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Ids
-from tokalign.tables.dictspec import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -37,10 +35,6 @@ Entries = Mapping[Ids, tuple[Ids, float]]
 
 _BATCH = 1 << 10
 
-# Estimates from above, compared with the resident memory of whole builds.
-_PER_NGRAM, _PER_ID = 160, 8
-_PER_ENTRY = 400
-
 
 class EncodedNgram(NamedTuple):
     """A word n-gram as target ids. order: how many words it has. occurrences: in the corpus."""
@@ -48,11 +42,6 @@ class EncodedNgram(NamedTuple):
     ids: Ids
     order: int
     occurrences: int
-
-
-Choose = Callable[[Iterable[EncodedNgram], int], tuple[Ids, float]]
-"""Takes n-grams that begin with the same ids, and how many ids these are. Gives the rest to store,
-and the probability that has to be at least `p_min`."""
 
 
 def likeliest_next_id(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
@@ -83,27 +72,18 @@ def find_continuations(
     target: Tokenizer[TargetId],
     *,
     p_min: float,
-    choose: Choose = likeliest_next_id,
-    progress: Callable[[int], None] = lambda _: None,
-    room: Room | None = None,
 ) -> DictSpecTable:
     """Build the dictionary of one target tokenizer from word n-grams with their counts.
 
     p_min: the least probability of the first id of a rest that is stored, in (0, 1].
-    choose: another reading of the paper, for experiments (`lab/dictspec.md`).
-    progress: called with the number of n-grams encoded since the last call.
-    Cost: about 35 s and 0.5 GB per million n-grams. Raises: UsageError if that does not fit into
-        the room.
+    Cost: about 35 s and 0.5 GB per million n-grams.
     """
-    encoded = _encode(ngrams, target, progress)
-    entries = best_continuations(encoded, p_min=p_min, choose=choose, room=room)
-    return DictSpecTable.from_entries(entries, len(target.vocabulary))
+    return DictSpecTable(best_continuations(_encode(ngrams, target), p_min=p_min))
 
 
 def _encode(
     ngrams: Iterable[tuple[tuple[str, ...], int]],
     target: Tokenizer[TargetId],
-    progress: Callable[[int], None],
 ) -> Iterator[EncodedNgram]:
     """Encode n-grams as they stand in running text: with a space before each word."""
     space = "" if target.spec.dummy_prefix else " "
@@ -112,42 +92,25 @@ def _encode(
         encoded = target.encode_batch([space + " ".join(words) for words, _ in batch])
         for ids, (words, count) in zip(encoded, batch, strict=True):
             yield EncodedNgram(tuple(ids), len(words), count)
-        progress(len(batch))
 
 
-def best_continuations(
-    ngrams: Iterable[EncodedNgram],
-    *,
-    p_min: float,
-    choose: Choose = likeliest_next_id,
-    room: Room | None = None,
-) -> Entries:
-    """The rest of every prefix, where what `choose` says of it reaches `p_min`.
+def best_continuations(ngrams: Iterable[EncodedNgram], *, p_min: float) -> Entries:
+    """The rest of every prefix whose next id is as probable as `p_min`.
 
     Of a longer prefix the last 8 ids are the key, of a longer rest the first 8 are stored.
     Cost: one sort, then one pass over neighbours per length of a prefix.
-    Raises: as `find_continuations`.
     """
-    room = room or Room()
     entries: dict[Ids, tuple[Ids, float]] = {}
-    ordered = sorted(_fitting(ngrams, room))
+    ordered = sorted(ngrams)
     for length in range(1, MAX_CONTEXT + 1):
         ordered = [ngram for ngram in ordered if len(ngram.ids) > length]
         if length == MAX_CONTEXT:
-            tails = chain.from_iterable(map(_tails, ordered))
-            ordered = sorted(_fitting(tails, room))
+            ordered = sorted(chain.from_iterable(map(_tails, ordered)))
         for prefix, group in groupby(ordered, key=lambda ngram: ngram.ids[:length]):
-            rest, probability = choose(group, length)
+            rest, probability = likeliest_next_id(group, length)
             if probability >= p_min:
-                room.take(_PER_ENTRY)
                 entries[prefix] = rest, probability
     return entries
-
-
-def _fitting(ngrams: Iterable[EncodedNgram], room: Room) -> Iterator[EncodedNgram]:
-    for ngram in ngrams:
-        room.take(_PER_NGRAM + _PER_ID * len(ngram.ids))
-        yield ngram
 
 
 def _tails(ngram: EncodedNgram) -> Iterator[EncodedNgram]:

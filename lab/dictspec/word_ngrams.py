@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.memory_budget import Room
-
 MAX_ORDER = 3
 
 _BITS = np.uint64(21)
@@ -27,12 +25,6 @@ _CHUNK_WORDS = 1 << 20
 
 _LONGEST_WORD = 256
 """Characters; what is longer is no word that anybody would want to be completed."""
-
-# Estimates from above, compared with the resident memory of whole builds.
-_CHUNK = 120 * _CHUNK_WORDS  # while its n-grams are sorted
-_PER_WORD = 200  # beside its characters
-_PER_CHARACTER = 4
-_PER_NGRAM = 80  # while all are sorted by their counts
 
 Packed = NDArray[np.uint64]
 Counts = NDArray[np.int64]
@@ -71,27 +63,20 @@ class WordNgrams:
             yield tuple(self.words[(ngram >> s & _WORD_MASK) - 1] for s in shifts), count
 
 
-def count_word_ngrams(
-    lines: Iterable[str], *, chunk_words: int = _CHUNK_WORDS, room: Room | None = None
-) -> WordNgrams:
+def count_word_ngrams(lines: Iterable[str], *, chunk_words: int = _CHUNK_WORDS) -> WordNgrams:
     """Count the n-grams of order 1-3 in each line; words are separated by white space.
 
     Example: "a b a" has `a` twice, and `b`, `a b`, `b a`, `a b a` once.
     chunk_words: bounds the memory of one step; the result does not depend on it.
     Cost: about 1 s per 10 MB of Polish; 16 bytes per different n-gram, 100 per different word.
-    Raises: UsageError if that does not fit into the room.
     """
-    room = room or Room()
-    room.take(_CHUNK)
-    numbers = _Numbers(room)
+    numbers = _Numbers()
     tables: list[tuple[Packed, Counts]] = [_nothing() for _ in range(MAX_ORDER)]
     unnumbered = 0
     for chunk in _number_words(lines, numbers, chunk_words):
-        before = sum(len(counts) for _, counts in tables)
         tables = [
             _merge(table, _count(chunk, order)) for order, table in enumerate(tables, start=1)
         ]
-        room.take(_PER_NGRAM * (sum(len(counts) for _, counts in tables) - before))
         unnumbered += numbers.take_refused()
     return WordNgrams(
         words=tuple(numbers),
@@ -107,16 +92,14 @@ class _Numbers(dict[str, int]):
     It gets `_GAP` if it is too long, or when all numbers are used.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._room = room
         self._refused = 0
 
     def __missing__(self, word: str) -> int:
         if len(self) == _MAX_WORDS or len(word) > _LONGEST_WORD:
             self._refused += 1
             return _GAP
-        self._room.take(_PER_WORD + _PER_CHARACTER * len(word))
         number = self[word] = len(self) + 1
         return number
 

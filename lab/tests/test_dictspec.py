@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.memory_budget import Room
-from tokalign.build.dictionary.dictspec import (
-    EncodedNgram,
-    Ids,
-    best_continuations,
-    find_continuations,
-)
-from tokalign.errors import UsageError
+from lab.dictspec.builder import EncodedNgram, Ids, best_continuations, find_continuations
+from lab.dictspec.table import DictSpecTable
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 encoded_ngrams = st.lists(
@@ -40,10 +34,10 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
     table = find_continuations(counted, bielik, p_min=0.2)
     found = {
         tuple(tokens[i].decode() for i in prefix): (
-            [tokens[i].decode() for i in entry.ids],
-            pytest.approx(entry.probability, abs=1 / 255),
+            [tokens[i].decode() for i in rest],
+            pytest.approx(probability),
         )
-        for prefix, entry in table.items()
+        for prefix, (rest, probability) in table.entries.items()
     }
     assert found == {
         (" w",): ([" Pol", "s", "ce"], 1.0),
@@ -72,19 +66,6 @@ def test_ties_go_to_the_longer_rest() -> None:
     ngrams = [ngram((1, 2), order=1, occurrences=5), ngram((1, 2, 3, 4), order=2, occurrences=1)]
     found: Any = best_continuations(ngrams, p_min=0.2)
     assert found[1,] == ((2, 3, 4), 1.0)
-
-
-def test_another_reading_of_the_paper_decides_what_is_stored() -> None:
-    """`choose` sees all n-grams of a prefix; what it says is likely enough is stored."""
-    ngrams = [ngram((1, 2), order=1, occurrences=3), ngram((1, 4, 5), order=1, occurrences=1)]
-
-    def rarest(group: Any, length: int) -> tuple[Ids, float]:
-        ids, _, occurrences = min(group, key=lambda one: one.occurrences)
-        return ids[length:], occurrences / 4
-
-    found: Any = best_continuations(ngrams, p_min=0.25, choose=rarest)
-    assert found == {(1,): ((4, 5), 0.25), (1, 4): ((5,), 0.25)}
-    assert not best_continuations(ngrams, p_min=0.3, choose=rarest)
 
 
 def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
@@ -149,16 +130,10 @@ def test_ngrams_are_encoded_as_they_stand_in_running_text(tokenizer: Tokenizer[A
         assert found.matched == min(8, position - start)
 
 
-def test_progress_counts_the_ngrams(bielik: Tokenizer[Any]) -> None:
-    done: list[int] = []
-    find_continuations([(("a",), 1), (("b", "c"), 1)], bielik, p_min=0.2, progress=done.append)
-    assert sum(done) == 2
-
-
-def test_a_long_ngram_takes_memory_in_proportion_to_its_length() -> None:
-    """With whole ends of n-grams it took the square: 20,000 ids were 200 million."""
-    ngrams = [ngram([i % 977 for i in range(20_000)], order=1, occurrences=1)]
-    room = Room(150_000_000)
-    assert len(best_continuations(ngrams, p_min=0.2, room=room)) == 977 + 7
-    with pytest.raises(UsageError, match="--memory allows"):
-        best_continuations(ngrams, p_min=0.2, room=Room(85_000_000))
+def test_a_longer_continuation_goes_on_where_no_context_matches() -> None:
+    entries: Any = {(1,): ((2, 3), 0.5), (9, 1): ((4,), 0.9)}
+    table = DictSpecTable(entries)
+    assert table.match_length([7, 9, 1]) == 2  # type: ignore[list-item]
+    assert [token for token, _ in table.expected([1, 2])] == [3]  # type: ignore[list-item]
+    assert table.follow([1], 8, p_min=0.6).ids == ()  # type: ignore[list-item]
+    assert table.follow([1], 8).ids == (2, 3)  # type: ignore[list-item]

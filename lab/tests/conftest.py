@@ -1,0 +1,14 @@
+"""The fixtures of the product's tests."""
+
+from __future__ import annotations
+
+from fixtures import (  # noqa: F401
+    bielik,
+    llama,
+    no_cache_of_the_user,
+    no_tables_of_the_user,
+    official_vocabularies_are_read_once,
+    qwen,
+    shared_data,
+    tokenizer,
+)
