@@ -171,7 +171,7 @@ def test_a_consumer_may_stop_at_any_event() -> None:
 
 
 def test_time_between_events_is_not_counted() -> None:
-    """Only the time of drafter and verifier is counted."""
+    """Only that of drafter and verifier is, and what the drafter learns counts a round later."""
     ticks = iter(range(100))
     events = decode(
         Context([]),
@@ -181,4 +181,4 @@ def test_time_between_events_is_not_counted() -> None:
         clock=lambda: float(next(ticks)),
     )
     seconds = [e.seconds for e in events if isinstance(e, Round)]
-    assert seconds == [1.0, 1.0]
+    assert seconds == [1.0, 2.0]

@@ -99,7 +99,7 @@ def test_a_full_context_drafts_nothing() -> None:
     session = DraftModelSession(random_model())
     full = [1] * session.context_length
     assert session.draft(full[1:], 2).read() == ([], 0)
-    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]).read() == ([], [])
+    assert session.draw(full[1:], 2, sampler=Sampling(), after=[]).read() == []
     assert session.start_shortlists(full, 0).among([], 3).read() == []
     assert session.passes == 0
 

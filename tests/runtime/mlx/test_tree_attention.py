@@ -15,6 +15,7 @@ from random_models import random_model
 
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
@@ -164,7 +165,7 @@ def test_trees_never_change_the_output(temperature: float) -> None:
     model = random_model(vocabulary=6, seed=5)
     sampler = Sampling(temperature=temperature, seed=11)
     outputs = []
-    for drafter in (TreeDrafter(6), type("None_", (), {"propose": lambda *_: Proposal()})()):
+    for drafter in (TreeDrafter(6), NoDrafter()):
         context = Context([TargetId(1), TargetId(2)])
         verifier = TargetVerifier(TargetModelSession(model), sampler)
         events = list(decode(context, drafter, verifier, limits=Limits(max_tokens=60)))
