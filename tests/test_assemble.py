@@ -91,7 +91,6 @@ OPTION_SETS: dict[str, tuple[str, dict[str, Any]]] = {
         "--draft DRAFT --method draft --translation context:4 --num-draft-tokens 5",
         {"draft": "DRAFT", "method": "draft", "translation": "context:4", "num_draft_tokens": 5},
     ),
-    "no alternatives": ("--draft DRAFT --alternatives 0", {"draft": "DRAFT", "alternatives": 0}),
     "tables by name": (
         "--target BARE --draft DRAFT --dictionary DICTIONARY --alignment ALIGNMENT",
         {"bare": True, "draft": "DRAFT", "dictionary": "DICTIONARY", "alignment": "ALIGNMENT"},

@@ -85,9 +85,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("--method", "drafter"),
         ("--method", "drafter", "-k", "3"),
-        ("--method", "drafter", "--beam-width", "2", "--beam-length", "4"),
-        ("--method", "drafter", "--draft-rows", "7"),
-        ("--method", "hybrid", "--draft-rows", "7"),
+        ("--method", "hybrid", "-k", "3"),
         (),
     ],
     ids=" ".join,
@@ -208,7 +206,7 @@ def test_with_a_draft_model_none_is_looked_for(files: Files, tmp_path: Path) -> 
 def test_bench_measures_it(files: Files, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text(PROMPT, encoding="utf-8")
     words = ["--target", files.target, "--drafter", files.drafter, "-k", "4", "-m", "12"]
-    words += ["--prompts", tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
+    words += [tmp_path / "prompts.txt", "--ignore-chat-template", "--json"]
     result = CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
     assert '"name": "drafter", "k": 4' in json.dumps(json.loads(result.stdout))
 

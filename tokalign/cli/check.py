@@ -105,7 +105,7 @@ def command(
         for bits, name in by_bits.items()
     }
     if as_json:
-        print_json({**result, "machines": machines})
+        print_json({"target": target, "draft": draft, **result, "machines": machines})
     else:
         print_figures(
             {name.replace("_", " "): value for name, value in result.items()} | machines,
