@@ -94,7 +94,7 @@ def _of_schema(saved: Any) -> Iterator[str]:
         from jsonschema import Draft202012Validator
     except ImportError as error:
         raise MissingAssetError(
-            "checking a result needs jsonschema; install it with: pip install 'tokalign[report]'"
+            "checking a result needs jsonschema; install it with: pip install 'tokalign[lab]'"
         ) from error
     schema = json.loads(SCHEMA.read_text("utf-8"))
     for wrong in Draft202012Validator(schema).iter_errors(saved):

@@ -25,17 +25,10 @@ from lab.study.setup import (
     setting_of,
 )
 from tokalign.atomic_file import locked, make_folder, write_file
-from tokalign.cli.drafting_options import (
-    DRAFT_HELP,
-    MODEL_HELP,
-    dictionary_option,
-    drafter_option,
-    dtype_option,
-    language_option,
-)
-from tokalign.cli.option_types import NAME, PATH
-from tokalign.cli.output import echo, json_option, note, print_json, progress, quiet_option
-from tokalign.cli.texts import field_option
+from tokalign.cli.command import Command, Option
+from tokalign.cli.option_types import AT_LEAST_1, FILE, FOLDER, NAME
+from tokalign.cli.options import DICTIONARY, DRAFTER, DTYPE, LANGUAGE
+from tokalign.cli.output import echo, note, print_json, progress
 from tokalign.errors import TokalignError, UsageError
 from tokalign.json_text import parse_json
 from tokalign.shipped import LANGUAGES, POLISH, prompts
@@ -51,64 +44,65 @@ _MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
-@click.command("study")
-@click.option("--target", "--model", "target", type=NAME, metavar="NAME", help=MODEL_HELP)
-@click.option(
-    "--draft", "--draft-model", "draft", multiple=True, type=NAME, metavar="NAME",
-    help=f"{DRAFT_HELP} Repeatable.",
-)  # fmt: skip
-@drafter_option
-@click.option(
-    "--preset", type=click.Choice([*PRESETS]), default="quick",
-    help="quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
-    "of Spec-Bench.",
-)  # fmt: skip
-@click.option(
-    "--output", type=PATH, metavar="FOLDER",
-    help="Where measurements, result, page and summary go; a killed study resumes from it.",
-)  # fmt: skip
-@click.option(
-    "--articles", type=PATH, metavar="FILE", help="Encyclopedic texts. Default: tokalign's own."
+_OWN = (
+    Option(
+        "--target --model target", "The model: an alias, a folder or a Hub repository.", type=NAME
+    ),
+    Option(
+        "--draft --draft-model draft",
+        "A smaller model that drafts; its tokenizer may be another one. Repeatable.",
+        type=NAME,
+        multiple=True,
+    ),
+    DRAFTER,
+    Option(
+        "--preset",
+        "quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
+        "of Spec-Bench.",
+        type=click.Choice([*PRESETS]),
+        default="quick",
+    ),
+    Option(
+        "--output",
+        "Where measurements, result, page and summary go; a killed study resumes from it.",
+        type=FOLDER,
+    ),
+    Option("--articles", "Encyclopedic texts. Default: tokalign's own.", type=FILE),
+    Option("--instructions", "User messages. Default: tokalign's own.", type=FILE),
+    Option("--questions", "Short questions. Default: tokalign's own.", type=FILE),
+    Option("--field", "The field of a .jsonl object, or the column of Parquet.", default="text"),
+    Option(
+        "--prompt-language",
+        f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first of "
+        f"--language if it is one of these, else {POLISH}.",
+        metavar="CODE",
+    ),
+    Option(
+        "--limit", "Only the first N prompts of each set. Default: the preset's.", type=AT_LEAST_1
+    ),
+    Option(
+        "-m --max-tokens", "Tokens to generate at most. Default: the preset's.", type=AT_LEAST_1
+    ),
+    Option(
+        "--condition conditions",
+        "Measure only this method or translation; repeatable.",
+        multiple=True,
+        metavar="NAME",
+    ),
+    DTYPE,
+    DICTIONARY,
+    LANGUAGE,
+    Option("--estimate", "Say how long it would take, and stop.", is_flag=True),
+    Option(
+        "--check",
+        "Check whether a result can be shared; repeatable.",
+        type=FILE,
+        multiple=True,
+    ),
 )
-@click.option(
-    "--instructions", type=PATH, metavar="FILE", help="User messages. Default: tokalign's own."
-)
-@click.option(
-    "--questions", type=PATH, metavar="FILE", help="Short questions. Default: tokalign's own."
-)
-@field_option
-@click.option(
-    "--prompt-language", metavar="CODE",
-    help=f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first of "
-    f"--language if it is one of these, else {POLISH}.",
-)  # fmt: skip
-@click.option(
-    "--limit", type=click.IntRange(min=1),
-    help="Only the first N prompts of each set. Default: the preset's.",
-)  # fmt: skip
-@click.option(
-    "-m",
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    help="Tokens to generate at most. Default: the preset's.",
-)
-@click.option(
-    "--condition", "conditions", multiple=True, metavar="NAME",
-    help="Measure only this method or translation; repeatable.",
-)  # fmt: skip
-@dtype_option
-@dictionary_option
-@language_option
-@click.option("--estimate", is_flag=True, help="Say how long it would take, and stop.")
-@click.option(
-    "--check",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Check whether a result can be shared; repeatable.",
-)
-@json_option
-@quiet_option
+
+
+@click.command("study", cls=Command, params=[*_OWN])
 def command(
     *,
     target: str | None,
@@ -177,9 +171,6 @@ def _study(
     quiet: bool,
     **files: Any,
 ) -> None:
-    from tokalign.report.charts import require_charts
-
-    require_charts()
     protocol, own = PRESETS[preset], PromptFiles(**files)
     chosen_language = _language_of_prompts(prompt_language, language, preset)
     options = StudyOptions(

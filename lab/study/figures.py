@@ -12,8 +12,8 @@ from statistics import fmean, median
 
 import numpy as np
 
+from lab.study.break_even import BreakEven, fit_break_even
 from lab.study.samples import Sample, Trial
-from tokalign.evaluate.break_even import BreakEven, fit_break_even
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import Condition
 from tokalign.runtime.statistics import ratio

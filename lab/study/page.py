@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from lab.study.break_even import break_even_text
 from lab.study.causes import CAUSES
 from lab.study.check import control_bias
 from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.result import Figures, Result
-from tokalign.evaluate.break_even import break_even_text
 from tokalign.evaluate.comparison import order_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
-from tokalign.report.charts import Axis, Bar, bars
-from tokalign.report.page import Html, details, figures, page, section, table
+from tokalign.report.page import Html, bar, details, figures, page, section, table
 from tokalign.report.tables import markdown_rows
 
 _INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
@@ -47,12 +46,11 @@ def study_page(result: Result) -> str:
     sets = [one for one in found.groups if one.prompt_set]
     if not any(one.work.reads_prompt is not None for one in result.samples):
         sets = _without_first_tokens(sets)
-    lengths = [f"k = {k}" for k in _lengths([row for group in overall for row in group.rows])]
     return page(
         f"Speculative decoding of {result.setting.target.name}",
         figures(_key_figures(found)),
         details("What the words and conditions mean", *_meanings(overall)),
-        *(section(f"Speed: {one.name}", *_speed(one, lengths), note=_SPEEDUP) for one in overall),
+        *(section(f"Speed: {one.name}", *_speed(one), note=_SPEEDUP) for one in overall),
         *(section(f"Work: {one.name}", _work(one), note=_WORK_NOTE) for one in overall),
         *(details(one.name, _speed_table(one), _work(one)) for one in sets),
         section("Where the time of a token goes", _waterfalls(found), note=_WATERFALL),
@@ -198,27 +196,19 @@ def _key_figures(found: Figures) -> dict[str, str]:
     return shown
 
 
-def _speedups(group: Group, lengths: Sequence[str]) -> Html:
-    """lengths: of the whole study, so that each has the same colour in every chart."""
-    by_label: dict[str, dict[str, Bar]] = {}
-    for row in group.rows:
-        if row.condition.drafts and row.speedup is not None and row.interval is not None:
-            bar = Bar(row.speedup, *row.interval)
-            by_label.setdefault(row.condition.label, {})[f"k = {row.condition.k}"] = bar
-    control = next((r.interval for r in group.rows if r.condition.name == CONTROL), None)
-    return bars(
-        by_label,
-        lengths,
-        x=Axis(label="speed-up (×)", form=".2f"),
-        title=f"Mean speed-up of every condition, {group.name}",
-        level=(1, "plain decoding"),
-        band=control,
+def _speedups(group: Group) -> Html:
+    timed = [row for row in group.rows if row.condition.drafts and row.speedup is not None]
+    longest = max((row.speedup or 0.0 for row in timed), default=1.0)
+    rows = (
+        (
+            str(row.condition),
+            bar((row.speedup or 0.0) / longest),
+            f"{row.speedup:.2f}",
+            "–" if row.interval is None else f"{row.interval[0]:.2f}–{row.interval[1]:.2f}",
+        )
+        for row in timed
     )
-
-
-def _lengths(rows: Sequence[Row]) -> list[int | str]:
-    found = {row.condition.k for row in rows if row.condition.k is not None}
-    return sorted(found, key=lambda k: (isinstance(k, str), k))
+    return table(("condition", "", "speed-up", "interval"), rows, text_columns=2)
 
 
 def _waterfalls(found: Figures) -> Html:
@@ -252,8 +242,8 @@ def _meanings(groups: Sequence[Group]) -> list[Html]:
     ]
 
 
-def _speed(group: Group, lengths: Sequence[str]) -> list[Html]:
-    return [_speedups(group, lengths), _speed_table(group)]
+def _speed(group: Group) -> list[Html]:
+    return [_speedups(group), _speed_table(group)]
 
 
 def _speed_table(group: Group) -> Html:

@@ -12,13 +12,12 @@ from click.testing import CliRunner, Result
 from places import DEMO
 from polish import SENTENCES
 from random_models import write_model
-from small_tables import write_dictionary
-from tokalign.tables.dictspec import DictSpecTable
+from small_tables import dictionary_bundle, write_dictionary
 
 from tokalign.cli.bench import command
 from tokalign.errors import CorpusError, IncompatibleError, MissingAssetError, UsageError
 from tokalign.evaluate.recorded_proposals import read_trace
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Rada Ministrów przyjęła projekt ustawy"
@@ -30,12 +29,7 @@ def dictionary(tmp_path: Path, bielik: Tokenizer[Any]) -> Path:
     ids = bielik.encode(TEXT)
     first = len(bielik.encode("Rada"))
     entries = {tuple(ids[:first]): ((*ids[first : first + 3], 5), 0.5)}
-    bundle = Bundle(
-        kind="dictionary",
-        fingerprints={"target": bielik.fingerprint},
-        parameters={"kind": "dictspec", "vocabulary_size": 32_128},
-        sections=DictSpecTable.from_entries(entries, 32_128).to_sections(),
-    )
+    bundle = dictionary_bundle(entries, 32_128, bielik.fingerprint)
     write_bundle(tmp_path / "pl.dictionary.tok", bundle)
     return tmp_path / "pl.dictionary.tok"
 

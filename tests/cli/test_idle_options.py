@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tokalign.cli.idle_options import all_but, flag_of, refuse_idle
 from tokalign.errors import MissingAssetError, UsageError
 
 NOWHERE = "./no-such-model"
@@ -121,36 +117,3 @@ def test_an_empty_api_key_would_leave_the_server_open() -> None:
     )
     assert isinstance(error, UsageError)
     assert "--api-key" in str(error)
-
-
-def in_command(body: Callable[[], None], *arguments: str) -> BaseException | None:
-    """What a small command with this body ends with."""
-
-    @click.command
-    @click.option("-s", "--size", type=int, default=3)
-    @click.option("--loud/--silent", default=False)
-    @click.argument("files", nargs=-1, metavar="[FILE]...")
-    def command(**_given: Any) -> None:
-        body()
-
-    return CliRunner().invoke(command, arguments).exception
-
-
-def test_options_are_named_as_they_are_typed_in_full() -> None:
-    def body() -> None:
-        context = click.get_current_context()
-        assert [flag_of(one) for one in context.command.params] == ["--size", "--loud", "[FILE]..."]
-        assert all_but("loud") == {"size", "files"}
-
-    assert in_command(body) is None
-
-
-def test_only_what_was_typed_and_asks_for_something_is_refused() -> None:
-    def body() -> None:
-        refuse_idle(all_but(), beside="--quick")
-
-    assert in_command(body) is None
-    assert in_command(body, "--size", "3") is None
-    assert in_command(body, "--silent") is None
-    for arguments in (("-s", "4"), ("--loud",), ("a.txt",)):
-        assert isinstance(in_command(body, *arguments), UsageError)

@@ -105,25 +105,3 @@ class Size(click.ParamType[int]):
 
 AT_LEAST_1, FROM_0 = click.IntRange(min=1), click.IntRange(min=0)
 POSITIVE, SHARE = FiniteRange(0, min_open=True), FiniteRange(0, 1)
-
-
-class Numbers(click.ParamType[tuple[float, ...]]):
-    """Numbers separated by commas, all finite and at least `least`; `_` may group digits."""
-
-    name = "numbers"
-
-    def __init__(self, number: type[int] | type[float], least: float) -> None:
-        self._number, self._least = number, least
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        """See `click.ParamType`."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            found = tuple(self._number(part.replace("_", "")) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 1,2,3", param, ctx)
-        for number in found:
-            if not isfinite(number) or number < self._least:
-                self.fail(f"{number} is not a number of at least {self._least}", param, ctx)
-        return found

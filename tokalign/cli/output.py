@@ -12,15 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
 from tokalign.cli.streams import for_stdout, one_line, safe_json, tell, write
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
-always_quiet_option = click.option(
-    "--quiet", is_flag=True, expose_value=False, help="No effect: this command prints no notes."
-)
 
 
 def print_json(result: Mapping[str, Any]) -> None:

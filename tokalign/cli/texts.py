@@ -8,30 +8,11 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
-import click
-
 from tokalign.build.sources import require_regular
 from tokalign.build.text_files import TextFile
-from tokalign.cli.option_types import PATH
 from tokalign.errors import CorpusError, UsageError
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import POLISH, prompts
-
-text_option = click.option(
-    "--text",
-    "text_file",
-    metavar="FILE",
-    required=True,
-    type=PATH,
-    help="Reference texts: one per line of .txt, per object of .jsonl (also .gz, .zst, .xz) or per "
-    "row of .parquet.",
-)
-field_option = click.option(
-    "--field",
-    default="text",
-    help="The field of a .jsonl object, or the column of a Parquet file, with the text.",
-)
-limit_option = click.option("--limit", type=click.IntRange(min=1), help="Only the first N texts.")
 
 _OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
 

@@ -81,12 +81,6 @@ def figures(named: Mapping[str, str]) -> Html:
     return tag("dl", *items, class_="figures")
 
 
-def grid(charts: Mapping[str, Html]) -> Html:
-    """Put small charts beside one another, each under its name."""
-    items = (tag("figure", tag("figcaption", name), chart) for name, chart in charts.items())
-    return tag("div", *items, class_="charts")
-
-
 def details(summary: str, *content: str) -> Html:
     """Make a part that stays folded until it is opened."""
     return tag("details", tag("summary", summary), join(content))
@@ -96,14 +90,12 @@ def details(summary: str, *content: str) -> Html:
 STYLE = """
 :root { color-scheme: light dark;
   --paper: #fff; --ink: #1c2128; --quiet: #5d6673; --rule: #d9dee5;
-  --c1: #0b6bb0; --c2: #c65102; --c3: #007d5c; --c4: #a8447f; --c5: #8a6d00; --c6: #2c8fb8;
-  --c7: #6a51a3; --c8: #5d6673;
+  --bar: #0b6bb0;
   --accepted: #cdeed6; --accepted-rule: #14803c; --corrected: #fdf0e3; --corrected-rule: #b54708;
   --bonus: #d7e8fb; --bonus-rule: #175cd3; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #14181d; --ink: #e6e9ee; --quiet: #9aa5b3; --rule: #343b45;
-  --c1: #63b3ed; --c2: #f28e45; --c3: #3fbf95; --c4: #e08fc0; --c5: #d9b93b; --c6: #7fd3f7;
-  --c7: #b3a0e8; --c8: #9aa5b3;
+  --bar: #63b3ed;
   --accepted: #12402a; --accepted-rule: #4ade80; --corrected: #35251a; --corrected-rule: #fb923c;
   --bonus: #173459; --bonus-rule: #79b8ff; } }
 * { box-sizing: border-box; }
@@ -126,13 +118,7 @@ th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--quiet); white-space: normal; vertical-align: bottom; }
 th.n, td.n { text-align: right; }
-.bar { height: .8rem; margin-top: .35rem; border-radius: 2px; background: var(--c1); }
-figure { margin: 0; }
-figcaption { font-size: .9rem; font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr));
-  gap: 1.25rem 1rem; margin-top: 1rem; }
-.plot { margin: .5rem 0 1rem; }
-.plot svg { display: block; max-width: 100%; height: auto; font-variant-numeric: tabular-nums; }
+.bar { height: .8rem; margin-top: .35rem; border-radius: 2px; background: var(--bar); }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .35rem 1.5rem; margin: 1rem 0;
   padding: 0; font-size: .9rem; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 1.06rem; line-height: 2;

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from tokalign.evaluate.break_even import fit_break_even
+from lab.study.break_even import fit_break_even
 
 
 def test_a_line_is_found_exactly() -> None:

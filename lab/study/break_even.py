@@ -44,7 +44,7 @@ def fit_break_even(acceptance: Sequence[float], speedup: Sequence[float]) -> Bre
         from scipy import stats
     except ImportError as error:
         raise MissingAssetError(
-            "a break-even needs scipy; install it with: pip install 'tokalign[mlx]'"
+            "a break-even needs scipy; install it with: pip install 'tokalign[lab]'"
         ) from error
     line = stats.linregress(acceptance, speedup)
     slope, intercept = float(line.slope), float(line.intercept)
