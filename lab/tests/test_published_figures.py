@@ -38,7 +38,7 @@ def emulate(path: Path, target: Tokenizer[Any], table: Dictionary) -> Statistics
     return statistics
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("text", "speedup", "coverage", "accepted"),

@@ -36,7 +36,7 @@ STAND_INS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / "text" / f"{name}.txt").parent.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from places import ROOT
+from places import DEMO, ROOT
 from small_families import write_family
 
 from tokalign.cli.check import command
@@ -82,11 +82,10 @@ def test_it_ends_with_what_to_expect_of_this_machine(
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
     text = tmp_path / "t.txt"
     text.write_text("Ala ma kota, a kot ma Alę.\n")
-    asked = ("--draft", "llama3.2", "--target", "bielik", str(text))
+    pair = str(DEMO / "target"), str(DEMO / "draft")
+    asked = ("--target", pair[0], "--draft", pair[1], str(text))
     assert "tokalign calibrate" in str(check(*asked)["this_machine"])
-    fingerprints = [
-        resolve_tokenizer(name).tokenizer.fingerprint for name in ("bielik", "llama3.2")
-    ]
+    fingerprints = [resolve_tokenizer(name).tokenizer.fingerprint for name in pair]
     rows = {m: Timing(t, t, t) for m, t in ((1, 0.05), (2, 0.06))}
     curve = CostCurve(
         name="a",
@@ -121,13 +120,13 @@ def test_a_text_of_any_language_says_what_a_dictionary_of_it_would_save(tmp_path
     text = tmp_path / "uk.txt"
     lines = [f"Сьогодні {a} тихий, а {b} далеко за горою." for a in words for b in words] * 3
     text.write_text("\n".join(lines))
-    found = check("--draft", "llama3.2", "--target", "bielik", str(text))
+    found = check("--draft", str(DEMO / "draft"), "--target", "bielik", str(text))
     assert float(str(found["target_fertility"])) > 2.5
     own, polish = float(str(found["own_dictionary"])), float(str(found["found_dictionaries"]))
     assert polish < 1.2 < 2 < own
     assert "--language CODE" in str(found["dictionaries"])
     text.write_text("\n".join(lines[:100]))
-    short = check("--draft", "llama3.2", "--target", "bielik", str(text))
+    short = check("--draft", str(DEMO / "draft"), "--target", "bielik", str(text))
     assert short["own_dictionary"] is None
     assert "at least 200 lines" in str(short["dictionaries"])
 

@@ -141,7 +141,7 @@ def test_prompts_of_the_demo_pair_are_those_of_transformers(name: str) -> None:
     assert_prompts_are_those_of_transformers(DEMO / name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["target-bielik-tiny", "draft-llama-tiny", "draft-polish-tiny"])
 def test_prompts_of_the_shared_models_are_those_of_transformers(
