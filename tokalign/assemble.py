@@ -189,7 +189,7 @@ def assemble(
         None if draft is None else draft.tokenizer,
         options,
         with_drafter=drafter is not None,
-        beside=target.folder,
+        model_folder=target.folder,
         note=note,
     )
     model = drafter if draft is None else draft.model
@@ -218,13 +218,13 @@ def choose_drafting(
     options: DraftingOptions,
     *,
     with_drafter: bool = False,
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Drafting:
     """The part of a decoder that two tokenizers decide: method, translation and tables.
 
     with_drafter: whether there is a recurrent drafter, too.
-    beside: the target's folder, in which tables are looked for first.
+    model_folder: the target's folder, in which tables are looked for first.
     Raises: UsageError or MissingAssetError for a method that lacks what it needs; BundleError,
     FingerprintError, MissingAssetError for a table that is named.
     """
@@ -234,7 +234,7 @@ def choose_drafting(
             target,
             files=options.dictionaries,
             languages=options.languages,
-            beside=beside,
+            model_folder=model_folder,
             note=note,
         )
     method = choose_method(
@@ -246,7 +246,9 @@ def choose_drafting(
     translation, alignment = "none", no_alignment
     if draft is not None:
         translation = choose_translation(options.translation, target, draft)
-        alignment = pair_tables(target, draft, file=options.alignment, beside=beside, note=note)
+        alignment = pair_tables(
+            target, draft, file=options.alignment, model_folder=model_folder, note=note
+        )
     drafting = Drafting(
         method=method,
         translation=translation,
@@ -258,7 +260,9 @@ def choose_drafting(
         alignment=alignment,
     )
     if drafting.uses_logits:
-        rows = open_logit_rows(target, languages=options.languages, beside=beside, note=note)
+        rows = open_logit_rows(
+            target, languages=options.languages, model_folder=model_folder, note=note
+        )
         drafting = replace(drafting, known_rows=rows)
     if options.method == AUTO:
         explained = _explanation(drafting, with_model=draft is not None, with_drafter=with_drafter)
@@ -271,7 +275,7 @@ def pair_tables(
     draft: Tokenizer[DraftId],
     *,
     file: FilePath | None = None,
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Callable[[], Alignment]:
     """Gives the alignment of a pair, which is opened or computed when it is first asked for.
@@ -293,7 +297,7 @@ def pair_tables(
 
     def opened() -> Alignment:
         return open_alignment(
-            target, draft, otherwise=computed, file=file, beside=beside, note=note
+            target, draft, otherwise=computed, file=file, model_folder=model_folder, note=note
         )
 
     return cache(opened)

@@ -76,7 +76,7 @@ def _decoders(target: Path, draft: Path | None) -> Iterator[tuple[str, Decoder]]
     ours = replace(ours, stop_ids=frozenset())
     plain = Decoder(target=ours, drafting=Drafting(), sampler=Sampling())
     yield "plain", plain
-    dictionary = open_dictionary(ours.tokenizer, beside=target)
+    dictionary = open_dictionary(ours.tokenizer, model_folder=target)
     free = Drafting(method="hybrid", dictionary=dictionary, knowledge=opening_knowledge(ours.model))
     yield "auto, free sources", replace(plain, drafting=free)
     if draft is not None:

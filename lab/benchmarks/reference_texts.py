@@ -109,7 +109,7 @@ def reference_texts(*, steps: int, limit: int | None) -> Callable[[Any], Any]:
                 name=text.name,
                 model=model,
                 pair=Pair(tokenizer, model.tokenizer),
-                alignment=pair_tables(tokenizer, model.tokenizer, beside=model.folder)(),
+                alignment=pair_tables(tokenizer, model.tokenizer, model_folder=model.folder)(),
                 texts=[ids[:tokens] for ids in texts],
                 prompt_tokens=prompt_tokens,
                 steps=num_draft_tokens,

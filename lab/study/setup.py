@@ -122,7 +122,7 @@ def _table_digests(drafting: DraftingOptions, target: str, beside: Path | None) 
     seen = set()
     kinds = ["dictionary"] if drafting.languages or not digests else []
     for kind in (*kinds, "logits"):
-        for path, bundle in find_tables(kind, target=target, beside=beside):
+        for path, bundle in find_tables(kind, target=target, model_folder=beside):
             language = bundle.parameters.get("language")
             if drafting.languages and language not in drafting.languages:
                 continue

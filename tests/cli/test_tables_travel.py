@@ -146,7 +146,7 @@ def test_a_local_folder_is_a_repository_too(world: World, dictionary: Path) -> N
     pushed = world.run("tables", "push", dictionary, model, "--json")
     told = json.loads(pushed.stdout)
     assert told["files"][0]["path"] == "tokalign/pl.dictionary.tok"
-    assert open_dictionary(TARGET, beside=model) is not None
+    assert open_dictionary(TARGET, model_folder=model) is not None
     told = json.loads(world.run("tables", "pull", model, "--json").stdout)
     assert told["files"] == [str(world.tables / "pulled" / "model" / "pl.dictionary.tok")]
 
@@ -269,7 +269,7 @@ def test_a_model_that_is_downloaded_brings_its_tables(world: World, dictionary: 
     assert world.run("tables", "push", dictionary, "someone/model").returncode == 0
     folder = Path(resolved_folder(world))
     assert (folder / "tokalign" / "pl.dictionary.tok").is_file()
-    assert open_dictionary(TARGET, beside=folder) is not None
+    assert open_dictionary(TARGET, model_folder=folder) is not None
 
 
 def test_a_cached_model_gets_tables_that_were_added_later(world: World, dictionary: Path) -> None:

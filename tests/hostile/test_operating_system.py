@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_commands import COMMANDS, LINES, TABLE, fill, words
+from places import DEMO
+from polish import SENTENCES
 
 from tokalign.build.counting.runs import is_whole
-from tokalign.cli.reference import command_names
+from tokalign.cli import _COMMANDS, tables
 
+TARGET, DRAFT = str(DEMO / "target"), str(DEMO / "draft")
 FULL = Path("/dev/full")
+LINES = [sentence.replace("\n", " ") for sentence in SENTENCES]
 
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
@@ -48,9 +51,12 @@ class Ended:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the commands read: a text and a table."""
     folder = tmp_path_factory.mktemp("system")
-    fill(folder)
+    (folder / "a.txt").write_text("".join(f"{line}\n" for line in LINES))
     (folder / "file").touch()
     (folder / "folder").mkdir()
+    (folder / "model").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("".join(f"{line}\n\n" for line in LINES))
     assert run(folder, COMMANDS["build"]).code == 0
     assert run(folder, COMMANDS["tables push"]).code == 0
     return folder
@@ -88,12 +94,46 @@ def run(
     return Ended(ended.returncode, ended.stdout or "", ended.stderr or "")
 
 
+TABLE = "tables/target/pl.dictionary.tok"
+_PLACES = {"TARGET": TARGET, "DRAFT": DRAFT, "TABLE": TABLE}
+
+
+def words(line: str) -> list[str]:
+    """A command line as a list."""
+    return [_PLACES.get(word, word) for word in line.split()]
+
+
+DECODE = "--target TARGET -p Wisła -m 4 --ignore-chat-template"
+TINY = (
+    "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16 --evaluations 1"
+)
+COMMANDS = {
+    " ".join(line.split()[: 2 if line.startswith("tables ") else 1]): words(line)
+    for line in (
+        "bench --target TARGET a.txt --limit 1 -m 4 --method copy -k 2",
+        "build --target TARGET --dictionary-only a.txt --language pl --output tables",
+        "calibrate --target TARGET --budget 1",
+        "chat --target TARGET -m 4 --no-calibrate",
+        "check --target TARGET --draft DRAFT a.txt",
+        f"decode {DECODE}",
+        "learn notes --name notes --target TARGET",
+        "tables forget notes",
+        "tables pull model",
+        "tables push TABLE model",
+        "tables show TABLE",
+        "tables verify TABLE",
+        f"train --target TARGET a.txt --output drafter --labels text {TINY}",
+    )
+}
+
+
 ENDLESS = {"serve"}
 """Commands that end by a signal alone; tests/cli/test_serve.py sends them."""
 
 
 def test_every_command_is_tried() -> None:
-    assert set(COMMANDS) | ENDLESS == set(command_names())
+    inner = {f"tables {name}" for name in tables.command.commands}
+    assert set(COMMANDS) | ENDLESS == set(_COMMANDS) - {"tables"} | inner
 
 
 @contextmanager

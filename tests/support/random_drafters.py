@@ -15,7 +15,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 
 
 def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:
-    """A float32 drafter of two residual blocks whose likeliest next id depends on what it read.
+    """A float32 drafter of two residual blocks whose most probable next id depends on what it read.
 
     shape: fields of `DrafterConfig` that are to be others.
     """

@@ -23,7 +23,7 @@ DRAFT = of_merges(b"abc", [(b"b", b"c")])
 class Folders(NamedTuple):
     """Where tables are looked for, in this order."""
 
-    beside: Path
+    model_folder: Path
     named: Path
     user: Path
 
@@ -66,8 +66,8 @@ def test_without_a_dictionary_there_is_none(folders: Folders) -> None:
 def test_the_first_folder_wins_within_a_language(folders: Folders) -> None:
     for number, folder in reversed(list(enumerate(folders))):
         write_dictionary(folder / "any" / "pl.dictionary.tok", "pl", answer=number)
-        assert answer_of(beside=folders.beside) == number
-        assert answer_of(beside=folders.beside, languages=["pl"]) == number
+        assert answer_of(model_folder=folders.model_folder) == number
+        assert answer_of(model_folder=folders.model_folder, languages=["pl"]) == number
 
 
 def test_the_only_language_is_used_and_said(folders: Folders) -> None:

@@ -1,4 +1,5 @@
-"""Held-out acceptance is what a chain of the drafter's own likeliest guesses would get accepted."""
+"""Held-out acceptance is what a chain of the drafter's own most probable guesses would get
+accepted."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def stream_generate(
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.
     stop: texts before which the output ends.
-    max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start: how the key-value
+    max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start: how the KV
         caches are filled and stored, as in mlx-lm.
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end they hold the prompt and every token of the responses.

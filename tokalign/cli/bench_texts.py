@@ -93,7 +93,9 @@ def _load(
         keep_loaded()
     draft = None if model is None else model.tokenizer
     say_once = cache(options.note)
-    drafting = choose_drafting(found.tokenizer, draft, asked, beside=found.folder, note=say_once)
+    drafting = choose_drafting(
+        found.tokenizer, draft, asked, model_folder=found.folder, note=say_once
+    )
     return found.tokenizer, model, drafting
 
 

@@ -15,12 +15,11 @@ import click
 from tokalign.cli.build_plan import (
     build_on_datatrove,
     dictionary_options,
-    find_corpus,
     plan_reading,
     plan_tables,
-    read_weights,
 )
 from tokalign.cli.command import Command, Option
+from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, NAME, FiniteRange, Size
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import echo, note, print_json, progress, table

@@ -68,8 +68,8 @@ def command(
 ) -> None:
     """Measure verification by rows, drafting and host work; decode finds the result by itself.
 
-    Of a draft model its passes are timed, of a recurrent drafter its beam searches. A curve is
-    measured again if the chip, mlx, or the weights' shapes or formats have changed.
+    With a draft model its passes are timed, with a recurrent drafter its beam searches. A curve
+    is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.runtime.mlx.machine import machine_of

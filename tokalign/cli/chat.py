@@ -24,8 +24,9 @@ from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
 from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
-from tokalign.cli.entries import Entries, history_file, interrupts_noted, open_entries
+from tokalign.cli.entries import Entries, history_file, open_entries
 from tokalign.cli.generation import PromptOptions, load
+from tokalign.cli.interrupts import interrupts_noted
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
 from tokalign.cli.output import note, progress
 from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write

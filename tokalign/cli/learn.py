@@ -109,7 +109,7 @@ def command(
 def _tell_problems(learned: Learned, tell: Callable[[str], None]) -> None:
     """The documents that could not be read: the first ten one by one, the rest as a number."""
     problems = [*learned.problems]
-    problems += [f"{path}: it cannot be read" for path in learned.left.unreadable]
+    problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
     for problem in problems[:_SHOWN_PROBLEMS]:
         tell(problem)
     if len(problems) > _SHOWN_PROBLEMS:
@@ -123,8 +123,8 @@ def _as_json(learned: Learned) -> dict[str, Any]:
         "documents_with_text": learned.texts,
         "copies": learned.copies,
         "problems": learned.problems,
-        "unreadable": learned.left.unreadable,
-        "left_out": dict(learned.left.counts),
+        "unreadable": learned.skipped.unreadable,
+        "left_out": dict(learned.skipped.counts),
         "tables": [
             {"path": str(path), "bytes": path.stat().st_size, "built": built}
             for path, built in learned.tables.items()
@@ -139,7 +139,7 @@ def _as_text(learned: Learned) -> str:
         ("copies of others", learned.copies),
         ("without readable text", learned.read - learned.texts - learned.copies),
     ]
-    rows += [(f"left out: {why}", count) for why, count in sorted(learned.left.counts.items())]
+    rows += [(f"left out: {why}", count) for why, count in sorted(learned.skipped.counts.items())]
     for path, built in learned.tables.items():
         rows.append(
             (str(path), f"{path.stat().st_size:,} bytes" + ("" if built else ", as it was"))

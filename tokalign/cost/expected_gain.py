@@ -99,7 +99,7 @@ def expected_accepted(probabilities: Sequence[float], parents: Sequence[int]) ->
 
 
 def likeliest_ids(probabilities: Sequence[float], parents: Sequence[int], count: int) -> list[int]:
-    """The `count` ids of a tree, by index, that are likeliest to be reached.
+    """The `count` ids of a tree, by index, that are most probably reached.
 
     None is likelier than its parent, so they are a tree; ties go to the first. Arguments as for
     `reach`.
@@ -111,7 +111,7 @@ def likeliest_ids(probabilities: Sequence[float], parents: Sequence[int], count:
 def best_size(
     probabilities: Sequence[float], parents: Sequence[int], costs: Costs, *, spent: float = 0.0
 ) -> Plan:
-    """How many ids of a tree, the likeliest to be reached first, give the highest expected rate.
+    """How many ids of a tree, the most probably reached first, give the highest expected rate.
 
     An accepted id beside the first chain costs nothing in the next round. Ties go to the fewest.
     Arguments as for `reach`. spent: as for `best_length`, which this is for a chain.

@@ -63,16 +63,16 @@ def find_tables(
     *,
     target: str,
     draft: str | None = None,
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = lambda _: None,
 ) -> Iterator[tuple[Path, Header]]:
     """The tables of `kind` with exactly these fingerprints, in the order of the folders.
 
-    beside: the model's own folder. A file that is no table, or whose header is damaged, is left
+    model_folder: the model's own. A file that is no table, or whose header is damaged, is left
     out; `note` is told of it. Only headers are read.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
-    paths = (path for folder in _folders(beside) for path in table_files(folder, kind))
+    paths = (path for folder in _folders(model_folder) for path in table_files(folder, kind))
     for path in paths:
         try:
             header = read_header(path)
@@ -83,12 +83,12 @@ def find_tables(
             yield path, header
 
 
-def drafter_folders(beside: Path | None) -> Iterator[Path]:
+def drafter_folders(model_folder: Path | None) -> Iterator[Path]:
     """Folders that hold recurrent drafters by their names, in the order of the folders.
 
-    beside: the model's own folder.
+    model_folder: the model's own folder.
     """
-    for folder in _folders(beside):
+    for folder in _folders(model_folder):
         yield from drafters_in(folder)
 
 
@@ -103,11 +103,11 @@ DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
 """The files of drafters in a repository."""
 
 
-def _folders(beside: Path | None) -> Iterable[Path]:
+def _folders(model_folder: Path | None) -> Iterable[Path]:
     """The folders that are searched, in their order."""
     own = [folder for folder in (_named_folder(), _user_folder()) if folder is not None]
     theirs = [inner for folder in own for inner in (folder, folder / _PULLED)]
-    before = [] if beside is None else [beside]
+    before = [] if model_folder is None else [model_folder]
     return dict.fromkeys([*before, *theirs, learned_folder(), shipped(TABLES)])
 
 

@@ -1,6 +1,6 @@
 """What a target found likely after short runs of ids, as a table: keys, ids and log-odds.
 
-A key is one, two or three ids in one number. A row belongs to a key and has the `KEPT` likeliest
+A key is one, two or three ids in one number. A row belongs to a key and has the top `KEPT`
 next ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
 (`runtime/draft/logit_store.py`) keeps its rows in the same form.
 """
@@ -25,7 +25,7 @@ LONGEST_KEY = 3
 """Ids in the longest key."""
 
 ID_BITS = 20
-"""Of an id in a key; more than any vocabulary needs."""
+"""Bits of an id in a key; more than any vocabulary needs."""
 
 _STEP = 1 / 16
 """Log-odds are kept as multiples of this, from -8 up."""
@@ -61,7 +61,7 @@ def codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class LogitRows:
-    """keys: u64[rows]. ids: u32[rows, KEPT], the likeliest first. codes: u8[rows, KEPT]."""
+    """keys: u64[rows]. ids: u32[rows, KEPT], the most probable first. codes: u8[rows, KEPT]."""
 
     keys: NDArray[np.uint64]
     ids: NDArray[np.uint32]

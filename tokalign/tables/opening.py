@@ -38,16 +38,16 @@ def open_dictionary(
     *,
     files: Sequence[FilePath] = (),
     languages: Sequence[str] = (),
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = lambda _: None,
 ) -> Dictionary | None:
     """The dictionary of this tokenizer; `Dictionaries` where there are several, None for none.
 
     files: those that are named. languages: those to look for besides, each of which has to be found
-    or be that of a named file. With neither, the dictionaries of every language are used. Of a
-    language there may be several, such as a general one and one of a domain, told apart by their
+    or be that of a named file. With neither, the dictionaries of every language are used. A
+    language may have several, such as a general one and one of a domain, told apart by their
     file names; of equal names the first folder's is used (see `finding`).
-    beside: the model's own folder. `note` is told which are used, and which cannot be.
+    model_folder: the model's own folder. `note` is told which are used, and which cannot be.
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
@@ -59,7 +59,11 @@ def open_dictionary(
     named = {os.path.abspath(file): Path(file) for file in files}
     opened = [read(path) for path in named.values()]
     if languages or not files:
-        found = list(find_tables("dictionary", target=target.fingerprint, beside=beside, note=note))
+        found = list(
+            find_tables(
+                "dictionary", target=target.fingerprint, model_folder=model_folder, note=note
+            )
+        )
         known = {one.language for one in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
         others = [one for one in found if os.path.abspath(one[0]) not in named]
@@ -79,20 +83,22 @@ def open_logit_rows(
     target: Tokenizer[TargetId],
     *,
     languages: Sequence[str] = (),
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = lambda _: None,
 ) -> LogitRows | None:
     """What a model of this tokenizer was found to expect of a corpus; None where nothing is found.
 
-    languages: of the corpora; every one by default. Of several tables, all rows are taken.
-    beside, note: as in `open_dictionary`.
+    languages: of the corpora; every one by default. Rows of several tables are joined.
+    model_folder, note: as in `open_dictionary`.
     """
 
     def read(path: Path) -> LogitRows:
         bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
         return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
-    found = list(find_tables(LOGITS, target=target.fingerprint, beside=beside, note=note))
+    found = list(
+        find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)
+    )
     rows = list(_usable(LOGITS, _of_languages(found, languages), read, note))
     return joined(rows) if rows else None
 
@@ -103,7 +109,7 @@ def open_alignment(
     *,
     otherwise: Align,
     file: FilePath | None = None,
-    beside: Path | None = None,
+    model_folder: Path | None = None,
     note: Note = lambda _: None,
 ) -> Alignment:
     """The tables of a pair: from `file`, else those found for it, else computed.
@@ -123,7 +129,11 @@ def open_alignment(
     if file is not None:
         return read(Path(file))
     found = find_tables(
-        "alignment", target=target.fingerprint, draft=draft.fingerprint, beside=beside, note=note
+        "alignment",
+        target=target.fingerprint,
+        draft=draft.fingerprint,
+        model_folder=model_folder,
+        note=note,
     )
     for alignment in _usable("alignment", found, read, note):
         return alignment

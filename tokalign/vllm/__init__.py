@@ -188,7 +188,7 @@ def _open(
         resolved.tokenizer,
         files=options.dictionary,
         languages=options.language,
-        beside=resolved.folder,
+        model_folder=resolved.folder,
         note=logger.info,
     )
     if found is None:

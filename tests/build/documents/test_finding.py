@@ -67,9 +67,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (folder / "file.txt").symlink_to(tmp_path / "outside" / "private.txt")
     (folder / "folder").symlink_to(tmp_path / "outside")
     (folder / "around").symlink_to(folder)
-    _, left = find_documents([folder], Rules())
+    _, skipped = find_documents([folder], Rules())
     assert names(folder) == {"kept.txt"}
-    assert left.counts["links"] == 3
+    assert skipped.counts["links"] == 3
 
 
 def test_patterns_and_sizes_are_excluded(tmp_path: Path) -> None:

@@ -201,8 +201,7 @@ def _absorbs(
 def _some(lines: Sequence[str]) -> Sequence[str]:
     """Every n-th line, together about `_TEXT_LENGTH` long.
 
-    Of a longer line only the beginning is taken, and of a long word or gap too: the time grows with
-    the square of their lengths.
+    Longer lines, words and gaps are cut, because the time grows with the square of their lengths.
     """
     some = lines[:: max(1, -(-sum(map(len, lines)) // _TEXT_LENGTH))]
     return [_LONG_WORD.sub(r"\1\2", line[:_TEXT_LENGTH]) for line in some]

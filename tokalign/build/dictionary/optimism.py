@@ -17,9 +17,9 @@ with "s" twice and with "m" once. Taking "m" away leaves the same counts, and an
 wrong. Without the wrong ones, contexts that were counted twice would look almost certain.
 
 Nothing is read again: how often the longest stored context is this one follows from the counts of
-the n-grams one id longer, as in `pruning.occurrences`. Two things are approximated. Of n-grams too
-rare to be kept it is not known which ids they end with, so they are taken to be those that the
-shorter context expects. And every occurrence is taken to count 1, whatever the weight of its file.
+the n-grams one id longer, as in `pruning.occurrences`. Two things are approximated. The last
+ids of n-grams too rare to be kept are not known, so they are taken to be those that the shorter
+context expects. And every occurrence is taken to count 1, whatever the weight of its file.
 Source: leaving-one-out, Ney, Essen and Kneser (1995).
 """
 
@@ -89,7 +89,7 @@ def leave_one_out(
     smoothed: from `smoothing.smooth`. ranked: the most probable ids and those that come second, by
     length. stored: which contexts the table has, by length.
     """
-    # Of all lengths together: a longer n-gram is never more frequent than what is in it.
+    # The least count over all lengths: a longer n-gram is never more frequent than what is in it.
     least = min(float(level.counts.min()) for level in levels if len(level))
     asked = [_Asked(levels, smoothed, length, least) for length in range(1, len(levels))]
     known = [

@@ -85,7 +85,7 @@ class FoundFile:
 
 
 @dataclass(slots=True)
-class Left:
+class Skipped:
     """What was left alone: how many files for each reason, and the folders that cannot be read."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -103,22 +103,22 @@ class Rules:
     largest_file: int = LARGEST_FILE
 
 
-def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFile], Left]:
+def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFile], Skipped]:
     """The documents in these folders and in the folders in them, sorted by path, each once.
 
     Raises: MissingAssetError for a folder that is not there; UsageError for a file in its place, a
         pattern that means nothing, or missing libraries.
     """
     spec = _spec((*OF_PROGRAMS, *SECRETS, *map(_folded, rules.exclude)))
-    left, found = Left(), set[FoundFile]()
+    skipped, found = Skipped(), set[FoundFile]()
     for folder in folders:
         _check_folder(folder)
         root = os.path.abspath(folder)
-        for path in _walk(root, spec, left):
-            file = _consider(path, rules, left)
+        for path in _walk(root, spec, skipped):
+            file = _consider(path, rules, skipped)
             if file is not None:
                 found.add(file)
-    return sorted(found), left
+    return sorted(found), skipped
 
 
 def _check_folder(folder: Path) -> None:
@@ -160,47 +160,47 @@ def _folded(name: str) -> str:
     return normalize("NFC", name).lower()
 
 
-def _walk(root: str, spec: GitIgnoreSpec, left: Left) -> Iterator[str]:
+def _walk(root: str, spec: GitIgnoreSpec, skipped: Skipped) -> Iterator[str]:
     """The paths of all files that no pattern excludes."""
 
     def report(error: OSError) -> None:
-        left.unreadable.append(str(error.filename))
+        skipped.unreadable.append(str(error.filename))
 
     for folder, inner, files in os.walk(root, onerror=report):
         kept = []
         for name in inner:
             path = os.path.join(folder, name)
             if spec.match_file(_folded(os.path.relpath(path, root)) + "/"):
-                left.counts["excluded folders"] += 1
+                skipped.counts["excluded folders"] += 1
             elif os.path.islink(path):
-                left.counts["links"] += 1
+                skipped.counts["links"] += 1
             else:
                 kept.append(name)
         inner[:] = kept
         for name in files:
             path = os.path.join(folder, name)
             if spec.match_file(_folded(os.path.relpath(path, root))):
-                left.counts["excluded files"] += 1
+                skipped.counts["excluded files"] += 1
             else:
                 yield path
 
 
-def _consider(path: str, rules: Rules, left: Left) -> FoundFile | None:
+def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
     """The file at a path, if it is a document of a size to be read."""
     if not path.lower().endswith(KINDS):
-        left.counts["other kinds"] += 1
+        skipped.counts["other kinds"] += 1
         return None
     try:
         facts = os.lstat(path)
     except OSError:
-        left.unreadable.append(path)
+        skipped.unreadable.append(path)
         return None
     if stat.S_ISLNK(facts.st_mode):
-        left.counts["links"] += 1
+        skipped.counts["links"] += 1
     elif not stat.S_ISREG(facts.st_mode):
-        left.counts["other kinds"] += 1
+        skipped.counts["other kinds"] += 1
     elif facts.st_size > rules.largest_file:
-        left.counts["too large"] += 1
+        skipped.counts["too large"] += 1
     else:
         return FoundFile(path, facts.st_size, facts.st_mtime_ns)
     return None

@@ -32,7 +32,7 @@ from tokalign.build.dictionary.dictionary_bundle import (
     BackoffOptions,
     build_dictionary,
 )
-from tokalign.build.documents.finding import FoundFile, Left, Rules, find_documents
+from tokalign.build.documents.finding import FoundFile, Rules, Skipped, find_documents
 from tokalign.build.documents.reading import UnopenedError, read_document
 from tokalign.build.text_files import LONGEST_PARAGRAPH
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
@@ -71,7 +71,7 @@ class Learned:
     once. problems: why some could not be read. tables: file -> whether it was built anew.
     """
 
-    left: Left
+    skipped: Skipped
     tables: dict[Path, bool]
     read: int = 0
     unchanged: int = 0
@@ -221,7 +221,7 @@ def learn(
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
     models = _resolve(settings.targets)
-    found, left = find_documents([Path(folder) for folder in settings.folders], rules)
+    found, skipped = find_documents([Path(folder) for folder in settings.folders], rules)
     seen = digest(
         [[os.fsencode(file.path), file.bytes, file.modified] for file in found],
         [[slug, model.tokenizer.fingerprint] for slug, model in models.items()],
@@ -231,9 +231,11 @@ def learn(
     with collection.changing():
         if known.seen == seen and all(path.is_file() for path in tables):
             collection.save(replace(settings, seen=seen))
-            return Learned(left=left, tables=dict.fromkeys(tables, False), unchanged=len(found))
+            return Learned(
+                skipped=skipped, tables=dict.fromkeys(tables, False), unchanged=len(found)
+            )
         collection.save(settings)
-        learned = Learned(left=left, tables=dict.fromkeys(tables, True))
+        learned = Learned(skipped=skipped, tables=dict.fromkeys(tables, True))
         complete = _build(collection, settings, models, found, learned, stage)
         if complete:
             collection.save(replace(settings, seen=seen))

@@ -52,7 +52,7 @@ WEIGHTS = {
 _OTHER = Weights(0.8, 0.0, -0.6)
 
 ALONE = Weights(1.0, 0.0, 0.0)
-"""Of a source that nothing is mixed with: what it states is taken as it is."""
+"""Weights of a source that nothing is mixed with: its probabilities are taken as they are."""
 
 MODELS = ("draft", "drafter")
 """Sources whose probabilities are taken as they are where no other source knows anything."""

@@ -1,4 +1,4 @@
-"""The likeliest ids of every row, found on the device."""
+"""The most probable ids of every row, found on the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _BLOCK = 128
 
 
 def likeliest(logprobs: Array, count: int) -> tuple[Array, Array]:
-    """The `count` likeliest ids i[rows, count] and their log-probabilities f[rows, count], lazy.
+    """The top `count` ids i[rows, count] and their log-probabilities f[rows, count], lazy.
 
-    They are in no order. Sorting whole vocabularies would be slow. The `count` likeliest ids are
+    They are in no order. Sorting whole vocabularies would be slow. The top `count` ids are
     in the `count` blocks of ids with the largest maxima. So the maxima are sorted, and the ids of
     those blocks. For 16 rows of 32,128 ids on a CPU that took 0.5 ms instead of 17.
     logprobs: f[rows, vocabulary]. Where fewer than `count` ids are possible, ids may repeat, with

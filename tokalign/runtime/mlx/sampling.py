@@ -45,9 +45,9 @@ class Sampling:
     and on its position, not on how many rows a pass had. So a seed gives the text of plain
     sampling, whatever drafts.
     Only the low 32 bits of `seed` are used.
-    xtc_probability: how often a token is chosen without the likeliest ones, as mlx-lm does it: all
-    ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled out.
-    That is decided by the position too, and a draft that is drawn on the device follows it.
+    xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it:
+    all ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled
+    out. That is decided by the position too, and a draft that is drawn on the device follows it.
     """
 
     temperature: float = 0.0
@@ -218,7 +218,7 @@ class CallableSampler:
     """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
 
     It is asked once for each id of the output, as in plain decoding, so a seed of `mx.random` gives
-    the same text, whatever drafts. A draft takes its likeliest id, as it cannot share the noise.
+    the same text, whatever drafts. A draft takes its argmax, as it cannot share the noise.
     """
 
     sampler: Callable[[Array], Array]
