@@ -95,7 +95,7 @@ class Header:
         least: float = 0,
         kind: Callable[[Any], Any] = int,
     ) -> Any:
-        """A parameter that is a number; `kind` is int or float.
+        """A number among the parameters, or else the statistics; `kind` is int or float.
 
         Raises: BundleError if it is missing, of another type, or not from `least` to `most`.
         """
