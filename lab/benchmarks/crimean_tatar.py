@@ -31,8 +31,8 @@ from tokalign.evaluate.replay import emulate
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -123,7 +123,7 @@ def measure(
             for size in sizes
         }
         built = build_dictionary(target, corpus_file, BackoffOptions(), language="crh")
-        backoff = decode(read_dictionary(built))
+        backoff = decode(BackoffTable.from_bundle(built))
     words = sum(len(line.split()) for line in held)
     best = max(sizes, key=lambda size: dictspec[size]["speedup"])
     return {

@@ -32,9 +32,10 @@ from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle, read_header
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionary
-from tokalign.tables.opening import open_dictionary, read_dictionary
+from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -117,7 +118,7 @@ def saving(shared: Path) -> None:
             _print_saving(published, texts, corpus=name, kind=kind)
         del counted
         built = build_dictionary(target, Corpus(files), BackoffOptions(), language="pl")
-        _print_saving(read_dictionary(built), texts, corpus=name, kind="backoff, 5 MB")
+        _print_saving(BackoffTable.from_bundle(built), texts, corpus=name, kind="backoff, 5 MB")
 
 
 @benchmark.command()
@@ -147,7 +148,7 @@ def heldout(shared: Path) -> None:
         built = build_dictionary(
             target, Corpus(files, weights=weights), BackoffOptions(), language="pl"
         )
-        _print_saving(read_dictionary(built), texts, kind="backoff")
+        _print_saving(BackoffTable.from_bundle(built), texts, kind="backoff")
 
 
 def _first_tokens(texts: list[list[TargetId]], tokens: int) -> list[list[TargetId]]:
@@ -212,7 +213,7 @@ def _print_use(target: Tokenizer[TargetId], path: Path, shared: Path) -> None:
     """The memory and the time of look-ups, one by one, on dev/wiki."""
     texts = _dev_texts(target, shared)["wiki.jsonl"]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    table = read_dictionary(read_bundle(path))
+    table = BackoffTable.from_bundle(read_bundle(path))
     opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print_json({"opening_adds_kb": opened - before, **_lookup_times(table, texts)})
 

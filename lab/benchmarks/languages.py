@@ -32,8 +32,9 @@ from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting, make_drafter
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionaries, Dictionary
-from tokalign.tables.opening import open_dictionary, read_dictionary
+from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -86,7 +87,9 @@ def build(target: Tokenizer[TargetId], lines: Iterable[str]) -> Dictionary:
         path = Path(folder) / "corpus.txt"
         path.write_text("\n".join(lines), encoding="utf-8")
         corpus = Corpus([path])
-        return read_dictionary(build_dictionary(target, corpus, BackoffOptions(), language="xx"))
+        return BackoffTable.from_bundle(
+            build_dictionary(target, corpus, BackoffOptions(), language="xx")
+        )
 
 
 def cut(target: Tokenizer[TargetId], texts: Sequence[str]) -> Texts:

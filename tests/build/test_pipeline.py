@@ -20,8 +20,8 @@ from tokalign.build.dictionary.dictionary_bundle import (
 from tokalign.build.pipeline import Builder, build_pair, build_tables
 from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
-from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 SMALL = 3_000
@@ -80,10 +80,11 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, tokenizers: tuple
     assert pair.fingerprints == {"target": target.fingerprint, "draft": draft.fingerprint}
     assert dictionary.corpus == best.corpus == pair.corpus == corpus.stamp
     assert dictionary.parameters["max_bytes"] == 2 * SMALL
-    sizes = len(read_dictionary(dictionary)), dictionary.statistics["entries"]
+    sizes = len(BackoffTable.from_bundle(dictionary)), dictionary.statistics["entries"]
     assert sizes == (report.tables[0].entries,) * 2
     assert report.tables[0].entries > 50
-    assert len(read_dictionary(best)) == best.statistics["entries"] == report.tables[1].entries > 50
+    entries = len(BackoffTable.from_bundle(best))
+    assert entries == best.statistics["entries"] == report.tables[1].entries > 50
     assert SMALL * 0.7 < report.tables[1].bytes <= SMALL
     assert Intersection.from_bundle(pair).pairs == report.tables[2].entries > 250
     assert report.text_bytes == corpus.size

@@ -18,7 +18,6 @@ from tokalign.build.dictionary.backoff import Entries, number_predictions, pack
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle, write_bundle
-from tokalign.tables.opening import read_dictionary
 
 IDS = st.sampled_from([0, 1, 2, 255, 256, 65_535])
 CONTEXTS = st.lists(IDS, min_size=1, max_size=8).map(tuple)
@@ -268,7 +267,7 @@ def bundle_of(table: BackoffTable) -> Bundle:
 def test_a_file_serves_lookups(tmp_path: Path) -> None:
     path = tmp_path / "pl.dictionary.tok"
     write_bundle(path, bundle_of(packed({(5, 6): (7, 1.0), (6,): (8, 1.0)})))
-    table: Any = read_dictionary(read_bundle(path))
+    table: Any = BackoffTable.from_bundle(read_bundle(path))
     assert table.predict([1, 5, 6]) == (7, 1.0)
     assert table.predict([1, 6]) == (8, 1.0)
 

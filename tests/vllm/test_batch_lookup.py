@@ -13,7 +13,6 @@ from small_tables import counted
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle
-from tokalign.tables.opening import read_dictionary
 from tokalign.vllm.batch_lookup import NO_ID, BatchLookup
 
 
@@ -47,7 +46,7 @@ def test_every_prefix_of_a_corpus_is_looked_up_alike() -> None:
 
 
 def test_the_shipped_table_answers_alike_where_noise_is_met() -> None:
-    table = read_dictionary(read_bundle(next(shipped(TABLES).rglob("pl.dictionary.tok"))))
+    table = BackoffTable.from_bundle(read_bundle(next(shipped(TABLES).rglob("pl.dictionary.tok"))))
     assert isinstance(table, BackoffTable)
     rng = np.random.default_rng(1)
     texts = rng.integers(0, 32_000, (3000, 9)).tolist()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from batches import Batch, make_batch, two_tables
 from places import DEMO
-from small_tables import write_dictionary
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import Bundle, write_bundle
@@ -130,6 +129,3 @@ def test_a_dictionary_that_does_not_fit_is_refused(
         DictionaryProposer(config())
     with pytest.raises(IncompatibleError, match="but the model has only 50 ids"):
         DictionaryProposer(config({"dictionary": str(dictionary)}, vocabulary=50))
-    published = write_dictionary(tmp_path / "old.dictionary.tok", TARGET)
-    with pytest.raises(IncompatibleError, match="is a DictSpec dictionary"):
-        DictionaryProposer(config({"dictionary": [str(published)]}))

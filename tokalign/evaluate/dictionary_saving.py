@@ -16,8 +16,8 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.evaluate.replay import emulate
 from tokalign.runtime.drafting import Drafting
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
-from tokalign.tables.opening import read_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -73,4 +73,4 @@ def _build(target: Tokenizer[TargetId], lines: Sequence[str]) -> Dictionary:
         path = Path(folder) / "lines.txt"
         path.write_text("\n".join(lines), encoding="utf-8")
         built = build_dictionary(target, Corpus([path]), BackoffOptions(), language="und")
-        return read_dictionary(built)
+        return BackoffTable.from_bundle(built)

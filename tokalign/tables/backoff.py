@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.arguments import shown
 from tokalign.tables.binary_fuse import (
     FINGERPRINT_SHIFT,
     MULTIPLIER,
@@ -253,14 +254,17 @@ class BackoffTable:
         } | ids_section("backoff.predictions.ids", np.asarray(self._ids))
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, vocabulary_size: int) -> BackoffTable:
-        """The table in a bundle, in place.
+    def from_bundle(cls, bundle: Bundle, vocabulary_size: int | None = None) -> BackoffTable:
+        """The table in a bundle, in place, with all ids in it checked.
 
+        vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
         Raises: BundleError if something is missing, or holds what no vocabulary of this size has.
         """
+        if (kind := bundle.parameters.get("kind")) != KIND:
+            raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {KIND!r}")
         parameters = BackoffParameters.from_bundle(bundle)
         slots = parameters.shape.slots
-        ids = bundle.ids("backoff.predictions.ids", vocabulary_size)
+        ids = bundle.ids("backoff.predictions.ids", bundle.vocabulary_size(vocabulary_size))
         return cls(
             parameters,
             entries=bundle.number("entries", most=slots),

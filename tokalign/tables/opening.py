@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tokalign.arguments import shown, shown_path
+from tokalign.arguments import shown_path
 from tokalign.errors import BundleError, MissingAssetError
 from tokalign.tables.alignment import Alignment
-from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, Header, read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
@@ -54,7 +53,9 @@ def open_dictionary(
 
     def read(path: Path) -> _Opened:
         bundle = _read(path, "dictionary", target, remedy=HOW_TO_BUILD)
-        return _Opened(path, bundle.language, read_dictionary(bundle, len(target.vocabulary)))
+        return _Opened(
+            path, bundle.language, BackoffTable.from_bundle(bundle, len(target.vocabulary))
+        )
 
     named = {os.path.abspath(file): Path(file) for file in files}
     opened = [read(path) for path in named.values()]
@@ -144,21 +145,8 @@ def open_alignment(
     return otherwise(draft.vocabulary, target.vocabulary)
 
 
-def read_dictionary(bundle: Bundle, vocabulary_size: int | None = None) -> Dictionary:
-    """The dictionary in a bundle, with all ids in it checked.
-
-    vocabulary_size: of the tokenizer in use; by default, what the header says is believed.
-    Raises: BundleError.
-    """
-    kind = bundle.parameters.get("kind")
-    said = bundle.vocabulary_size(vocabulary_size)
-    if kind == BACKOFF:
-        return BackoffTable.from_bundle(bundle, said)
-    raise bundle.wrong(f"the dictionary is of kind {shown(kind)}, not {BACKOFF!r}")
-
-
 _READERS: dict[str, Callable[[Bundle], object]] = {
-    "dictionary": read_dictionary,
+    "dictionary": BackoffTable.from_bundle,
     "alignment": Alignment.from_bundle,
     LOGITS: LogitRows.from_bundle,
 }
