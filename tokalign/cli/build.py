@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_plan import (
-    build_on_datatrove,
-    dictionary_options,
-    plan_reading,
-    plan_tables,
-)
+from tokalign.cli.build_plan import build_on_datatrove, plan_reading, plan_tables
 from tokalign.cli.command import Command, Option
 from tokalign.cli.corpus_options import find_corpus, read_weights
 from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, NAME, FiniteRange, Size
@@ -210,6 +205,7 @@ def command(
         )
     from tokalign.build.cluster import log_problem
     from tokalign.build.corpus import Corpus
+    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
@@ -230,12 +226,13 @@ def command(
         weights=read_weights(weights, sources),
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
-    options = dictionary_options(
-        max_bytes=dictionary_bytes,
-        p_min=p_min,
-        memory=memory,
-        workspace=workspace,
-    )
+    given: dict[str, Any] = {
+        "max_bytes": dictionary_bytes,
+        "p_min": p_min,
+        "memory": memory,
+        "workspace": workspace,
+    }
+    options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
     if on_datatrove:
         built = build_on_datatrove(
             target,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokalign.errors import UsageError
 
@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pipeline import Builder, BuildReport
     from tokalign.tokenizer.vocabulary import TargetId
-
-
-def dictionary_options(**asked: Any) -> BackoffOptions:
-    """The options of a dictionary; None for what was not asked for, which then has its default.
-
-    Raises: UsageError.
-    """
-    from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-
-    return BackoffOptions(**{name: value for name, value in asked.items() if value is not None})
 
 
 def plan_tables(
@@ -51,7 +41,8 @@ def plan_tables(
     folder = (output or table_folder()) / ours.slug
     builders: dict[Path, Builder] = {}
     if dictionary is not None:
-        options = _with_workspace(dictionary, folder / f"{language}.counting")
+        workspace = dictionary.workspace or folder / f"{language}.counting"
+        options = replace(dictionary, workspace=workspace)
         builders[folder / f"{language}.dictionary.tok"] = lambda corpus, stage: build_dictionary(
             ours.tokenizer, corpus, options, language=language, stage=stage
         )
@@ -107,7 +98,7 @@ def build_on_datatrove(
     Raises: UsageError for tasks that do not fit together.
     """
     from tokalign.build.cluster import plan_dictionary, run_job
-    from tokalign.build.counting.memory_budget import plan_processes
+    from tokalign.build.counting.workers import plan_processes
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
 
@@ -142,8 +133,3 @@ def build_on_datatrove(
     if not built.tables:
         tell(f"tasks {first} to {first + here - 1} are done; the machine with task 0 goes on")
     return built
-
-
-def _with_workspace(options: BackoffOptions, folder: Path) -> BackoffOptions:
-    """The options with this workspace, if none was given."""
-    return replace(options, workspace=folder) if options.workspace is None else options

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable
 from tokalign.build.corpus import Corpus, Stage, batches, silent
-from tokalign.build.counting.memory_budget import MEMORY, plan_processes
 from tokalign.build.counting.runs import REMEDY, is_whole, merge_runs, stretches, write_run
 from tokalign.build.counting.windows import (
     IdSpace,
@@ -35,7 +34,7 @@ from tokalign.build.counting.windows import (
     sort_windows,
 )
 from tokalign.build.counting.word_encoder import WordEncoder
-from tokalign.build.counting.workers import Apply, Task, workers
+from tokalign.build.counting.workers import MEMORY, Apply, Task, plan_processes, workers
 from tokalign.build.counting.workspace import digest, open_workspace
 from tokalign.build.text_files import FileStamp, TextFile
 from tokalign.tokenizer.tokenizer import Tokenizer

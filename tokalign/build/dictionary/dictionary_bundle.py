@@ -9,9 +9,9 @@ from typing import Any
 
 from tokalign.arguments import require_number
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.memory_budget import MEMORY
 from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_token_ngrams
 from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
 from tokalign.build.dictionary.ngram_tree import Level, grow_tree
 from tokalign.build.dictionary.pruning import ROW_COST

@@ -13,7 +13,7 @@ from counted import write_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build.counting.memory_budget import plan_processes
+from tokalign.build.counting.workers import plan_processes
 from tokalign.errors import UsageError
 from tokalign.tokenizer.tokenizer import Tokenizer
 
