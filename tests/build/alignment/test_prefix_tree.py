@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.bpe.sorted_vocabulary import TokenOrder
-from tokalign.build.alignment.prefix_tree import NOWHERE, PrefixTree
+from tokalign.build.alignment.merge_sites import NOWHERE, PrefixTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 vocabularies: Any = st.lists(

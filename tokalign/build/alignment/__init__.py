@@ -5,6 +5,6 @@ merges across a boundary.
 
     merge_sites.py      bytes that the target would merge into a token; it asks followers.py which
                         tokens may follow which, which asks derivations.py how tokens are merged;
-                        prefix_tree.py holds the vocabulary as a tree
+                        it holds the vocabulary as a tree of prefixes
     fit.py              how often all this matters in a text; recorded in the bundle
 """
