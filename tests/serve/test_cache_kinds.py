@@ -15,16 +15,11 @@ import pytest
 from mlx.utils import tree_map
 from mlx_lm.models import lfm2
 from random_models import random_model
-from served import Reply, complete, metric, request, serving
+from served import assert_both_ways, complete, ids_of, metric, plain_ids, serving
 from small_tokenizers import write_tokenizer
 
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.generate import Generation
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.serve.settings import Settings
-
-_GREEDY = Sampling()
 
 
 def hybrid(vocabulary: int) -> Any:
@@ -72,11 +67,6 @@ def write(folder: Path, make: Any) -> Path:
     return folder
 
 
-def ids(reply: Reply) -> list[int]:
-    assert reply.status == 200, reply.text
-    return [token["id"] for token in reply.json["choices"][0]["logprobs"]["content"]]
-
-
 @pytest.mark.parametrize("make", [windowed, hybrid])
 @pytest.mark.slow
 def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: Any) -> None:
@@ -93,18 +83,12 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
 
         @cache
         def plain(prompt: str, tokens: int) -> list[int]:
-            decoder = Decoder(target=target, drafting=Drafting(method="plain"), sampler=_GREEDY)
-            generation = Generation(
-                decoder, Prompt(target=encode(prompt)), max_tokens=tokens, stop=()
-            )
-            for _ in generation:
-                pass
-            return list(generation.context.emitted)
+            return plain_ids(target, encode(prompt), tokens)
 
         def ask(number: int) -> list[int]:
             time.sleep(waits[number])
             prompt, tokens = asked[number]
-            return ids(complete(server, prompt, max_tokens=tokens, logprobs=True))
+            return ids_of(complete(server, prompt, max_tokens=tokens, logprobs=True))
 
         with ThreadPoolExecutor(len(asked)) as pool:
             found = list(pool.map(ask, range(len(asked))))
@@ -112,9 +96,7 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
         for number in range(4):  # alone, with what the others left
             assert ask(number) == plain(*asked[number])
         assert metric(server, "tokalign_accepted_tokens_total") > 0
-        metrics = request(server, "GET", "/metrics").text
-    for decoding in ("batch", "speculation"):
-        assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in metrics
+        assert_both_ways(server)
 
 
 @pytest.mark.parametrize("together", [False, True])

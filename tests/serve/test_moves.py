@@ -17,20 +17,19 @@ from mlx_lm.sample_utils import make_logits_processors
 from places import DEMO
 from processes import wait_for
 from served import (
-    Reply,
+    assert_both_ways,
     chat,
     complete,
     content,
     demo_settings,
     echo_folder,
+    ids_of,
     metric,
-    request,
+    plain_ids,
     serving,
 )
 
-from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
-from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.generate import Generation
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.server import Server
 from tokalign.serve.settings import Settings
@@ -67,19 +66,9 @@ def plain(server: Server) -> Plain:
         options = dict(KINDS[kind])
         penalties = {n: options.pop(n) for n in list(options) if n.endswith("penalty")}
         sampling = Sampling(**options, processors=make_logits_processors(**penalties))
-        decoder = Decoder(target=target, drafting=Drafting(method="plain"), sampler=sampling)
-        generation = Generation(decoder, Prompt(target=encode(prompt)), max_tokens=tokens)
-        for _ in generation:
-            pass
-        return list(generation.context.emitted)
+        return plain_ids(target, encode(prompt), tokens, sampling)
 
     return cache(emit)
-
-
-def ids(reply: Reply) -> list[int]:
-    """The ids of an answer that came with log-probabilities."""
-    assert reply.status == 200, reply.text
-    return [token["id"] for token in reply.json["choices"][0]["logprobs"]["content"]]
 
 
 @pytest.mark.parametrize(
@@ -99,16 +88,14 @@ def test_staggered_requests_get_what_plain_decoding_gives(
     def ask(number: int) -> list[int]:
         time.sleep(waits[number])
         kind, prompt, tokens = asked[number]
-        return ids(complete(server, prompt, max_tokens=tokens, logprobs=True, **KINDS[kind]))
+        return ids_of(complete(server, prompt, max_tokens=tokens, logprobs=True, **KINDS[kind]))
 
     both = metric(server, "tokalign_output_tokens_total")
     with ThreadPoolExecutor(len(asked)) as pool:
         found = list(pool.map(ask, range(len(asked))))
     assert found == [plain(*one) for one in asked]
     assert metric(server, "tokalign_output_tokens_total") - both == sum(map(len, found))
-    text = request(server, "GET", "/metrics").text
-    for decoding in ("batch", "speculation"):
-        assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in text
+    assert_both_ways(server)
 
 
 def test_kept_contexts_change_no_answer(server: Server, plain: Plain) -> None:
@@ -116,10 +103,10 @@ def test_kept_contexts_change_no_answer(server: Server, plain: Plain) -> None:
     for tokens in (20, 10, 20):
         for kind in KINDS:
             reply = complete(server, prompt, max_tokens=tokens, logprobs=True, **KINDS[kind])
-            assert ids(reply) == plain(kind, prompt, tokens)
+            assert ids_of(reply) == plain(kind, prompt, tokens)
     longer = f"{prompt} i płynie"
     reply = complete(server, longer, max_tokens=20, logprobs=True)
-    assert ids(reply) == plain("greedy", longer, 20)
+    assert ids_of(reply) == plain("greedy", longer, 20)
     assert reply.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 5
 
 

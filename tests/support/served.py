@@ -14,9 +14,14 @@ from urllib.parse import urlsplit
 import mlx.core as mx
 from places import DEMO
 
+from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve.server import Server
 from tokalign.serve.settings import Settings
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
 
 TOOLS_TEMPLATE = (
     "{% if tools %}{# <tool_call> tool_call.name #}{{ '<|im_start|>system\\n' }}"
@@ -90,6 +95,33 @@ def content(reply: Reply) -> str:
     """The text of a chat's answer."""
     assert reply.status == 200, reply.text
     return str(reply.json["choices"][0]["message"]["content"])
+
+
+def ids_of(reply: Reply) -> list[int]:
+    """The ids of an answer that came with log-probabilities."""
+    assert reply.status == 200, reply.text
+    return [token["id"] for token in reply.json["choices"][0]["logprobs"]["content"]]
+
+
+def plain_ids(
+    target: LanguageModel[Any],
+    prompt: list[TargetId],
+    tokens: int,
+    sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
+) -> list[int]:
+    """What plain decoding gives, for servers to be compared with."""
+    decoder = Decoder(target=target, drafting=Drafting(method="plain"), sampler=sampling)
+    generation = Generation(decoder, Prompt(target=prompt), max_tokens=tokens)
+    for _ in generation:
+        pass
+    return list(generation.context.emitted)
+
+
+def assert_both_ways(server: Server) -> None:
+    """Some tokens came out of a batch, and some out of speculation."""
+    text = request(server, "GET", "/metrics").text
+    for decoding in ("batch", "speculation"):
+        assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in text
 
 
 def metric(server: Server, name: str) -> float:

@@ -58,22 +58,11 @@ class ChatTemplate:
         Raises: UsageError with the template's own complaint, if it has one.
         """
         goes_on = bool(messages) and messages[-1].get("role") == "assistant"
-        return self._render(messages, variables, prompt=not goes_on, goes_on=goes_on)
-
-    def _render(
-        self,
-        messages: Sequence[Message],
-        variables: Mapping[str, object],
-        *,
-        prompt: bool,
-        goes_on: bool,
-    ) -> str:
-        """prompt: write what begins an answer. goes_on: end within the last message."""
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
-                    add_generation_prompt=prompt,
+                    add_generation_prompt=not goes_on,
                     continue_final_message=goes_on,
                     tokenize=False,
                     **variables,

@@ -93,11 +93,6 @@ class Server(ThreadingHTTPServer):
         """Whether only this machine can reach it."""
         return is_loopback(str(self.server_address[0]))
 
-    @property
-    def has_drafter(self) -> bool:
-        """Whether a recurrent drafter was named or found for the model that it was started with."""
-        return self.scheduler.model_provider.decoder.drafter is not None
-
     def stop(self) -> None:
         """End: refuse what is running and waiting, and wait for all threads."""
         if self._loop.is_alive():
