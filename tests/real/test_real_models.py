@@ -113,7 +113,7 @@ def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) 
         model=str(real.folder / QWEN),
         draft_model=str(real.folder / SMOLLM2),
         dtype="float32",
-        num_draft_tokens=3,
+        drafting=DraftingOptions(num_draft_tokens=3),
     )
     decoder = assemble(real.loaded[QWEN], None, PLAIN)
     messages: list[Any] = []

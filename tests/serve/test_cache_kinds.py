@@ -18,6 +18,7 @@ from random_models import random_model
 from served import assert_both_ways, complete, ids_of, metric, plain_ids, serving
 from small_tokenizers import write_tokenizer
 
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.serve.settings import Settings
 
@@ -77,7 +78,8 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
     asked = [(chance.choice(texts) * chance.randint(1, 3), chance.randint(2, 70)) for _ in range(9)]
     asked += asked[:4]
     waits = [chance.uniform(0, 0.3) for _ in asked]
-    settings = Settings(model=str(folder), dtype="float32", num_draft_tokens=3)
+    drafting = DraftingOptions(num_draft_tokens=3)
+    settings = Settings(model=str(folder), dtype="float32", drafting=drafting)
     with serving(settings) as server:
         encode = server.scheduler.model_provider.tokenizer.encode
 

@@ -28,8 +28,9 @@ def test_it_drafts_for_requests_and_changes_nothing(tmp_path: Path) -> None:
     save_drafter(tmp_path / "drafter", drafter, target_fingerprints(target))
     settings = demo_settings(
         draft_model=None,
-        num_draft_tokens=3,
-        drafting=DraftingOptions(method="drafter", drafter=tmp_path / "drafter"),
+        drafting=DraftingOptions(
+            method="drafter", drafter=tmp_path / "drafter", num_draft_tokens=3
+        ),
     )
     with serving(settings) as server:
         alone = complete(server, PROMPT).json

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import mlx.core as mx
 from places import DEMO
 
+from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
@@ -47,7 +48,12 @@ class Reply(NamedTuple):
 
 
 def demo_settings(**more: Any) -> Settings:
-    """The demo pair in float32, where a choice does not depend on how many rows are computed."""
+    """The demo pair in float32, where a choice does not depend on how many rows are computed.
+
+    more: of `Settings`, and `num_draft_tokens` of its drafting.
+    """
+    if "num_draft_tokens" in more:
+        more["drafting"] = DraftingOptions(num_draft_tokens=more.pop("num_draft_tokens"))
     given: dict[str, Any] = {
         "model": str(DEMO / "target"),
         "draft_model": str(DEMO / "draft"),

@@ -216,12 +216,10 @@ def _settings(given: dict[str, Any]) -> Any:
     if not all(keys):
         raise UsageError("--api-key is empty, and would lock nothing; give a key, or leave it out")
     keys += filter(None, [os.environ.get(KEY_VARIABLE, "").strip()])
-    drafting = take(DraftingOptions, given)
     return Settings(
         draft_model=given.pop("draft"),
         adapter_path=None if adapter is None else str(adapter),
         api_keys=tuple(keys),
-        drafting=drafting,
-        num_draft_tokens=drafting.num_draft_tokens,
+        drafting=take(DraftingOptions, given),
         **given,
     )

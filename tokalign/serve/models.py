@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,7 @@ class Models(ModelProvider):  # type: ignore[misc]
                 stop_ids=frozenset(self.tokenizer.eos_token_ids),
             ),
             draft,
-            replace(settings.drafting, num_draft_tokens=settings.num_draft_tokens),
+            settings.drafting,
             cache=CacheOptions(
                 prefill_step_size=settings.prefill_step_size,
                 max_kv_size=settings.max_kv_size,

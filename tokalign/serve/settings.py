@@ -14,7 +14,6 @@ class Settings:
 
     model, draft_model: names as `resolve_model` takes them; no model means that every request has
     to name one. drafting: how to draft where a request does not say. dtype: as in `load_models`.
-    num_draft_tokens: None has every round choose its own number.
     extra_eos_token: further tokens that end an answer. max_kv_size: as in `CacheOptions`.
     prompt_cache_bytes: None for no bound besides `prompt_cache_size`, a number of caches.
     allow_model_switching: whether a request may name other models, which are then loaded.
@@ -37,7 +36,6 @@ class Settings:
     chat_template: str = ""
     use_default_chat_template: bool = False
     chat_template_args: Mapping[str, object] = field(default_factory=dict)
-    num_draft_tokens: int | None = None
     temp: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -65,3 +63,8 @@ class Settings:
     max_waiting: int = 128
     max_connections: int = 512
     pipeline: bool = False
+
+    @property
+    def num_draft_tokens(self) -> int | None:
+        """What mlx-lm's handler takes where a request gives no number."""
+        return self.drafting.num_draft_tokens
