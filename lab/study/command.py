@@ -27,7 +27,7 @@ from lab.study.setup import (
 from tokalign.atomic_file import locked, make_folder, write_file
 from tokalign.cli.command import Command, Option
 from tokalign.cli.option_types import AT_LEAST_1, FILE, FOLDER, NAME
-from tokalign.cli.options import DICTIONARY, DRAFTER, DTYPE, LANGUAGE
+from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, note, print_json, progress
 from tokalign.errors import TokalignError, UsageError
 from tokalign.json_text import parse_json
@@ -54,7 +54,7 @@ _OWN = (
         type=NAME,
         multiple=True,
     ),
-    DRAFTER,
+    Option("--drafter", "A trained drafter. Default: the one that is found.", type=FOLDER),
     Option(
         "--preset",
         "quick: 4 prompts of each set. paper: 50, as in the Polish study. tasks: 8 of each task "
