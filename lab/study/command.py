@@ -44,7 +44,7 @@ _MEASUREMENTS, _CAUSES, _LOCK = "measurements.jsonl", "causes.json", "study.lock
 _RESULT, _PAGE, _SUMMARY = "study.json", "study.html", "study.md"
 
 
-_OWN = (
+_OPTIONS = (
     Option(
         "--target --model target", "The model: an alias, a folder or a Hub repository.", type=NAME
     ),
@@ -102,7 +102,7 @@ _OWN = (
 )
 
 
-@click.command("study", cls=Command, params=[*_OWN])
+@click.command("study", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     target: str | None,

@@ -101,7 +101,7 @@ class Options:
         return list(dict.fromkeys("auto" if k is None else k for k in lengths))
 
 
-_OWN = (
+_OPTIONS = (
     Option(
         "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
     ),
@@ -210,7 +210,7 @@ _OWN = (
 )
 
 
-@click.command("bench", cls=Command, params=[*_OWN])
+@click.command("bench", cls=Command, params=[*_OPTIONS])
 def command(**given: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 

@@ -30,7 +30,7 @@ _SHOWN_PROBLEMS = 10
 
 _NOT_COUNTED = ("--alignment-only", "--from-model")
 _DATATROVE = "--engine datatrove"
-_OWN = (
+_OPTIONS = (
     TARGET_TOKENIZER,
     Option(
         "--draft",
@@ -158,7 +158,7 @@ _OWN = (
 )
 
 
-@click.command("build", cls=Command, params=[*_OWN])
+@click.command("build", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     draft: str | None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 
 
-_OWN = (
+_OPTIONS = (
     TARGET,
     DRAFT,
     DRAFTER,
@@ -52,7 +52,7 @@ _OWN = (
 )
 
 
-@click.command("calibrate", cls=Command, params=[*_OWN])
+@click.command("calibrate", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     target: str,

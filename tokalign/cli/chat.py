@@ -54,7 +54,7 @@ class Options:
     quiet: bool
 
 
-_OWN = (
+_OPTIONS = (
     Option(
         "-m --max-tokens",
         "Tokens of an answer at most; -1: as many as the context holds.",
@@ -81,7 +81,7 @@ _OWN = (
 )
 
 
-@click.command("chat", cls=CheckedCommand, params=[*_OWN])
+@click.command("chat", cls=CheckedCommand, params=[*_OPTIONS])
 def command(**given: Any) -> None:
     """Talk with TARGET. Without a terminal, every line of stdin is a message or a command.
 

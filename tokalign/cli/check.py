@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 
 
-_OWN = (
+_OPTIONS = (
     TARGET_TOKENIZER,
     Option("--draft", "The draft, or its tokenizer alone.", type=NAME, required=True),
     Option(
@@ -38,7 +38,7 @@ _OWN = (
 )
 
 
-@click.command("check", cls=Command, params=[*_OWN])
+@click.command("check", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     draft: str,

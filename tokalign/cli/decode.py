@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
 
-_OWN = (
+_OPTIONS = (
     PROMPT,
     Option(
         "-m --max-tokens",
@@ -50,7 +50,7 @@ _OWN = (
 )
 
 
-@click.command("decode", cls=Command, params=[*_OWN])
+@click.command("decode", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     prompt: str,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 10
 
 
-_OWN = (
+_OPTIONS = (
     Option(
         "--name",
         "What the collection and its dictionary are called.",
@@ -60,7 +60,7 @@ _OWN = (
 )
 
 
-@click.command("learn", cls=Command, params=[*_OWN])
+@click.command("learn", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     name: str | None,

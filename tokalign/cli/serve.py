@@ -33,7 +33,7 @@ _MODEL = Option(
     "--target --model model", "The model: an alias, a folder or a Hub repository.", type=NAME
 )
 _WHERE_NONE = "Where a request gives none; 0 is off."
-_OWN = (
+_OPTIONS = (
     _MODEL,
     *MODEL[1:],
     *DRAFTING,
@@ -170,7 +170,7 @@ _OWN = (
 )
 
 
-@click.command("serve", cls=Command, params=[*_OWN])
+@click.command("serve", cls=Command, params=[*_OPTIONS])
 def command(**given: Any) -> None:
     """Serve TARGET over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
 

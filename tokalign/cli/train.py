@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 2_048
 
-_OWN = (
+_OPTIONS = (
     *MODEL,
     Option("--output", "The drafter's folder.", type=FOLDER, required=True),
     Option(
@@ -125,7 +125,7 @@ _OWN = (
 )
 
 
-@click.command("train", cls=Command, params=[*_OWN])
+@click.command("train", cls=Command, params=[*_OPTIONS])
 def command(
     *,
     target: str,
