@@ -47,13 +47,13 @@ def sample_text(language: str, *, remedy: str = "give a FILE of your own") -> Pa
     return shipped(f"{CORPORA}/{language}-mini.txt")
 
 
-def prompts(language: str, *, instead: str = "FILE") -> Path:
+def prompts(language: str, *, instead: str = "FILE arguments") -> Path:
     """A folder with `encyclopedic.txt`, `instructions.txt` and `questions.txt` in a language.
 
     instead: what the running command offers otherwise. Raises: UsageError for a language that none
     come in.
     """
-    _require(language, "prompts", f"give your own: {instead}")
+    _require(language, "prompts", f"give your own with {instead}")
     return shipped(PROMPTS if language == POLISH else f"{PROMPTS}/{language}")
 
 
