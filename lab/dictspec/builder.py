@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import NamedTuple
 
-from lab.dictspec.table import DictSpecTable
-from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, Ids
+from lab.dictspec.table import MAX_CONTINUATION, DictSpecTable
+from tokalign.tables.dictionary import MAX_CONTEXT, Ids
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

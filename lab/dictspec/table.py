@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import NamedTuple
 
-from tokalign.tables.dictionary import MAX_CONTEXT, MAX_CONTINUATION, SOURCE, Ids
+from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+MAX_CONTINUATION = 8
+"""The longest continuation that is stored, in ids."""
 
 
 class Continuation(NamedTuple):

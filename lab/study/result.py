@@ -183,7 +183,7 @@ class Result:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
                 f"{name} is not a result of version {VERSION} ({type(error).__name__}: {error}); "
-                "make one with: tokalign study --target TARGET --output FOLDER"
+                "make one with: python -m lab study --target TARGET --output FOLDER"
             ) from error
 
 
@@ -201,7 +201,7 @@ def load_json(path: Path) -> Any:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"not JSON: {error}"
         raise UsageError(
-            f"{path} cannot be read ({reason}); give a study.json that tokalign study wrote"
+            f"{path} cannot be read ({reason}); give a study.json that the study wrote"
         ) from error
 
 

@@ -1,7 +1,6 @@
 """Texts play the target: what drafters save on them, and what they propose at every position.
 
-The loop is the real one, with another verifier. `tokalign replay` measures a draft model so, and
-`tokalign emulate` any method that needs no model (DictSpec's emulator).
+The loop is the real one, with another verifier. `tokalign bench --text` measures drafters so.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def record_texts(
     prompt_tokens: int = 0,
     progress: Callable[[int], object] = lambda _: None,
 ) -> ProposalTrace:
-    """What drafters propose at every position of the texts, for `tokalign project`.
+    """What drafters propose at every position of the texts, for `project.py`.
 
     drafters: by name. notes: as in `ProposalTrace`. The rest is as in `replay_texts`.
     """
@@ -136,17 +135,3 @@ def _ask(
 def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:
     """Statistics of a method that needs no model, over all texts without a prompt."""
     return replay_texts(texts, lambda _: make_drafter(drafting, None))
-
-
-def figures(statistics: Statistics) -> dict[str, float]:
-    """What `tokalign emulate` shows, by the names of `docs/metrics.md`."""
-    return {
-        "speedup": statistics.tokens_per_round,
-        "coverage": statistics.coverage,
-        "mean_accepted_length": statistics.mean_accepted_length,
-        "draft_acceptance_rate": statistics.draft_acceptance_rate,
-        "rows_per_step": statistics.rows_per_round,
-        "tokens": statistics.generation_tokens,
-        "steps": statistics.rounds,
-        "host_ms_per_step": statistics.host_ms_per_round["p50"],
-    }

@@ -25,9 +25,6 @@ MODEL_METHODS = ("draft", "hybrid")
 DRAFTER_METHODS = ("drafter", "hybrid")
 """Methods that draft with a recurrent drafter. The hybrid also works without one."""
 
-LOOKUP_METHODS = ("dictionary", "copy", "hybrid")
-"""Methods that work without a draft model, so that they can be emulated on a text."""
-
 TABLE_METHODS = ("dictionary", "hybrid")
 """Methods that use a dictionary. The hybrid also works without one."""
 

@@ -15,9 +15,6 @@ SOURCE = "dictionary"
 MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
 
-MAX_CONTINUATION = 8
-"""The longest continuation that is asked for by default, in ids."""
-
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What a dictionary's language may be called: the name is in its header and in that of its file."""
 
