@@ -134,10 +134,8 @@ class TargetSession(Session[TargetId], Protocol):
         """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
         ...
 
-    def likeliest(
-        self, logprobs: Array, count: int, *, normalized: bool = True
-    ) -> tuple[Array, Array]:
-        """The `count` likeliest ids i[rows, count] and their log-probabilities, lazy, unsorted.
+    def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
+        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
 
         normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
         """

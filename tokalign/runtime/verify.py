@@ -108,8 +108,8 @@ class TargetVerifier:
         if self._store is None:
             return ()
         if logprobs is None:
-            return self._session.likeliest(logits, self._store.width, normalized=False)
-        return self._session.likeliest(logprobs, self._store.width)
+            return self._session.top_k(logits, self._store.width, normalized=False)
+        return self._session.top_k(logprobs, self._store.width)
 
     def _choose_along(
         self, context: Context, proposal: Proposal, logits: Array

@@ -166,7 +166,7 @@ def _read_text(
     for begin in range(0, len(ids), _STEP):
         part = ids[begin : begin + _STEP]
         logits = session.logits(ids[: begin + len(part)], last=len(part))
-        likely = session.likeliest(logits, rows.width, normalized=False)
+        likely = session.top_k(logits, rows.width, normalized=False)
         session.start(*likely)
         chain = TokenTree.chain(part[1:], "")
         rows.learn(ids[: begin + 1], chain, *[np.array(array) for array in likely])

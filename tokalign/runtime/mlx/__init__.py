@@ -2,7 +2,7 @@
 
 session.py              passes of a model over whole contexts, counted and timed
     target_session.py       the target's
-    draft_session.py        the draft model's: most probable ids and drawn chains
+    draft_session.py        the draft model's: top-k ids and drawn chains
 cache.py                a model's cache, kept in step with the contexts that it is given
     held_ids.py             which ids a cache holds, noted on the cache itself
     layers.py               taking positions back, whatever the kind of a layer's cache
@@ -13,7 +13,6 @@ sampling.py             choosing ids, on the device, or among a few on the host
     processors.py           logits processors, each row with its own history
     noise.py                randomness keyed by seed and position
     drawing.py              drawing a draft over target ids
-    likeliest.py            the top-k ids of every row
 recurrent_drafter.py    a recurrent drafter's network
     hidden_state.py         the target's last hidden state, from which it starts
     drafter_session.py      a drafter at work for one request, and its beam search

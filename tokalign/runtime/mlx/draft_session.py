@@ -1,4 +1,4 @@
-"""The draft model's session: besides single passes it drafts chains and lists likely next ids.
+"""The draft model's session: besides single passes it drafts chains and lists probable next ids.
 
 Everything is computed on the device without waiting for it; a result that is `Pending` is waited
 for when it is read. Drawing over target ids is in `drawing.py`.
@@ -23,8 +23,7 @@ from tokalign.runtime.interfaces import (
     Shortlist,
 )
 from tokalign.runtime.mlx.drawing import ToTargetIds, draw
-from tokalign.runtime.mlx.likeliest import likeliest
-from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay, timed
+from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay, timed, top_k
 from tokalign.runtime.proposal import Array
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.token_tree import TokenTree
@@ -45,11 +44,11 @@ class DraftModelSession(ModelSession[DraftId]):
             return UnderWay(self.busy, lambda: GreedyDraft([]))
         mask = None if shared is None else self._project(shared).mask
         row = self.logits(ids)
-        drafted = [_likeliest(row, mask)]
+        drafted = [_argmax(row, mask)]
         masked_out = [] if mask is None else [mx.argmax(row, axis=-1) != drafted[-1]]
         while len(drafted) < steps:
             row = self.feed(drafted[-1])
-            drafted.append(_likeliest(row, mask))
+            drafted.append(_argmax(row, mask))
             if mask is not None:
                 masked_out.append(mx.argmax(row, axis=-1) != drafted[-1])
         results = mx.concatenate([*drafted, *masked_out])
@@ -104,7 +103,7 @@ class DraftModelSession(ModelSession[DraftId]):
             logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         else:
             logprobs = expect(rows if onto is None else onto.logits(rows))
-        found, values = likeliest(logprobs, count)
+        found, values = top_k(logprobs, count)
         if expect is not None and onto is not None:
             found = onto.draft_ids(found)
         self.start(found, values)
@@ -136,7 +135,7 @@ class _NoShortlists:
 
 
 class _Shortlists:
-    """A pass under way whose rows will be searched for their likeliest ids.
+    """A pass under way whose rows will be searched for their most probable ids.
 
     logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back.
     tail: the ids that are taken back, in their order in the text.
@@ -189,16 +188,16 @@ def _rows_of_lists(ids: Array, values: Array) -> list[Shortlist]:
 
 
 def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Array, Array]:
-    """The `count` likeliest ids of a row f[vocabulary], or of some of them; unsorted."""
+    """The `count` most probable ids of a row f[vocabulary], or of some of them; unsorted."""
     ids = mx.arange(row.shape[0]) if among is None else mx.array(among)
     values = row if among is None else row[ids]
     if values.shape[0] <= count:
         return ids, values
-    [chosen], [values] = likeliest(values[None], count)
+    [chosen], [values] = top_k(values[None], count)
     return ids[chosen], values
 
 
-def _likeliest(row: Array, mask: Array | None) -> Array:
+def _argmax(row: Array, mask: Array | None) -> Array:
     return mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
 
 

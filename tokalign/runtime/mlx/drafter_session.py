@@ -16,9 +16,8 @@ import mlx.core as mx
 
 from tokalign.runtime.draft.beams import Beams, BeamShape
 from tokalign.runtime.interfaces import DraftSampler, Pending
-from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.recurrent_drafter import DrafterState, RecurrentDrafter
-from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed
+from tokalign.runtime.mlx.session import BusyTime, UnderWay, timed, top_k
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -48,7 +47,7 @@ def beam_search(
     token, reached = last, mx.zeros((1, 1))
     for number in range(length):
         state, logits = step(state, token)
-        found, of_found = likeliest(expect(logits, number), count)
+        found, of_found = top_k(expect(logits, number), count)
         paths = (reached + of_found).reshape(-1)
         best = mx.argsort(-paths)[:width]
         ids.append(_padded(found, width, 0))

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.hidden_state import HiddenStates
-from tokalign.runtime.mlx.likeliest import likeliest
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -108,11 +107,9 @@ class TargetModelSession(ModelSession[TargetId]):
             self._keep(self._watched, list(ids), tree)
         return logits
 
-    def likeliest(
-        self, logprobs: Array, count: int, *, normalized: bool = True
-    ) -> tuple[Array, Array]:
+    def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """See `interfaces.TargetSession`."""
-        ids, values = likeliest(logprobs, count)
+        ids, values = top_k(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 
     def _keep(

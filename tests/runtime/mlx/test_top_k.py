@@ -1,4 +1,4 @@
-"""The likeliest ids are those of a sort."""
+"""The most probable ids are those of a sort."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tokalign.runtime.mlx.likeliest import likeliest
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import top_k
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 4), st.integers(8, 1500), st.integers(1, 8), st.integers(0, 1000))
-def test_the_likeliest_are_those_of_a_sort(rows: int, width: int, count: int, seed: int) -> None:
+def test_the_top_k_are_those_of_a_sort(rows: int, width: int, count: int, seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
-    ids, values = (np.array(part) for part in likeliest(mx.array(logits), count))
+    ids, values = (np.array(part) for part in top_k(mx.array(logits), count))
     assert ids.shape == values.shape == (rows, count)
     assert_allclose(values, np.take_along_axis(logits, ids, axis=-1))
     assert_allclose(np.sort(values), np.sort(logits)[:, -count:])
