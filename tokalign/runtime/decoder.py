@@ -256,6 +256,9 @@ class Decoder:
     ) -> tuple[Drafter, Verifier]:
         """Drafter and verifier of one request; the draft length controller is both."""
         drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
+        if isinstance(self.sampler, Sampling) and drafting.uses_logits:
+            noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
+            drafting = replace(drafting, noise=noise)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store)
         branches = verifier.can_branch
         neural: BeamDrafter | NeuralDrafter | None = self._recurrent(target, branches=branches)

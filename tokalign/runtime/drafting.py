@@ -13,7 +13,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience, ModelDrafter
-from tokalign.runtime.draft.hybrid import Hybrid, Source
+from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid, Source
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing
@@ -66,6 +66,7 @@ class Drafting:
         length to the drafters.
     experience: what was learned about a draft model beside free sources; requests share it.
     mixing: what was learned about sources; requests share it.
+    noise: of the coming choices of one request; None where nothing is drawn.
     """
 
     method: str = "plain"
@@ -84,6 +85,7 @@ class Drafting:
     knowledge: Knowledge | None = None
     experience: Experience = field(default_factory=Experience)
     mixing: Mixing = field(default_factory=Mixing)
+    noise: ComingNoise | None = None
 
     @property
     def uses_logits(self) -> bool:
@@ -187,6 +189,7 @@ def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
         rows=drafting.draft_rows,
         branches=branches,
         mixing=drafting.mixing,
+        noise=drafting.noise,
     )
 
 

@@ -68,25 +68,41 @@ class Source(Protocol):
         ...
 
 
+class ComingNoise(Protocol):
+    """Knows the noise that the target's choices at coming positions will be made with."""
+
+    def rows(self, position: int) -> Sequence[Sequence[float]]:
+        """e to the noise of every id, for `position` and as many further ones as are known."""
+        ...
+
+
 class _Node:
     """A place in the tree: the text, or an id of the tree."""
 
-    __slots__ = ("candidates", "children", "index", "reached", "states")
+    __slots__ = ("candidates", "children", "depth", "index", "reached", "states")
 
-    def __init__(self, index: int, states: Sequence[Any], reached: float) -> None:
-        self.index, self.states, self.reached = index, states, reached
+    def __init__(self, index: int, depth: int, states: Sequence[Any], reached: float) -> None:
+        self.index, self.depth, self.states, self.reached = index, depth, states, reached
         self.candidates: list[Candidate] = []
         self.children: dict[TargetId, _Node] = {}
 
 
 class _Growth:
-    """A tree of at most `limit` ids that grows best-first."""
+    """A tree of at most `limit` ids that grows best-first.
+
+    noise: by depth, see `Mixer.candidates`; at further depths it is not known.
+    """
 
     def __init__(
-        self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any], limit: int
+        self,
+        mixer: Mixer,
+        sources: Sequence[Source],
+        states: Sequence[Any],
+        limit: int,
+        noise: Sequence[Sequence[float]] = (),
     ) -> None:
-        self._mixer, self._sources, self._limit = mixer, sources, limit
-        self.root = _Node(-1, states, 1.0)
+        self._mixer, self._sources, self._limit, self._noise = mixer, sources, limit, noise
+        self.root = _Node(-1, 0, states, 1.0)
         # The ids that may still join the tree, the likeliest first; ties go to the first found.
         self._frontier: list[tuple[float, int, _Node, Candidate]] = []
         self._found = 0
@@ -102,12 +118,13 @@ class _Growth:
         least = -frontier[room - 1][0] if 0 < room <= len(frontier) else _LEAST_REACHED
         if not room or least > _MOST_PROBABLE * node.reached:
             return
+        noise = self._noise[node.depth] if node.depth < len(self._noise) else None
         node.candidates = self._mixer.candidates(
-            node.states, least / node.reached, _LEAST_REACHED / node.reached
+            node.states, least / node.reached, _LEAST_REACHED / node.reached, noise
         )
         for one in node.candidates:
             self._found += 1
-            insort(frontier, (-node.reached * one[1], self._found, node, one))
+            insort(frontier, (-node.reached * one.probability, self._found, node, one))
         del frontier[room:]
 
     @property
@@ -118,7 +135,7 @@ class _Growth:
     def grow(self) -> None:
         """Add the id that is likeliest to be reached."""
         negative, _, parent, one = self._frontier.pop(0)
-        token, probability, name, _ = one
+        token, probability, name, *_ = one
         self.parents.append(parent.index)
         self.ids.append(token)
         self.names.append(name)
@@ -128,7 +145,7 @@ class _Growth:
             None if state is None else source.advance(state, token)
             for source, state in zip(self._sources, parent.states, strict=True)
         ]
-        node = _Node(len(self.ids) - 1, states, -negative)
+        node = _Node(len(self.ids) - 1, parent.depth + 1, states, -negative)
         parent.children[token] = node
         self._expand(node)
 
@@ -208,12 +225,15 @@ class Hybrid(Drafter):
     max_tokens: the most ids of a proposal. rows: propose so many, whatever they cost; fewer only
     where the sources know no more. branches: whether a proposal may be a tree; else it is a chain.
     mixing: what was learned about sources; requests may share it.
+    noise: of the coming choices, where the target samples. A draft model that joins knows it by
+    itself, so it is not looked at again then.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
         *,
+        noise: ComingNoise | None = None,
         costs: Callable[[], Costs] = lambda: FREE_ROWS,
         max_tokens: int = 8,
         rows: int | None = None,
@@ -225,6 +245,7 @@ class Hybrid(Drafter):
         self._branches = branches
         self._mixing = mixing or Mixing()
         self._mixer = Mixer(self._mixing, self._sources)
+        self._noise = noise
         self._states: list[Any] = []
         self._last: tuple[Mixer, _Node | None] = self._mixer, None
 
@@ -238,15 +259,22 @@ class Hybrid(Drafter):
         ids = context.ids
         self._states = [source.follow(ids) for source in self._sources]
         limit = min(limit, self._max_tokens)
-        growth = self._growth(self._mixer, self._sources, self._states, limit)
+        noise = () if self._noise is None else self._noise.rows(len(ids))
+        growth = self._growth(self._mixer, self._sources, self._states, limit, noise)
         return Proposal(tree=self._grow(growth, limit, spent=0.0))
 
     def _growth(
-        self, mixer: Mixer, sources: Sequence[Source], states: Sequence[Any], limit: int
+        self,
+        mixer: Mixer,
+        sources: Sequence[Source],
+        states: Sequence[Any],
+        limit: int,
+        noise: Sequence[Sequence[float]] = (),
     ) -> _Growth:
         """A tree to be grown, from which this round will learn."""
         # A chain is the best branch of a tree of twice as many ids.
-        growth = _Growth(mixer, sources, states, limit if self._branches else 2 * limit)
+        most = limit if self._branches else 2 * limit
+        growth = _Growth(mixer, sources, states, most, noise)
         self._last = mixer, growth.root
         return growth
 

@@ -15,8 +15,8 @@ for lossless data compression", 2005).
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import exp, log
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from math import exp, inf, log
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokalign.runtime.draft.trust import Trust
 from tokalign.tokenizer.vocabulary import TargetId
@@ -62,8 +62,29 @@ _TRUST_RATE = 0.02
 _SUREST, _LEAST_SURE = 4, -5
 """Log-odds beyond these are one situation."""
 
-Candidate: TypeAlias = tuple[TargetId, float, str, Hashable]
-"""An id, the probability that it comes next, the source that is surest of it, the situation."""
+
+class Candidate(NamedTuple):
+    """An id that may come next.
+
+    source: the one that is surest of it. situation: what was learned about it is kept by this.
+    stated: the probability before the noise of sampling was looked at, from which is learned.
+    """
+
+    token: TargetId
+    probability: float
+    source: str
+    situation: Hashable
+    stated: float
+
+
+_OTHERS = [-1.0 / log((eighth + 0.5) / 8) for eighth in range(8)]
+"""Eight quantiles of e to the Gumbel noise of the ids that nobody named, all together."""
+
+_MOST = 0.995
+"""The most that an id may be expected; see `trust.LEAST`."""
+
+_LEAST_OTHERS = 0.02
+"""The least probability that the ids have that nobody named."""
 
 
 class Mixing:
@@ -90,13 +111,20 @@ class Mixer:
             if source.name in MODELS:
                 self._models.add(1 << place)
 
-    def candidates(self, states: Sequence[Any], least: float, stated: float) -> list[Candidate]:
+    def candidates(
+        self,
+        states: Sequence[Any],
+        least: float,
+        stated: float,
+        noise: Sequence[float] | None = None,
+    ) -> list[Candidate]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
         states: of every source; None for one that is not to be asked. stated: what a source finds
-        less probable than this is not looked at.
+        less probable than this is not looked at. noise: e to the noise that the target will choose
+        with, by id, where it samples and that is known.
         """
-        floor = log(least / (1.0 - least)) if least < 1 else 0.0
+        floor = log(least / (1.0 - least)) if least < 1 and noise is None else -inf
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
@@ -133,14 +161,35 @@ class Mixer:
             situation = voters, asked, sure
             against = exp(-total)
             factor = factor_of(situation)
-            found.append((token, factor / (factor + against), name, situation))
-        return found
+            probability = factor / (factor + against)
+            found.append(Candidate(token, probability, name, situation, probability))
+        return found if noise is None else given_noise(found, noise, least)
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
         learn = self._trust.learn
-        for token, said, _, situation in candidates:
-            learn(said, situation, right=token == came)
+        for token, _, _, situation, stated in candidates:
+            learn(stated, situation, right=token == came)
+
+
+def given_noise(
+    found: Sequence[Candidate], noise: Sequence[float], least: float
+) -> list[Candidate]:
+    """The same with the probability of being chosen, now that the noise is known.
+
+    The target chooses the largest of log-probability plus Gumbel noise (`mlx/noise.py`). If these
+    were the target's own probabilities, one id would be certain to win. They differ by an error,
+    which is taken to be Gumbel noise too, as in `Sampling.expect`; and the best of the ids that
+    nobody named has noise that was not looked at.
+    """
+    scores = [one.probability * noise[one.token] for one in found]
+    total, others = sum(scores), max(_LEAST_OTHERS, 1.0 - sum([one.stated for one in found]))
+    share = sum([1.0 / (total + others * quantile) for quantile in _OTHERS]) / len(_OTHERS)
+    return [
+        one._replace(probability=min(score * share, _MOST))
+        for one, score in zip(found, scores, strict=True)
+        if score * share >= least
+    ]
 
 
 def weights_of(name: str) -> Weights:

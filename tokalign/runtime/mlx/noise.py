@@ -6,9 +6,11 @@ logits: two models whose logits have different widths see the same noise at the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import mlx.core as mx
+import numpy as np
 
 from tokalign.runtime.proposal import Array
 
@@ -45,6 +47,41 @@ def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0
     number: which one of the independent numbers at every position (of 1024).
     """
     return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
+
+
+class NoiseAhead:
+    """The noise of the target's next choices, on the host (`hybrid.ComingNoise`).
+
+    It depends on no token, so what later rounds need is computed while a pass runs, `_BATCH`
+    positions at a time, and the host waits for it in the first round only.
+    """
+
+    def __init__(self, seed: int, vocabulary: int) -> None:
+        self._seed, self._vocabulary = seed, vocabulary
+        self._first, self._rows = 0, list[Sequence[float]]()
+        self._coming: Array | None = None  # of the positions after those of `rows`
+
+    def rows(self, position: int) -> list[Sequence[float]]:
+        """See `hybrid.ComingNoise`: for `_KNOWN` positions. `position` never decreases."""
+        self._rows, self._first = self._rows[position - self._first :], position
+        if len(self._rows) < _KNOWN:
+            coming = self._coming if self._rows else None  # else far behind, or not begun
+            self._rows += map(memoryview, np.array(self._begun() if coming is None else coming))
+            self._coming = None
+        elif self._coming is None and len(self._rows) < 2 * _KNOWN:
+            self._coming = self._begun()
+        return self._rows[:_KNOWN]
+
+    def _begun(self) -> Array:
+        first = self._first + len(self._rows)
+        rows = mx.exp(gumbel(self._seed, TARGET, first, (_BATCH, self._vocabulary)))
+        mx.async_eval(rows)  # type: ignore[no-untyped-call]
+        return rows
+
+
+_KNOWN, _BATCH = 6, 16
+"""Positions of which the noise is looked at: few ids of a tree lie deeper. Those computed at once,
+while more than that many are left: a round emits fewer."""
 
 
 def _keys(seed: int, stream: int, position: int, rows: int) -> Array:

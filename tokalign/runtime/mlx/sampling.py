@@ -124,6 +124,10 @@ class Sampling:
             return None
         return keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))[0]
 
+    def noise_ahead(self, vocabulary: int) -> keyed.NoiseAhead | None:
+        """The noise of coming choices among `vocabulary` ids; None if nothing is drawn."""
+        return keyed.NoiseAhead(self.seed, vocabulary) if self.temperature > 0 else None
+
     def draw_among(
         self,
         logprobs: Mapping[TargetId, float],
