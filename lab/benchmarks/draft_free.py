@@ -179,7 +179,7 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
         "SAM-Decoding": published("sam"),
         "UniSpec": published("unispec"),
         "context copy": of("copy"),
-        "dictionary": of("dictionary"),
+        **({} if base.dictionary is None else {"dictionary": of("dictionary")}),
         "hybrid, no store": storeless,
         "hybrid, no dictionary": lambda most: drafting_as(
             replace(base, method="hybrid", draft_rows=most, dictionary=None)
