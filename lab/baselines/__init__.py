@@ -3,7 +3,7 @@
 prompt_lookup.py        prompt lookup decoding
 recycling.py            Token Recycling and SAM-Decoding
 unispec.py              UniSpec
-    adjacency.py            what the last two draft from: the target's likeliest ids after each id
+    adjacency.py            what the last two draft from: the target's top-k after each id
 translations.py         translations between two tokenizers: `raw` and `naive`
 decoder.py              a decoder that drafts in all these ways
 """

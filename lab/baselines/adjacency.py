@@ -1,7 +1,7 @@
 """What the target found likely after each id when it last verified it: one row per id.
 
-Token Recycling (Luo et al., 2024) keeps the ranks of the likeliest ids in an adjacency matrix of
-one row per id of the vocabulary; UniSpec (Do, Le and Nguyen, 2026) adds a confidence matrix with
+Token Recycling (Luo et al., 2024) keeps the ranks of the most probable ids in an adjacency matrix
+of one row per id of the vocabulary; UniSpec (Do, Le and Nguyen, 2026) adds a confidence matrix with
 their probabilities. Here both are a mapping from ids that were verified, so a row that was never
 written takes no room and proposes nothing; in the published matrices it proposes id 0.
 
@@ -22,14 +22,14 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class Successors(NamedTuple):
-    """The likeliest next ids, the likeliest first, and the probability of each."""
+    """The most probable next ids, the most probable first, and the probability of each."""
 
     ids: Sequence[TargetId]
     probabilities: Sequence[float]
 
 
 class Adjacency:
-    """The likeliest successors of every id that was verified, from the latest row of each id.
+    """The most probable successors of every id that was verified, from the latest row of each id.
 
     It serves one request, or all requests of one user where it is kept. Several threads may use it:
     a row is replaced as a whole.
@@ -84,10 +84,10 @@ class Adjacency:
         return rows[path[-1] + 1 if path else 0]
 
 
-def likeliest_chain(
+def most_probable_chain(
     adjacency: Adjacency, last: TargetId, limit: int, source: str
 ) -> TokenTree[TargetId]:
-    """The likeliest successor of each id in turn, for targets that cannot verify a tree."""
+    """The most probable successor of each id in turn, for targets that cannot verify a tree."""
     ids: list[TargetId] = []
     probabilities: list[float] = []
     while len(ids) < limit and (found := adjacency.after(ids[-1] if ids else last)):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from lab.baselines.adjacency import Adjacency, likeliest_chain
+from lab.baselines.adjacency import Adjacency, most_probable_chain
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.interfaces import Drafter
@@ -74,7 +74,7 @@ class TokenRecyclingDrafter(Drafter):
         last = context.ids[-1]
         if not self._branches:
             depth = min(limit, len(PUBLISHED_SHAPE))
-            return Proposal(tree=likeliest_chain(self._adjacency, last, depth, RECYCLING))
+            return Proposal(tree=most_probable_chain(self._adjacency, last, depth, RECYCLING))
         return Proposal(tree=recycled_tree(self._adjacency, last, PUBLISHED_SHAPE).head(limit))
 
 

@@ -1,10 +1,10 @@
 """UniSpec as published, kept as a baseline: a tree grown by the target's own probabilities.
 
-The store has one row per id: its likeliest successors and their probabilities when the target last
-verified it. A draft begins with the successors of the last id, and with what else the target found
-likely where it chose that id, which often comes next ("next-next" candidates). Level by level, the
-successors of the surest ids are added. The confidence of an id is the product of the probabilities
-on its path, and the surest ids of all levels are verified.
+The store has one row per id: its most probable successors and their probabilities when the target
+last verified it. A draft begins with the successors of the last id, and with what else the target
+found likely where it chose that id, which often comes next ("next-next" candidates). Level by
+level, the successors of the surest ids are added. The confidence of an id is the product of the
+probabilities on its path, and the surest ids of all levels are verified.
 
 Two things that the paper leaves open are settled like this: the chosen id itself is no next-next
 candidate, and an id that is a candidate twice on the first level counts once, as a successor.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.baselines.adjacency import Adjacency, likeliest_chain
+from lab.baselines.adjacency import Adjacency, most_probable_chain
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter
@@ -97,7 +97,9 @@ class UniSpecDrafter(Drafter):
             return Proposal()
         if not self._branches:
             depth = min(limit, self._expansion.depth)
-            return Proposal(tree=likeliest_chain(self._adjacency, context.ids[-1], depth, UNISPEC))
+            return Proposal(
+                tree=most_probable_chain(self._adjacency, context.ids[-1], depth, UNISPEC)
+            )
         return Proposal(tree=grow(self._adjacency, context.ids, limit, self._expansion))
 
 

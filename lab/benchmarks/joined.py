@@ -111,7 +111,9 @@ class RecordedModel(ModelDrafter):
         found = answers[len(context.ids), steps]
         self._took(found.draft_passes)
         tree = found.tree
-        return replace(found, tree=tree.likeliest(len(tree), least=0.0, depth=limit, chain=steps))
+        return replace(
+            found, tree=tree.most_probable(len(tree), least=0.0, depth=limit, chain=steps)
+        )
 
 
 @dataclass

@@ -40,7 +40,8 @@ Key: TypeAlias = tuple[int, tuple[TargetId, ...]]
 
 
 class Rows:
-    """What the target says after some ids: its choice, and its likeliest ids with logarithms."""
+    """What the target says after some ids: its choice, and its most probable ids with
+    logarithms."""
 
     def __init__(self) -> None:
         self._places: dict[Key, int] = {}
@@ -69,7 +70,8 @@ class Rows:
         return [self._choices[self._places[key]] for key in keys]
 
     def likely(self, keys: Sequence[Key], width: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The likeliest ids of these rows, the likeliest first, and their log-probabilities."""
+        """The most probable ids of these rows, the most probable first, and their
+        log-probabilities."""
         places = [self._places[key] for key in keys]
         return self._likely[places, :width], self._logprobs[places, :width]
 

@@ -4,7 +4,7 @@
 
 Three conditions for each translation, interleaved prompt by prompt and seed by seed:
 
-* `greedy`: the draft takes its likeliest ids, as in sampler-match as it is published;
+* `greedy`: the draft takes its most probable ids, as in sampler-match as it is published;
 * `match`: the draft draws with the noise of the target, so the text is that of plain decoding;
 * `match, tree`: so it does, but it grows a tree of what the target may choose with that noise;
 
@@ -47,8 +47,8 @@ HEADER = """\
 _PATH = click.Path(path_type=Path, exists=True)
 
 
-class LikeliestDrafts(Sampling):
-    """Sampler-match with drafts that take their likeliest ids."""
+class GreedyDrafts(Sampling):
+    """Sampler-match with drafts that take their most probable ids."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class LikeliestDrafts(Sampling):
 
 
 CHOICES: dict[str, tuple[type[Sampling], bool]] = {
-    "greedy": (LikeliestDrafts, False),
+    "greedy": (GreedyDrafts, False),
     "match": (Sampling, False),
     "match, tree": (Sampling, True),
 }

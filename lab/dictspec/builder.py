@@ -44,7 +44,7 @@ class EncodedNgram(NamedTuple):
     occurrences: int
 
 
-def likeliest_next_id(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
+def most_probable_next_id(ngrams: Iterable[EncodedNgram], length: int) -> tuple[Ids, float]:
     """The most frequent rest that begins with the most probable next id, and that id's probability.
 
     length: how many ids come before. Ties go to the n-grams of the highest order, then to the rest
@@ -107,7 +107,7 @@ def best_continuations(ngrams: Iterable[EncodedNgram], *, p_min: float) -> Entri
         if length == MAX_CONTEXT:
             ordered = sorted(chain.from_iterable(map(_tails, ordered)))
         for prefix, group in groupby(ordered, key=lambda ngram: ngram.ids[:length]):
-            rest, probability = likeliest_next_id(group, length)
+            rest, probability = most_probable_next_id(group, length)
             if probability >= p_min:
                 entries[prefix] = rest, probability
     return entries

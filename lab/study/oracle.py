@@ -41,7 +41,7 @@ class Oracle:
         self._extending = alignment.healing.extending
 
     def guess(self, committed: Sequence[TargetId], session: DraftModelSession) -> TargetId | None:
-        """The likeliest next target token; None if none is found."""
+        """The most probable next target token; None if none is found."""
         self._text.follow(committed)
         self._boundary.follow(committed)
         ids = self._text.ids
@@ -62,7 +62,8 @@ class Oracle:
     def _roots(
         self, ids: Sequence[DraftId], session: DraftModelSession
     ) -> tuple[list[Node], float]:
-        """All covers that may follow, the likeliest first, and the probability of all of them."""
+        """All covers that may follow, the most probable first, and the probability of all of
+        them."""
         pending = [b""]
         for token in list(reversed(ids))[: min(_MAX_BACK, len(ids) - 1)]:
             if not self._tokens[token]:

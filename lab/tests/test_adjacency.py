@@ -7,7 +7,7 @@ from adjacencies import adjacency_of, ids, teach
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.baselines.adjacency import Adjacency, likeliest_chain
+from lab.baselines.adjacency import Adjacency, most_probable_chain
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -71,9 +71,9 @@ def test_nothing_is_said_of_another_text() -> None:
 def test_a_chain_follows_the_first_ranks() -> None:
     rows = {1: [(2, 0.6), (3, 0.4)], 2: [(5, 0.3), (1, 0.7)], 3: [(1, 0.9), (2, 0.1)]}
     adjacency = adjacency_of(rows)
-    chain = likeliest_chain(adjacency, TargetId(1), 4, "x")
+    chain = most_probable_chain(adjacency, TargetId(1), 4, "x")
     assert chain.ids == (2, 1, 2, 1)
     assert chain.parents == (-1, 0, 1, 2)
     assert chain.probabilities == pytest.approx((0.6, 0.7, 0.6, 0.7))
-    assert likeliest_chain(adjacency, TargetId(8), 4, "x") == EMPTY_TREE
-    assert not likeliest_chain(adjacency, TargetId(1), 0, "x")
+    assert most_probable_chain(adjacency, TargetId(8), 4, "x") == EMPTY_TREE
+    assert not most_probable_chain(adjacency, TargetId(1), 0, "x")

@@ -76,7 +76,7 @@ def test_a_prefix_longer_than_a_key_keeps_its_last_ids() -> None:
 
 
 @given(encoded_ngrams, st.sampled_from([0.01, 0.2, 0.5, 1.0]))
-def test_every_prefix_keeps_the_most_frequent_rest_of_its_likeliest_id(
+def test_every_prefix_keeps_the_most_frequent_rest_of_its_most_probable_id(
     ngrams: list[EncodedNgram], p_min: float
 ) -> None:
     """Against every cut of every n-gram, one by one."""

@@ -1,4 +1,4 @@
-"""What a draft model says of the next target token, with nothing cut short but the unlikeliest.
+"""What a draft model says of the next target token, with nothing cut short but the least probable.
 
 It shares no code with `exact` beyond the models: every way in which the draft's encoding of the
 text may go on is looked at, one pass for each, and every text is encoded as a whole. A text whose

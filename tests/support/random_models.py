@@ -36,7 +36,7 @@ def random_model(
     heads: int = 4,
     sliding_window: int | None = None,
 ) -> Any:
-    """A float32 Llama of two layers whose likeliest next token depends on the context."""
+    """A float32 Llama of two layers whose most probable next token depends on the context."""
     arguments = ModelArgs(
         model_type="llama",
         hidden_size=32,

@@ -98,7 +98,9 @@ def expected_accepted(probabilities: Sequence[float], parents: Sequence[int]) ->
     return sum(reach(probabilities, parents))
 
 
-def likeliest_ids(probabilities: Sequence[float], parents: Sequence[int], count: int) -> list[int]:
+def most_probable_ids(
+    probabilities: Sequence[float], parents: Sequence[int], count: int
+) -> list[int]:
     """The `count` ids of a tree, by index, that are most probably reached.
 
     None is likelier than its parent, so they are a tree; ties go to the first. Arguments as for
@@ -135,4 +137,4 @@ def best_ids(
     Arguments as for `best_size`.
     """
     best = best_size(probabilities, parents, costs, spent=spent)
-    return likeliest_ids(probabilities, parents, best.length)
+    return most_probable_ids(probabilities, parents, best.length)

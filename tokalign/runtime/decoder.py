@@ -365,7 +365,7 @@ def make_translation(
 
     alignment: gives the pair's tables if the translation needs them.
     sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
-    likeliest id.
+    most probable id.
     """
     kind, _, window = name.partition(":")
     if kind == "none":

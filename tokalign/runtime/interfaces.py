@@ -50,7 +50,7 @@ class RowStore(Protocol):
 
     @property
     def width(self) -> int:
-        """How many of the likeliest ids of every row it is told."""
+        """How many of the most probable ids of every row it is told."""
         ...
 
     def learn(
@@ -62,7 +62,7 @@ class RowStore(Protocol):
     ) -> None:
         """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
 
-        likely: i[1 + tree, width], the likeliest next ids in any order. logprobs: of the same
+        likely: i[1 + tree, width], the most probable next ids in any order. logprobs: of the same
         shape, of the raw logits at temperature 1.
         """
         ...
@@ -143,7 +143,7 @@ class TargetSession(Session[TargetId], Protocol):
 
 
 class GreedyDraft(NamedTuple):
-    """The likeliest ids, one per pass.
+    """The most probable ids, one per pass.
 
     masked_out: how many of them took the place of a likelier id that the target lacks.
     """
@@ -153,7 +153,7 @@ class GreedyDraft(NamedTuple):
 
 
 class Shortlist(NamedTuple):
-    """The likeliest next ids at one position, unsorted, with their log-probabilities.
+    """The most probable next ids at one position, unsorted, with their log-probabilities.
 
     kept: log-probability of the id that follows this position in the text; 0 at the last position.
     """
@@ -164,10 +164,10 @@ class Shortlist(NamedTuple):
 
 
 class PendingShortlists(Protocol):
-    """A pass under way, at whose last positions the likeliest next ids will be listed."""
+    """A pass under way, at whose last positions the most probable next ids will be listed."""
 
     def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
-        """Have the `count` likeliest ids of every position listed. Call it exactly once.
+        """Have the top `count` ids of every position listed. Call it exactly once.
 
         allowed: the ids that may follow with 1, 2, ... of the last ids taken back, one array for
         each; with none taken back every id may follow.
@@ -185,7 +185,7 @@ class DraftSession(Session[DraftId], Protocol):
     def draft(
         self, ids: Sequence[DraftId], steps: int, shared: Intersection | None = None
     ) -> Pending[GreedyDraft]:
-        """Take the likeliest next id `steps` (at least 1) times, with one pass each.
+        """Take the most probable next id `steps` (at least 1) times, with one pass each.
 
         shared: only ids that stand for a target id may be taken; None allows all of them.
         Nothing is drafted if the context would be full.
@@ -227,13 +227,13 @@ class DraftSession(Session[DraftId], Protocol):
         shared: Intersection | None = None,
         expect: Callable[[Array], Array] | None = None,
     ) -> Pending[list[Shortlist]]:
-        """List the `count` likeliest ids after each id of a tree of draft ids, with one pass.
+        """List the top `count` ids after each id of a tree of draft ids, with one pass.
 
         computed: how many leading ids of the tree are cached after `ids` already; the others are
         listed. None lists what may follow `ids` too, first of all. shared: as for `draft`; the
         probabilities are those among the ids allowed. The lists are empty if the context is full.
         expect: turns the rows' logits over target ids (`shared` says which) into log-probabilities;
-        the ids listed are then the draft's for the likeliest target ids.
+        the ids listed are then the draft's for the most probable target ids.
         """
         ...
 
@@ -298,7 +298,7 @@ class Sampler(Protocol):
         ...
 
     def draft_sampler(self, vocabulary: int) -> DraftSampler | None:
-        """How a draft model predicts the choice; None if it can only take its likeliest id.
+        """How a draft model predicts the choice; None if it can only take its argmax.
 
         vocabulary: width of the target's logits. Logits processors are given rows of this width by
         the draft model, too, whatever it knows of the target's ids.

@@ -17,7 +17,7 @@ from tokalign.tokenizer.vocabulary import Id
 class TokenTree(Generic[Id]):
     """Ids that may follow a text, each with the id it would follow; false if there are none.
 
-    ids: parents come before their children, the likeliest chain first.
+    ids: parents come before their children, the most probable chain first.
     parents: for each id the index of the id that it follows, -1 for the text itself.
     sources: for each id the name of the drafter that guessed it.
     probabilities: for each id, that it is right if its ancestors are; empty where unknown.
@@ -82,8 +82,8 @@ class TokenTree(Generic[Id]):
             tuple([self.probabilities[i] for i in kept]) if self.probabilities else (),
         )
 
-    def likeliest(self, count: int, *, least: float, depth: int, chain: int = 0) -> Self:
-        """The first `chain` ids of the leading chain, and those likeliest to be reached.
+    def most_probable(self, count: int, *, least: float, depth: int, chain: int = 0) -> Self:
+        """The first `chain` ids of the leading chain, and those most probably reached.
 
         count: of ids at most. least, depth: other ids that are less likely, and all deeper ones,
         are left out in any case. The tree has probabilities. An id is never likelier than its

@@ -119,7 +119,7 @@ class GatheredRows:
         probabilities = np.tile(np.exp(np.concatenate(self._logprobs)), (LONGEST_KEY, 1))
         rows = np.repeat(place[number.reshape(-1)], KEPT)
         known = (rows >= 0) & (ids.reshape(-1) < vocabulary_size)
-        found_ids, found = _likeliest(
+        found_ids, found = _top(
             rows[known], ids.reshape(-1)[known], probabilities.reshape(-1)[known], len(kept)
         )
         with np.errstate(divide="ignore"):
@@ -128,7 +128,7 @@ class GatheredRows:
         return LogitRows(different[kept][order], found_ids[order], codes[order])
 
 
-def _likeliest(
+def _top(
     rows: NDArray[Any], ids: NDArray[Any], probabilities: NDArray[Any], count: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """For each of `count` rows the `KEPT` ids with the largest sums, and these; 0 for no more."""

@@ -103,11 +103,11 @@ def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[floa
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 99), st.lists(st.floats(1, 2), min_size=1, max_size=6), st.integers(0, 4))
 def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limit: int) -> None:
-    """No set of ids has a better rate than the likeliest ones; and no number of them has."""
+    """No set of ids has a better rate than the most probable ones; and no number of them has."""
     costs, source = Costs(rows=tuple(sorted(rows))), Random("a", seed, 3)
     tree = Hybrid([source], costs=lambda: costs).propose(Context(ids(7)), limit).tree
-    likeliest = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
-    rates = [(1 + sum(likeliest[:n])) / costs.verify(n + 1) for n in range(len(likeliest) + 1)]
+    best = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
+    rates = [(1 + sum(best[:n])) / costs.verify(n + 1) for n in range(len(best) + 1)]
     best = (1 + expected_accepted(tree.probabilities, tree.parents)) / costs.verify(len(tree) + 1)
     assert best == pytest.approx(max(rates))
 

@@ -95,7 +95,8 @@ def test_every_listed_id_has_its_conditional_probability() -> None:
 
 
 def test_the_best_ids_of_a_wide_search_are_those_of_all_texts() -> None:
-    """With as many beams as ids nothing is cut, so the likeliest pair of ids is the first chain."""
+    """With as many beams as ids nothing is cut, so the most probable pair of ids is the first
+    chain."""
     drafter = random_drafter(random_model())
     tree = found(drafter, BeamShape(VOCABULARY, 2), VOCABULARY).tree("drafter")
     assert len(tree) == VOCABULARY + VOCABULARY**2

@@ -120,7 +120,7 @@ def test_what_is_expected_is_how_often_a_target_that_differs_by_gumbel_noise_cho
         assert p_value(counts.astype(float), expected[row]) > LIMIT
 
 
-def test_the_likeliest_id_of_a_branch_is_the_one_that_would_be_drawn() -> None:
+def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> None:
     """A chain of several passes and a tree of one branch follow the same noise."""
     model = random_model(vocabulary=32, seed=3)
     ids = np.arange(32, dtype=np.int32)

@@ -26,7 +26,7 @@ def rows(count: int, seed: int = 0) -> Any:
     return mx.random.normal((count, VOCABULARY)) * 2
 
 
-def test_greedy_is_the_likeliest() -> None:
+def test_greedy_is_the_most_probable() -> None:
     chosen, logprobs = Sampling().choose(rows(5), position=3)
     assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
     assert mx.allclose(mx.exp(logprobs).sum(axis=-1), mx.ones(5), atol=1e-5)
@@ -38,8 +38,8 @@ def test_close_to_zero_a_temperature_is_greedy(temperature: float, options: Any)
     sampling = Sampling(temperature=temperature, seed=3, **options)
     chosen, _ = sampling.choose(rows(5), position=3)
     drawn = sampling.draw(rows(5), position=3, ids=())
-    likeliest = mx.argmax(rows(5), axis=-1).tolist()
-    assert chosen.tolist() == drawn.tolist() == likeliest
+    best = mx.argmax(rows(5), axis=-1).tolist()
+    assert chosen.tolist() == drawn.tolist() == best
 
 
 def test_a_choice_depends_on_its_position_not_on_the_rows_of_a_pass() -> None:

@@ -1,4 +1,5 @@
-"""Looking for the likeliest next target token: an early answer is nearly that of looking at all."""
+"""Looking for the most probable next target token: an early answer is nearly that of looking at
+all."""
 
 from __future__ import annotations
 
@@ -97,12 +98,12 @@ def test_what_is_absorbed_is_not_among_what_may_follow(lists: list[Shortlist]) -
 
 
 @given(shortlists())
-def test_the_likeliest_cover_of_a_token_is_the_one_taken(lists: list[Shortlist]) -> None:
+def test_the_most_probable_cover_of_a_token_is_the_one_taken(lists: list[Shortlist]) -> None:
     found = covers_of(lists)
     found.look()
     for token in found.mass:
         logprobs = [cover[0] for cover, _, ids in found.translated if ids[0] == token]
-        assert found.likeliest_with(token).logprob == max(logprobs)
+        assert found.best_with(token).logprob == max(logprobs)
 
 
 def test_nothing_is_expected_where_the_context_is_full() -> None:
@@ -136,5 +137,5 @@ def test_the_worked_example(bielik: Tokenizer[Any], llama: Tokenizer[Any]) -> No
     assert covers.mass == pytest.approx({ard: 0.5 * 0.6 + 0.2})
     assert covers.possible == pytest.approx(0.5 + 0.2 + 0.1)
     assert covers.masked == 1
-    assert covers.likeliest_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
+    assert covers.best_with(ard) == (log(0.5) + log(0.6), 0, own[b"ard"], b"ard", (ard,))
     assert [cover.data for cover in covers.doubtful] == [b"ar"]

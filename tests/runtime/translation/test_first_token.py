@@ -48,7 +48,8 @@ def guesses() -> list[tuple[dict[TargetId, float], dict[TargetId, float]]]:
 
 @pytest.mark.slow
 def test_the_first_guess_is_nearly_as_probable_as_the_oracles(guesses: Any) -> None:
-    """In expectation, it is right at least 0.97 times as often as the oracle's likeliest token."""
+    """In expectation, it is right at least 0.97 times as often as the oracle's most probable
+    token."""
     best = sum(max(oracle.values()) for _, oracle in guesses)
     found = sum(oracle[max(exact, key=exact.__getitem__)] for exact, oracle in guesses if exact)
     assert found >= 0.97 * best

@@ -79,7 +79,7 @@ def test_an_id_is_reached_by_all_texts_that_have_it_on_their_path(nodes: list[No
 
 
 @given(grown())
-def test_the_likeliest_chain_comes_first(nodes: list[Node]) -> None:
+def test_the_most_probable_chain_comes_first(nodes: list[Node]) -> None:
     tree = join(nodes, 1.0)
     found = reached(tree)
     chain = tuple(map(int, tree.first_chain.ids))
@@ -105,9 +105,11 @@ def test_a_text_that_is_absorbed_takes_its_probability_with_it() -> None:
 
 
 @given(grown(), st.integers(0, 6), st.integers(1, 3))
-def test_the_likeliest_ids_of_a_tree_are_a_tree(nodes: list[Node], count: int, depth: int) -> None:
+def test_the_most_probable_ids_of_a_tree_are_a_tree(
+    nodes: list[Node], count: int, depth: int
+) -> None:
     tree = join(nodes, 1.0)
-    part = tree.likeliest(count, least=0.02, depth=depth)
+    part = tree.most_probable(count, least=0.02, depth=depth)
     whole, kept = reached(tree), reached(part)
     assert len(part) <= count
     assert all(whole[path] == pytest.approx(p) for path, p in kept.items())

@@ -94,7 +94,8 @@ def test_a_tree_of_the_target_itself_has_the_targets_choice(name: str) -> None:
 
 
 def resized(model: Any, size: int) -> Any:
-    """A model with so many ids; where they are more, the likeliest ones are among the new ones."""
+    """A model with so many ids; where they are more, the most probable ones are among the new
+    ones."""
     model = deepcopy(model)
     kept = min(size, VOCABULARY)
     model.args.vocab_size = size
@@ -151,7 +152,7 @@ def test_special_tokens_that_the_target_lacks_are_not_proposed(
     assert any(one.tree for one in rounds)
 
 
-def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of_it() -> None:
+def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_most_probable_of_it() -> None:
     """A hybrid chooses among ids that the draft model alone would not propose."""
     answer, proposal = (
         getattr(drafter, ask)(Context(PROMPT), 8).tree
@@ -166,4 +167,4 @@ def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_likeliest_of
         ]
     )
     assert 3 <= len(proposal) <= 5 < len(answer)
-    assert proposal == answer.likeliest(len(proposal), least=0.0, depth=8, chain=3)
+    assert proposal == answer.most_probable(len(proposal), least=0.0, depth=8, chain=3)

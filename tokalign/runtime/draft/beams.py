@@ -1,6 +1,6 @@
 """What a beam search found, as a tree.
 
-A search keeps `width` beams. In every step each beam is continued by its `count` likeliest ids, and
+A search keeps `width` beams. In every step each beam is continued by its top `count` ids, and
 the best of these continuations are the next step's beams. All of them are the children of a beam,
 so together they are a tree in which every shared prefix exists once: nothing has to be merged
 afterwards, as the published implementation does by comparing candidates (`dedup_prefix`).
@@ -26,9 +26,10 @@ class BeamShape(NamedTuple):
 class Beams(NamedTuple):
     """The continuations that a search looked at.
 
-    ids, logprobs: [length][width][count], the likeliest ids after every beam and their conditional
-    log-probabilities; in the first step there is one beam only. chosen: [length][width], which
-    continuations are the next beams, likeliest first: beam * count + place.
+    ids, logprobs: [length][width][count], the most probable ids after every beam and their
+    conditional log-probabilities; in the first step there is one beam only. chosen:
+    [length][width], which continuations are the next beams, most probable first:
+    beam * count + place.
     """
 
     ids: Sequence[Sequence[Sequence[TargetId]]]
@@ -36,7 +37,7 @@ class Beams(NamedTuple):
     chosen: Sequence[Sequence[int]]
 
     def tree(self, source: str) -> TokenTree[TargetId]:
-        """All continuations, the chain of the likeliest beam first."""
+        """All continuations, the chain of the most probable beam first."""
         return self._as_tree(self._nodes(), source)
 
     def beam_tree(self, source: str) -> TokenTree[TargetId]:
@@ -63,7 +64,8 @@ class Beams(NamedTuple):
         return self.chosen[step - 1][place // self._count] if step else -1
 
     def _nodes(self) -> Iterator[tuple[int, int]]:
-        """Step and place of every continuation: those of the likeliest beam, then all others."""
+        """Step and place of every continuation: those of the most probable beam, then all
+        others."""
         best, place = [], self.chosen[-1][0]
         for step in reversed(range(len(self.chosen))):
             best.append((step, place))

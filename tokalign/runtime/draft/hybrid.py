@@ -1,6 +1,6 @@
 """The hybrid: every source says what it expects, and the best tree of it all is proposed.
 
-The tree grows one id at a time, always by the id that is likeliest to be reached. At each node the
+The tree grows one id at a time, always by the id that is most probably reached. At each node the
 sources are asked what may follow, and `mixing.py` makes one probability of what they say. Growth
 ends where no further row can bring more than it costs; the part of the tree with the best expected
 rate is proposed. Where one source ends, another goes on, because all are asked at every node.
@@ -61,7 +61,8 @@ class Source(Protocol):
         ...
 
     def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
-        """Ids that may come next, the likeliest first, and the log-odds ln(p / (1 - p)) of each.
+        """Ids that may come next, the most probable first, and the log-odds ln(p / (1 - p)) of
+        each.
 
         None or an empty sequence where it knows nothing.
         """
@@ -103,7 +104,7 @@ class _Growth:
     ) -> None:
         self._mixer, self._sources, self._limit, self._noise = mixer, sources, limit, noise
         self.root = _Node(-1, 0, states, 1.0)
-        # The ids that may still join the tree, the likeliest first; ties go to the first found.
+        # The ids that may still join the tree, the most probable first; ties go to the first found.
         self._frontier: list[tuple[float, int, _Node, Candidate]] = []
         self._found = 0
         self.ids: list[TargetId] = []
@@ -133,7 +134,7 @@ class _Growth:
         return -self._frontier[0][0] if self._frontier else 0.0
 
     def grow(self) -> None:
-        """Add the id that is likeliest to be reached."""
+        """Add the id that is most probably reached."""
         negative, _, parent, one = self._frontier.pop(0)
         token, probability, name, *_ = one
         self.parents.append(parent.index)
@@ -150,7 +151,7 @@ class _Growth:
         self._expand(node)
 
     def tree(self, count: int) -> TokenTree[TargetId]:
-        """The first `count` ids as a tree, the likeliest chain first."""
+        """The first `count` ids as a tree, the most probable chain first."""
         chain, last = [], -1
         for index in range(count):
             if self.parents[index] == last:

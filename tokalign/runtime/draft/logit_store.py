@@ -1,7 +1,7 @@
 """What the target itself found likely, kept for every verified row and looked up by the last ids.
 
 A pass computes the target's distribution after every row of a proposal, and verification uses one
-id of each. The store keeps the likeliest `KEPT` ids of every row, whether the row was accepted or
+id of each. The store keeps the top `KEPT` ids of every row, whether the row was accepted or
 not, under the last one, two and three ids before it. A later round that meets these ids again finds
 what the target expected there.
 
@@ -68,7 +68,7 @@ def extended(tail: Tail, token: TargetId) -> Tail:
 
 
 class LogitStore:
-    """The likeliest next ids after the ids that the target has read lately.
+    """The most probable next ids after the ids that the target has read lately.
 
     It serves one conversation or one session, of one target. Several threads may use it: a slot
     that one of them reads while another writes can give a wrong guess, never a wrong output.
@@ -146,7 +146,7 @@ class LogitStore:
 
 
 def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same rows, the likeliest id of each first; ties stay in their order.
+    """The same rows, the most probable id of each first; ties stay in their order.
 
     likely: i[rows, width]. logprobs: f[rows, width].
     """

@@ -48,8 +48,8 @@ class NeuralDrafter(ModelDrafter):
     def propose(self, context: Context, limit: int) -> Proposal:
         """See `interfaces.Drafter`. Of a tree, its chain and other ids that are likely enough.
 
-        The chain is worth its rows wherever it leads: a target agrees with the draft's likeliest id
-        more often than the draft's probability says.
+        The chain is worth its rows wherever it leads: a target agrees with the draft's most
+        probable id more often than the draft's probability says.
         """
         proposal = self.answer(context, limit)
         tree, chain = proposal.tree, proposal.tree.chain_length
@@ -57,7 +57,7 @@ class NeuralDrafter(ModelDrafter):
             return proposal
         steps = min(self._steps, limit)
         most, least = max(chain, steps + self._alternatives), _LEAST_REACHED / steps
-        tree = tree.likeliest(most, least=least, depth=limit, chain=chain)
+        tree = tree.most_probable(most, least=least, depth=limit, chain=chain)
         return replace(proposal, tree=tree)
 
     def answer(self, context: Context, limit: int) -> Proposal:
@@ -80,7 +80,7 @@ class NeuralDrafter(ModelDrafter):
             alternatives=self._alternatives,
             learned=self._acceptance.probabilities,
         )
-        tree = tree.likeliest(len(tree), least=0.0, depth=limit)
+        tree = tree.most_probable(len(tree), least=0.0, depth=limit)
         took, in_model = perf_counter() - began, self._session.seconds - seconds
         self._chain = tree.first_chain
         return Proposal(

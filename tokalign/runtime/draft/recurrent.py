@@ -1,4 +1,5 @@
-"""Drafting with a recurrent drafter: a beam search whose likeliest ids become a tree of guesses.
+"""Drafting with a recurrent drafter: a beam search whose most probable ids become a tree of
+guesses.
 
 The search looks at more continuations than are worth verifying, because listing them costs nothing
 on top of a step. The expected gain decides which of them become rows, as for every source. A beam
@@ -70,7 +71,7 @@ class BeamDrafter(ModelDrafter):
         if not tree.probabilities or self._beam is not None:
             return proposal
         if self._rows is not None:
-            return replace(proposal, tree=tree.likeliest(self._rows, least=0.0, depth=limit))
+            return replace(proposal, tree=tree.most_probable(self._rows, least=0.0, depth=limit))
         costs = self._costs()
         spent = proposal.draft_passes * costs.draft_pass
         kept = best_ids(tree.probabilities, tree.parents, costs, spent=spent)
@@ -108,7 +109,7 @@ class BeamDrafter(ModelDrafter):
         if self._beam is not None:
             return beams.beam_tree(SOURCE)
         tree = beams.tree(SOURCE)
-        return tree.likeliest(len(tree), least=_LEAST_REACHED, depth=steps)
+        return tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps)
 
     def _drawn(self, context: Context, steps: int) -> TokenTree[TargetId]:
         assert self._sampler is not None

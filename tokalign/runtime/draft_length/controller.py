@@ -155,7 +155,7 @@ class DraftLengthController(Drafter):
             return self._draft(self._model, context, passes, limit)
         if decision.offered:
             knowledge.long_drafts.count_draft()
-            offer = self._offers.likeliest(context, decision.offered)
+            offer = self._offers.most_probable(context, decision.offered)
             return replace(offer, run_ahead=False)
         self._plain_timing.count_plain()
         return _RUN_AHEAD if decision.run_ahead else _NOTHING
@@ -190,7 +190,7 @@ class DraftLengthController(Drafter):
         self, tree: TokenTree[TargetId], most: int, spent: float
     ) -> TokenTree[TargetId]:
         """The part of a tree with the best expected rate, of at most `most` ids."""
-        tree = tree.likeliest(most, least=0.0, depth=most)
+        tree = tree.most_probable(most, least=0.0, depth=most)
         probabilities = self._knowledge.trust.probabilities(tree)
         costs = self._knowledge.costs.verification(len(tree))
         return tree.select(best_ids(probabilities, tree.parents, costs, spent=spent))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tokalign.cost.expected_gain import Plan, best_size, likeliest_ids
+from tokalign.cost.expected_gain import Plan, best_size, most_probable_ids
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.interfaces import Drafter
@@ -55,15 +55,17 @@ class FreeOffers:
         self._rounds_to_wait = knowledge.offers.rounds_between(took, plain=costs.plain)
         return plan
 
-    def likeliest(self, context: Context, count: int) -> Proposal:
-        """The `count` ids of what was offered after this context that are likeliest to be reached.
+    def most_probable(self, context: Context, count: int) -> Proposal:
+        """The `count` ids of what was offered after this context that are most probably reached.
 
         The first chain of a tree stays first.
         """
         offer = self.at(context)
         tree = offer.tree
         probabilities = self._knowledge.trust.probabilities(tree)
-        return replace(offer, tree=tree.select(likeliest_ids(probabilities, tree.parents, count)))
+        return replace(
+            offer, tree=tree.select(most_probable_ids(probabilities, tree.parents, count))
+        )
 
     def at(self, context: Context) -> Proposal:
         """What was offered after this very context; an empty proposal if nothing was."""

@@ -261,7 +261,7 @@ def _ranked(ids: NDArray[np.int64], values: Floats) -> list[TargetId]:
 
 
 def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
-    """Indices that mlx-lm's filters keep, the likeliest first; 0 switches a filter off.
+    """Indices that mlx-lm's filters keep, the most probable first; 0 switches a filter off.
 
     logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order.
     """

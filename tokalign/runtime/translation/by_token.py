@@ -68,7 +68,7 @@ class ByToken:
 
     text: what the draft model reads. shared: which target id each draft id stands for; the draft
     may choose only ids that stand for one. None if both models have the same ids.
-    sampler: how the target chooses; None if it takes its likeliest id.
+    sampler: how the target chooses; None if it takes its argmax.
     """
 
     def __init__(

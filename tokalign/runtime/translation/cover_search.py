@@ -33,9 +33,9 @@ class CoverSearch:
     least_cover: covers of a lower probability are not translated, unless none above it begins with
         a target token. At 0.015 half of them are left out, and 1 in 200 accepted tokens is lost.
     mask: whether covers that would be absorbed are passed over. Without it nothing is proposed
-        where one of them is the likeliest, as with a drafter that does not know of merge sites.
+        where one of them is the most probable, as with a drafter that does not know of merge sites.
     least_alternative: a next target token of a lower probability is not proposed in the place of
-        the likeliest one.
+        the most probable one.
     """
 
     max_back: int = 2
@@ -126,7 +126,7 @@ class CandidateCovers:
     possible: the probability of everything that may follow; `mass / possible` is between 0 and 1.
         What is masked is subtracted as it is found.
     masked: how many covers were.
-    translated: the covers that gave `mass`, the likeliest first, as (cover, bytes, ids).
+    translated: the covers that gave `mass`, the most probable first, as (cover, bytes, ids).
     doubtful: other covers whose bytes alone would change committed ids, as nodes of a tree. Longer
         texts with these beginnings may leave the ids as they are.
 
@@ -170,7 +170,7 @@ class CandidateCovers:
                     possible += exp(logprob)
         covers.sort()
         self.possible, self.masked = possible, 0
-        self._covers = covers  # not looked at yet, the likeliest last
+        self._covers = covers  # not looked at yet, the most probable last
         self._left = 0.0  # the probability of those of them that will be
         for cover in reversed(covers):
             probability = exp(cover[0])
@@ -219,7 +219,7 @@ class CandidateCovers:
     def expected_nodes(self, sampler: DraftSampler, noise: Array | None) -> list[Node]:
         """The same by how probable it is that the target, drawing as `sampler` does, chooses them.
 
-        The likeliest come first; those that a filter rules out are left out.
+        The most probable come first; those that a filter rules out are left out.
         noise: as for `DraftSampler.expect_among`.
         """
         logprobs = self.logprobs()
@@ -238,16 +238,17 @@ class CandidateCovers:
         return {token: log(probability) for token, probability in self.mass.items()}
 
     def probabilities(self) -> dict[TargetId, float]:
-        """The probability of each next target token found so far, the likeliest first."""
+        """The probability of each next target token found so far, the most probable first."""
         ranked = sorted(self.mass.items(), key=itemgetter(1), reverse=True)
         return {token: min(1.0, mass / self.possible) for token, mass in ranked}
 
     def leader(self) -> TargetId:
-        """The likeliest next target token among the covers looked at."""
+        """The most probable next target token among the covers looked at."""
         return max(self.mass, key=self.mass.__getitem__)
 
-    def likeliest_with(self, token: TargetId) -> TranslatedCover:
-        """The likeliest cover whose text begins with `token`. Raises: KeyError if there is none."""
+    def best_with(self, token: TargetId) -> TranslatedCover:
+        """The most probable cover whose text begins with `token`. Raises: KeyError if there is
+        none."""
         for cover, data, ids in self.translated:
             if ids[0] == token:
                 return TranslatedCover(*cover, data, ids)

@@ -10,11 +10,11 @@ It needs three things together (`docs/alignment.md`):
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
 
-The draft model then goes on after several of the likeliest covers at once and grows a tree
+The draft model then goes on after several of the most probable covers at once and grows a tree
 (`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
 waits for the device once for each pass, and does what needs no answer while a pass is under way.
-Where the target or the draft model's cache takes no tree, the draft is a chain after the likeliest
-next target token, and the host waits twice: for the covers, and for the whole chain.
+Where the target or the draft model's cache takes no tree, the draft is a chain after the most
+probable next target token, and the host waits twice: for the covers, and for the whole chain.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ each of which begins with one of ten digits.
 class ExactTranslation:
     """Drafts canonically, heals the boundary, masks merge sites, translates incrementally.
 
-    sampler: how the draft's ids are chosen; None takes the likeliest ones.
+    sampler: how the draft's ids are chosen; None takes the argmax.
     """
 
     def __init__(
@@ -123,7 +123,8 @@ class ExactTranslation:
         steps: int,
         noise: Array | None,
     ) -> tuple[TokenTree[TargetId], int]:
-        """A tree after the likeliest covers, and how many tokens the likeliest one takes back."""
+        """A tree after the most probable covers, and how many tokens the most probable one takes
+        back."""
         known, sampler = len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
@@ -163,7 +164,7 @@ class ExactTranslation:
     ) -> tuple[TokenTree[TargetId], int]:
         """A chain after the chosen cover, and how many tokens that takes back."""
         ranked = self._rank(covers, context, noise)
-        cover = covers.likeliest_with(ranked[0])
+        cover = covers.best_with(ranked[0])
         ids: Sequence[TargetId] = cover.ids
         if steps and cover.data:
             own = [*self._text.ids[: len(self._text.ids) - cover.back], cover.token]
@@ -263,12 +264,13 @@ class ExactTranslation:
         return self._search.mask and self._boundary.absorbs(data)
 
     def _is_ruled_out(self, covers: CandidateCovers) -> bool:
-        """Whether masking is off and the likeliest cover would be absorbed: nothing is proposed."""
+        """Whether masking is off and the most probable cover would be absorbed: nothing is
+        proposed."""
         if self._search.mask or not covers.doubtful:
             return False
         first = covers.doubtful[0]
-        likeliest, _, _ = covers.translated[0]
-        return first.logprob > likeliest[0] and self._boundary.absorbs(first.data)
+        best, _, _ = covers.translated[0]
+        return first.logprob > best[0] and self._boundary.absorbs(first.data)
 
     @cached_property
     def _shared(self) -> Intersection:

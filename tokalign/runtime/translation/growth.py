@@ -1,11 +1,12 @@
-"""A draft model's tree: one pass finds what may follow each of the likeliest texts so far.
+"""A draft model's tree: one pass finds what may follow each of the most probable texts so far.
 
 The tree grows by draft tokens. Its rows stay in the draft model's cache after the rows of the
 committed text, each with the mask and the position that its branch gives it. Between two passes the
-host chooses the nodes that the next pass goes on after: the likeliest of the newest ones.
+host chooses the nodes that the next pass goes on after: the most probable of the newest ones.
 `join` then turns the tree into one of target ids. Read next: `exact.py`.
 
-However unlikely, the likeliest chain is always gone on with, so that a tree has the draft's chain.
+However improbable, the most probable chain is always gone on with, so that a tree has the draft's
+chain.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 class Listing:
     """How next ids are listed: by the draft's probability, or by that of the target's choice.
 
-    sampler: how the target draws, from position `start` on; None if it takes its likeliest id.
+    sampler: how the target draws, from position `start` on; None if it takes its argmax.
     shared: as for `DraftSession.branch`.
     """
 
@@ -99,7 +100,7 @@ class Listing:
 class Growth:
     """The tree of one round while it grows. `finish` is called exactly once.
 
-    ids: the text that the session's cache holds. roots: the first nodes, the likeliest first.
+    ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
     steps: passes to come. listing: by the draft's own probability, unless it is given. least: nodes
     of a lower probability are dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
@@ -122,8 +123,8 @@ class Growth:
         self._width, self._children, self._extend = width, children, extend
         self._least, self._steps = log(least), steps
         self.nodes = list(roots)
-        self._end = 0  # of the likeliest chain
-        chosen = self._likeliest(range(len(roots)))
+        self._end = 0  # of the most probable chain
+        chosen = self._most_probable(range(len(roots)))
         # The ids that a branch takes back become the first ids of the tree in the draft's cache,
         # and branches begin after them.
         self._back = max([self.nodes[index].back for index in chosen], default=0)
@@ -140,7 +141,7 @@ class Growth:
             begin = len(self.nodes)
             for index, found in zip(chosen, pending.read(), strict=True):
                 self._add(index, found)
-            self._pending = self._start(self._likeliest(range(begin, len(self.nodes))))
+            self._pending = self._start(self._most_probable(range(begin, len(self.nodes))))
         return self.nodes
 
     def _add(self, index: int, found: Shortlist) -> None:
@@ -153,8 +154,8 @@ class Growth:
             if goes_on_chain or reached >= self._least:
                 self.nodes.append(Node(reached, index, 0, token, *self._extend(node, token)))
 
-    def _likeliest(self, among: Sequence[int]) -> list[int]:
-        """The nodes to go on after: the end of the likeliest chain, then by probability."""
+    def _most_probable(self, among: Sequence[int]) -> list[int]:
+        """The nodes to go on after: the end of the most probable chain, then by probability."""
         going_on = [index for index in among if self.nodes[index].goes_on]
         going_on.sort(key=lambda index: (index != self._end, -self.nodes[index].logprob))
         return going_on[: self._width]
@@ -185,7 +186,7 @@ class Growth:
 
 
 def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
-    """The tree of target ids that the nodes' texts stand for; the likeliest chain comes first.
+    """The tree of target ids that the nodes' texts stand for; the most probable chain comes first.
 
     The probability that a target id is reached is that of all nodes whose text has it on its path.
     A node counts with what its children leave of its probability, since their texts say more.
@@ -231,7 +232,7 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
 
 
 def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> tuple[list[int], list[int]]:
-    """The indices of the likeliest chain, and the others, the likeliest first."""
+    """The indices of the most probable chain, and the others, the most probable first."""
     order = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
     chain, last = [], -1
     for index in order:
