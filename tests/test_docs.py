@@ -12,7 +12,17 @@ import click
 from tokalign.cli import group
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("", "corpora", "demo", "docs", "lab", "lab/results", "tables", "tests/hostile")
+FOLDERS = (
+    "",
+    "corpora",
+    "demo",
+    "docs",
+    "lab",
+    "lab/results",
+    "lab/study",
+    "tables",
+    "tests/hostile",
+)
 MOST_WORDS = 18_000
 """In docs/, all pages together."""
 
