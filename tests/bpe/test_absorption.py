@@ -88,7 +88,7 @@ def test_what_is_not_absorbed_within_a_piece_has_a_witness(tokenizer: Tokenizer[
     words = [i for s in SENTENCES for i in bpe.encode(s.encode()) if bpe.validity.reachable(i)]
     words = [i for i in words if i not in bpe.fallback]
     absorbed = 0
-    for _ in range(1500):
+    for _ in range(500):
         last = draw.choice(words)
         data = following(bpe, bpe.tokens[last], draw)
         if crowded(bpe, data):
@@ -102,7 +102,7 @@ def test_what_is_not_absorbed_within_a_piece_has_a_witness(tokenizer: Tokenizer[
             text = b"".join([bpe.tokens[i] for i in ids])
             assert text.startswith(bpe.tokens[last] + data)
             assert bpe.merge(text).ids == ids
-    assert 100 < absorbed < 1400
+    assert 20 < absorbed < 480
 
 
 def test_canonical_text_is_never_absorbed(tokenizer: Tokenizer[Any]) -> None:

@@ -49,7 +49,7 @@ def erratic_clock(seed: int) -> Callable[[], float]:
     return clock
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.slow
 def test_no_decision_changes_the_output(

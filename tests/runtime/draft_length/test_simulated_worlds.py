@@ -21,7 +21,7 @@ SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""
 
 CURVES = [
-    pytest.param(name, marks=[] if name in SHAPES else pytest.mark.slow) for name in shipped_names()
+    pytest.param(name, marks=[] if name in SHAPES else pytest.mark.long) for name in shipped_names()
 ]
 
 

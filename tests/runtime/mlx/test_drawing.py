@@ -200,8 +200,15 @@ def distribution_of_two(
     return found
 
 
-@pytest.mark.parametrize("trees", [False, True])
-@pytest.mark.parametrize("translation", ["intersection", "exact"])
+@pytest.mark.parametrize(
+    ("translation", "trees"),
+    [
+        ("intersection", False),
+        ("exact", True),
+        pytest.param("intersection", True, marks=pytest.mark.long),
+        pytest.param("exact", False, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.slow
 def test_the_first_tokens_of_a_model_pair_have_the_targets_distribution(
     pair: tuple[LanguageModel, LanguageModel], translation: str, trees: bool
