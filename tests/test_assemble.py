@@ -252,7 +252,6 @@ def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) ->
         {"translation": "exakt"},
         {"translation": "context:0"},
         {"num_draft_tokens": 0},
-        {"order": ("copy", "magic")},
         {"language": "pl,,en"},
         {"language": ["pl", 3]},
         {"dictionary": [3]},
