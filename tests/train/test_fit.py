@@ -14,18 +14,18 @@ from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
 from tokalign.train.batches import Batches
-from tokalign.train.fit import Progress, Recipe, begin, loss_of, make_step
+from tokalign.train.fit import Recipe, TrainingState, begin, loss_of, make_step
 
 
 def batches(size: int = 16, candidates: int | None = None) -> Batches:
     return Batches(random_labels(), size=size, vocabulary_size=96, candidates=candidates, seed=0)
 
 
-def flat(progress: Progress) -> dict[str, Any]:
+def flat(progress: TrainingState) -> dict[str, Any]:
     return {name: np.array(w) for name, w in tree_flatten(progress.weights)}
 
 
-def steps(count: int, recipe: Recipe, made: Batches) -> tuple[Progress, list[float]]:
+def steps(count: int, recipe: Recipe, made: Batches) -> tuple[TrainingState, list[float]]:
     drafter, losses = small_drafter(), []
     step, state = make_step(drafter, made, recipe), begin(drafter, recipe)
     for _ in range(count):

@@ -200,7 +200,7 @@ def _read(
 def _usable(
     kind: str, found: Iterable[tuple[Path, Header]], read: Callable[[Path], T], note: Note
 ) -> Iterator[T]:
-    """Of the tables of each language and file name, the first that can be used.
+    """For each language and file name, the first table that can be used.
 
     `note` is told which these are, and which cannot be used.
     """

@@ -46,7 +46,7 @@ class NeuralDrafter(ModelDrafter):
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`. Of a tree, its chain and other ids that are likely enough.
+        """See `interfaces.Drafter`. A tree keeps its chain and other ids that are probable enough.
 
         The chain is worth its rows wherever it leads: a target agrees with the draft's most
         probable id more often than the draft's probability says.

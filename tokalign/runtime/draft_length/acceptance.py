@@ -41,7 +41,7 @@ class Acceptance:
         self._positions: list[_Position] = []
 
     def observe(self, proposed: int, accepted: int) -> None:
-        """Of a proposal of `proposed` ids the first `accepted` were right."""
+        """Count a proposal of `proposed` ids whose first `accepted` were accepted."""
         for position in range(min(proposed, accepted + 1)):
             if position == len(self._positions):
                 self._positions.append(_Position())

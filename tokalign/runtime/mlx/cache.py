@@ -1,4 +1,4 @@
-"""A model with its key-value cache, kept in step with the contexts that it is given.
+"""A model with its KV cache, kept in step with the contexts that it is given.
 
 mlx-lm's caches can only be extended and trimmed. This module knows which ids a cache holds, so that
 a session can hand over whole contexts: what they share with the cache is not computed again.
@@ -42,7 +42,7 @@ _PASSES_PER_CLEANUP = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """How the key-value cache is filled and stored; mlx-lm's flags and defaults.
+    """How the KV cache is filled and stored; mlx-lm's flags and defaults.
 
     max_kv_size: the most positions that a layer keeps; the oldest ones are forgotten, except for
     the first four. None keeps all. As in mlx-lm, models that make their own caches ignore it.
