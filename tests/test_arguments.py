@@ -44,7 +44,7 @@ def test_an_empty_path_is_not_the_current_folder() -> None:
         f"decode --target bielik -p @{NOBODY}",
         f"build --target {NOBODY} --dictionary-only",
         f"learn --name notes --target {NOBODY} .",
-        f"pull {NOBODY}",
+        f"tables pull {NOBODY}",
     ],
 )
 def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:

@@ -100,7 +100,6 @@ STREAM: list[tuple[str, Any]] = [
     ),
     *(("num_draft_tokens", bad) for bad in ("3", 3.0, 0, -1, True, [3])),
     *(("alternatives", bad) for bad in (None, "2", 2.0, -1, True, 1 << 40)),
-    *(("order", bad) for bad in (None, 5, "draft", ["model"], [5], [None])),
     *(("dictionary", bad) for bad in (5, b"x", True, [5])),
     *(("alignment", bad) for bad in (5, b"x", True, ["x"])),
     *(("language", bad) for bad in (5, b"pl", ["pl", 5])),
@@ -148,7 +147,6 @@ ATTACKS = {
 NAMES = {
     "method": "method|--method",
     "num_draft_tokens": "num.draft.tokens",
-    "order": "order|source",
 }
 """What an error calls an argument where that is not its name."""
 
@@ -200,7 +198,6 @@ def test_ids_of_any_kind_are_ids(
         {"num_draft_tokens": np.int64(2)},
         {"alternatives": np.uint8(1)},
         {"stop": ("never so",)},
-        {"order": ("draft", "copy")},
         {"sampling": Sampling(temperature=np.float32(0))},
         {"sampler": lambda logprobs: mx.argmax(logprobs, axis=-1)},
         {"logits_processors": [lambda ids, row: row]},

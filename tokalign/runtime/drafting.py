@@ -54,7 +54,6 @@ class Drafting:
         draft that has to stay a chain has them as leaves in the place of its first id.
     alignment: gives the pair's tables, if a translation needs them.
     costs: the costs by which a hybrid ranks its sources.
-    context_copy: what a conversation keeps of its text; None where a request stands alone.
     logits: what the target found likely so far, kept for a conversation or a session; None keeps it
         for a request alone. known_rows: what every store of this kind begins with.
     draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
@@ -76,7 +75,6 @@ class Drafting:
     dictionary: Dictionary | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Callable[[], Costs] = lambda: ASSUMED_COSTS
-    context_copy: ContextCopy | None = None
     logits: LogitStore | None = None
     known_rows: LogitRows | None = None
     draft_rows: int | None = None
@@ -195,4 +193,4 @@ def _free_hybrid(drafting: Drafting, branches: bool) -> Hybrid:
 
 def _copies(drafting: Drafting) -> list[Source]:
     """Copy from the request's own text, and from other texts that were given."""
-    return [drafting.context_copy or ContextCopy(), *map(ContextCopy, drafting.outputs)]
+    return [ContextCopy(), *map(ContextCopy, drafting.outputs)]

@@ -3,8 +3,7 @@
 Trust is a shift in log-odds, one number per situation, which the gradient of the log-loss moves
 after each guess. A shift holds for all probabilities alike, so a text that repeats itself is
 recognized within a dozen tokens. A table of observed frequencies (probability bucket -> Beta
-estimate) has to learn each bucket separately; `lab/benchmarks/context_copy.py calibration` compares
-the two.
+estimate) has to learn each bucket separately.
 Source: the secondary estimation and mixing of context-mixing compressors (Mahoney, "Adaptive
 weighing of context models for lossless data compression", 2005), reduced to the bias term.
 """
