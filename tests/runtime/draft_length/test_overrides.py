@@ -81,7 +81,10 @@ def test_a_rest_forbids_little_that_promises_much() -> None:
         tried += [at] * drafts
         lost = 2.0 if drafts else 1.0
         budget.account(lost, 1, expected=lost, plain=1.0, drafted=drafts)
-    assert tried == [8, 25, 58, 123, 252]
+    assert tried == [2, 7, 16, 33, 66, 131, 260]
+    assert budget.forbids(2.0)
+    assert not budget.forbids(5.0)  # what promises more waits less
+    budget.begin(100)  # another text
     while budget.forbids(2.0):
         budget.account(1.0, 1, expected=1.0, plain=1.0, drafted=False)
     budget.account(1.0, 5, expected=1.0, plain=1.0)

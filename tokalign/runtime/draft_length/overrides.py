@@ -23,7 +23,7 @@ SHARE = 0.004
 """The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
 
 PROMISE = 1.25
-"""While drafting rests, a draft that promises this many times plain decoding's rate is tried."""
+"""While drafting rests, only drafts that promise this many times plain decoding's rate are tried."""
 
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
@@ -35,7 +35,7 @@ _REFRESH = 256
 """The most rounds without a timed one that had no proposal."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 1024
-_FIRST_REST = 8
+_FIRST_REST = 2
 
 
 class DraftBudget:
@@ -46,8 +46,10 @@ class DraftBudget:
     would rest again before it has drafted: even a round that only waits for a draft loses a little.
     A request may lose a share of its own tokens, and all of them together one of all their tokens,
     so that a session of short requests may lose what one long request may.
-    A rest must not outlast its cause, which may have been a slow moment of the machine. So a draft
-    that promises much is tried after 8 rounds of rest, and after twice as many whenever that loses.
+    A rest must not outlast its cause, which may have been another text or a slow moment of the
+    machine. So a draft that promises much is tried, the sooner the more it promises: one that
+    promises twice plain decoding's rate after `_FIRST_REST` rounds, and after twice as many
+    whenever a try has lost. A new request begins with a quarter of the wait that the last one had.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class DraftBudget:
         self._tokens = 0
         self._slack = self._slack_here = SLACK
         self._rests = False
-        self._rested, self._wait = 0, _FIRST_REST
+        self._rested, self._wait = 0, float(_FIRST_REST)
 
     @property
     def is_spent(self) -> bool:
@@ -65,13 +67,15 @@ class DraftBudget:
 
     def forbids(self, promised: float) -> bool:
         """Whether drafting has to rest although it promises so many times plain decoding's rate."""
-        return self._rests and (promised < PROMISE or self._rested < self._wait)
+        waits = promised < PROMISE or self._rested * (promised - 1.0) < self._wait
+        return self._rests and waits
 
     def begin(self, tokens: int) -> None:
         """A request for at most `tokens` tokens begins. A short one may lose little."""
         self._slack_here = min(SLACK, SLACK_SHARE * tokens)
         self._slack = min(SLACK, SLACK_SHARE * (self._tokens + tokens))
         self._lost_before = self._lost
+        self._wait = max(_FIRST_REST, self._wait / 4)
         self._look()
 
     def account(
@@ -91,7 +95,7 @@ class DraftBudget:
         elif passes > 0:
             self._rested, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
         else:
-            self._rested = self._wait = _FIRST_REST
+            self._rested, self._wait = _LONGEST_WAIT, _FIRST_REST  # the next may follow at once
         self._lost = max(-CREDIT, self._lost + passes)
         self._look()
 
