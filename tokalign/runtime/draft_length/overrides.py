@@ -23,7 +23,7 @@ SHARE = 0.004
 """The share of all time that drafting may lose on top. Plain rounds pay losses back with it."""
 
 PROMISE = 1.25
-"""While drafting rests, only drafts that promise this many times plain decoding's rate are tried."""
+"""While drafting rests, a draft is tried if it promises this many times plain decoding's rate."""
 
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
