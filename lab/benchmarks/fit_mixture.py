@@ -36,10 +36,10 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import ModelDrafter
-from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid, Source
+from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import dictionary_sources
-from tokalign.runtime.draft.mixing import Mixing, Weights, weights_of
+from tokalign.runtime.draft.mixing import Mixing, Source, Weights, weights_of
 from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translation import base

@@ -13,10 +13,10 @@ from tokalign.errors import UsageError
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import CostAwareHybrid, Experience, ModelDrafter
-from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid, Source
+from tokalign.runtime.draft.hybrid import ComingNoise, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import DictionaryDrafter, dictionary_sources
-from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.mixing import Mixing, Source
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft_length.controller import DraftLengthController, SteppedDrafter
 from tokalign.runtime.draft_length.decision import MAX_IDS

@@ -32,7 +32,7 @@ from tokalign.tokenizer.files import (
     read_spec,
     refusing,
 )
-from tokalign.tokenizer.formats.limits import check_tokens, shortened
+from tokalign.tokenizer.formats.limits import TRY_ANOTHER, check_lengths, shortened
 from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK
 
@@ -108,7 +108,7 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
         tokenizer.encode("a")
         return
     if tokenizer.level is Level.ALIGNED:
-        check_tokens(tokenizer.spec)
+        _check_tokens(tokenizer.spec)
         _check_whole_pieces(tokenizer)
     texts = [text for text in plain_texts(tokenizer.spec) if text]
     if tokenizer.spec.by_characters:  # a mark in the text is a space to the libraries
@@ -122,6 +122,23 @@ def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
         case Kind.TEKKEN | Kind.RANKS:
             _compare("the tokenizers library", _ours(tokenizer), tokenizer.encode, texts)
             _check_against_tiktoken(tokenizer, texts)
+
+
+def _check_tokens(spec: TokenizerSpec) -> None:
+    """Refuse a vocabulary whose encoder cannot be what its file meant.
+
+    Raises: VocabularyError for a token that is too long, and merges of special tokens or of unclear
+    rank. Cost: 0.2 s for 128,000 tokens.
+    """
+    check_lengths(spec.tokens)
+    if len({triple[:2] for triple in spec.triples}) < len(spec.triples):
+        raise VocabularyError(f"lists a merge twice, so that its rank is unclear; {TRY_ANOTHER}")
+    special = next((i for triple in spec.triples for i in triple if not spec.tokens[i]), None)
+    if special is not None:
+        raise VocabularyError(
+            f"merges ordinary text with the added token {shortened(spec.specials[special])}; "
+            f"{TRY_ANOTHER}"
+        )
 
 
 def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:

@@ -63,7 +63,7 @@ class ContextCopy:
         self._seen = 0
 
     def follow(self, ids: Sequence[TargetId]) -> Place:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         automaton = self._automaton
         for token in ids[self._seen :]:
             self._reliability.learn(automaton.ids, automaton.occurrence(self._place), token)
@@ -76,11 +76,11 @@ class ContextCopy:
         return self._place
 
     def advance(self, state: Place, token: TargetId) -> Place:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         return self._automaton.advance(state, token)
 
     def expect(self, state: Place) -> list[tuple[TargetId, float]]:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         occurrence = self._automaton.occurrence(state)
         if occurrence is None:
             return []

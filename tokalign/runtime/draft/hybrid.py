@@ -13,13 +13,13 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import log
 from typing import Any, Protocol
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.mixing import Candidate, Mixer, Mixing
+from tokalign.runtime.draft.mixing import Candidate, Mixer, Mixing, Source
 from tokalign.runtime.draft.trust import LEAST
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.proposal import Proposal
@@ -35,38 +35,6 @@ _LEAST_REACHED = 0.003
 """Ids that are less likely to be reached are not looked at."""
 
 _MOST_PROBABLE = 0.99
-
-
-class Source(Protocol):
-    """Says what it expects after any text, in microseconds.
-
-    A state stands for a text: the committed one, or that and a path of the tree. `None` stands for
-    one about which the source is not to be asked.
-    """
-
-    @property
-    def name(self) -> str:
-        """What it is called in statistics, and what trust in it is learned by."""
-        ...
-
-    def follow(self, ids: Sequence[TargetId]) -> Any:
-        """Read on in the committed text, and return its state.
-
-        ids: all of it; it only grows from call to call.
-        """
-        ...
-
-    def advance(self, state: Any, token: TargetId) -> Any:
-        """The state after one more id."""
-        ...
-
-    def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
-        """Ids that may come next, the most probable first, and the log-odds ln(p / (1 - p)) of
-        each.
-
-        None or an empty sequence where it knows nothing.
-        """
-        ...
 
 
 class ComingNoise(Protocol):

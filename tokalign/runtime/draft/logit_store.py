@@ -161,7 +161,7 @@ def ranked(likely: NDArray[Any], logprobs: NDArray[Any]) -> tuple[NDArray[Any], 
 class LogitSource:
     """Expects what the target found likely the last time that the same `length` ids came.
 
-    It is a source of a hybrid (`hybrid.Source`).
+    It is a source of a hybrid (`mixing.Source`).
     """
 
     def __init__(self, store: LogitStore, length: int) -> None:
@@ -169,15 +169,15 @@ class LogitSource:
         self.name = f"{SOURCE}:{length}"
 
     def follow(self, ids: Sequence[TargetId]) -> Tail:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         return tail_of(ids[-LONGEST_KEY:])
 
     def advance(self, state: Tail, token: TargetId) -> Tail:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         return extended(state, token)
 
     def expect(self, state: Tail) -> Iterable[tuple[TargetId, float]] | None:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         found = self._store.after(state, self._length)
         if found is None:
             return None

@@ -41,7 +41,7 @@ class DictionaryDrafter(Drafter):
 
 
 class DictionarySource:
-    """A dictionary as a source of a hybrid (`hybrid.Source`). One object serves one request.
+    """A dictionary as a source of a hybrid (`mixing.Source`). One object serves one request.
 
     fit: follows the text with all dictionaries; this one is asked only while it fits.
     """
@@ -51,16 +51,16 @@ class DictionarySource:
         self._table, self._fit = table, fit
 
     def follow(self, ids: Sequence[TargetId]) -> Ids | None:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         fits = self.name in self._fit.follow(ids)
         return tuple(ids[-MAX_CONTEXT:]) if fits else None
 
     def advance(self, state: Ids, token: TargetId) -> Ids:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         return (*state[1 - MAX_CONTEXT :], token)
 
     def expect(self, state: Ids) -> Sequence[tuple[TargetId, float]]:
-        """See `hybrid.Source`."""
+        """See `mixing.Source`."""
         expected = self._table.expected(state)
         if len(expected) < 2:
             return expected

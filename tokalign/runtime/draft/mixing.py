@@ -14,15 +14,44 @@ for lossless data compression", 2005).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import exp, inf, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tokalign.runtime.draft.trust import Trust
 from tokalign.tokenizer.vocabulary import TargetId
 
-if TYPE_CHECKING:
-    from tokalign.runtime.draft.hybrid import Source
+
+class Source(Protocol):
+    """Says what it expects after any text, in microseconds.
+
+    A state stands for a text: the committed one, or that and a path of the tree. `None` stands for
+    one about which the source is not to be asked.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in statistics, and what trust in it is learned by."""
+        ...
+
+    def follow(self, ids: Sequence[TargetId]) -> Any:
+        """Read on in the committed text, and return its state.
+
+        ids: all of it; it only grows from call to call.
+        """
+        ...
+
+    def advance(self, state: Any, token: TargetId) -> Any:
+        """The state after one more id."""
+        ...
+
+    def expect(self, state: Any) -> Iterable[tuple[TargetId, float]] | None:
+        """Ids that may come next, the most probable first, and the log-odds ln(p / (1 - p)) of
+        each.
+
+        None or an empty sequence where it knows nothing.
+        """
+        ...
 
 
 class Weights(NamedTuple):

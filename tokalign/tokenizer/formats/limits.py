@@ -7,12 +7,9 @@ The limits are several times what the largest published vocabularies need (262,1
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokalign.errors import VocabularyError
-
-if TYPE_CHECKING:
-    from tokalign.tokenizer.spec import TokenizerSpec
 
 MAX_IDS = 1 << 21
 """How many ids a vocabulary may have."""
@@ -26,7 +23,8 @@ MAX_FILE_BYTES = 128 << 20
 MAX_PATTERN = 8192
 """How many characters the pre-tokenizer's regular expression may have."""
 
-_TRY_ANOTHER = "download the file again, or use the one that the model's authors published"
+TRY_ANOTHER = "download the file again, or use the one that the model's authors published"
+"""The remedy for a file that is not what it should be."""
 
 
 def checked_id(value: Any, what: str) -> int:
@@ -38,7 +36,7 @@ def checked_id(value: Any, what: str) -> int:
         return value
     raise VocabularyError(
         f"gives {shortened(what)} the id {shortened(value)}, where an integer from 0 to "
-        f"{MAX_IDS - 1:,} was expected; {_TRY_ANOTHER}"
+        f"{MAX_IDS - 1:,} was expected; {TRY_ANOTHER}"
     )
 
 
@@ -54,7 +52,7 @@ def checked_ids(ids: Mapping[Any, Any]) -> None:
     if len(set(values)) < len(ids):
         seen: set[int] = set()
         twice = next(i for i in values if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-        raise VocabularyError(f"gives the id {twice} to two tokens; {_TRY_ANOTHER}")
+        raise VocabularyError(f"gives the id {twice} to two tokens; {TRY_ANOTHER}")
 
 
 def flag(holder: Any, key: str, *, default: bool) -> bool:
@@ -65,7 +63,7 @@ def flag(holder: Any, key: str, *, default: bool) -> bool:
     if isinstance(value, bool):
         return value
     raise VocabularyError(
-        f"has {shortened(value)} for {key}, where true or false was expected; {_TRY_ANOTHER}"
+        f"has {shortened(value)} for {key}, where true or false was expected; {TRY_ANOTHER}"
     )
 
 
@@ -84,24 +82,7 @@ def check_lengths(tokens: Sequence[bytes]) -> None:
     if longest > MAX_TOKEN_BYTES:
         raise VocabularyError(
             f"has a token of {longest:,} bytes, where at most {MAX_TOKEN_BYTES:,} were expected; "
-            f"{_TRY_ANOTHER}"
-        )
-
-
-def check_tokens(spec: TokenizerSpec) -> None:
-    """Refuse a vocabulary whose encoder cannot be what its file meant.
-
-    Raises: VocabularyError for a token that is too long, and merges of special tokens or of unclear
-    rank. Cost: 0.2 s for 128,000 tokens.
-    """
-    check_lengths(spec.tokens)
-    if len({triple[:2] for triple in spec.triples}) < len(spec.triples):
-        raise VocabularyError(f"lists a merge twice, so that its rank is unclear; {_TRY_ANOTHER}")
-    special = next((i for triple in spec.triples for i in triple if not spec.tokens[i]), None)
-    if special is not None:
-        raise VocabularyError(
-            f"merges ordinary text with the added token {shortened(spec.specials[special])}; "
-            f"{_TRY_ANOTHER}"
+            f"{TRY_ANOTHER}"
         )
 
 
@@ -111,5 +92,5 @@ def checked_pattern(pattern: Any) -> str:
         return pattern
     raise VocabularyError(
         f"pre-tokenizes with {shortened(pattern)}, where a regular expression of at most "
-        f"{MAX_PATTERN:,} characters was expected; {_TRY_ANOTHER}"
+        f"{MAX_PATTERN:,} characters was expected; {TRY_ANOTHER}"
     )
