@@ -75,7 +75,12 @@ def command_line(
     text = "".join(f"{line}\n" for line in typed)
     ran = CliRunner().invoke(command, [*given, *options], input=text, catch_exceptions=False)
     assert ran.exit_code == 0, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    found, rest, read = [], ran.stdout.strip(), json.JSONDecoder().raw_decode
+    while rest:
+        one, end = read(rest)
+        found.append(one)
+        rest = rest[end:].lstrip()
+    return found
 
 
 @BOTH_WAYS
