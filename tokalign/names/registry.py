@@ -73,7 +73,7 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
 
 
 def resolve_model(name: str) -> ModelLocation:
-    """Find the folder with the weights that `name` stands for: local path, Hub cache, Hub.
+    """Find the folder with the weights that `name` stands for, in the same places.
 
     Raises: as `resolve_tokenizer`; MissingAssetError also for a folder that is not complete.
     """

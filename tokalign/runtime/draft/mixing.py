@@ -153,7 +153,9 @@ class Mixer:
         less probable than this is not looked at. noise: e to the noise that the target will choose
         with, by id, where it samples and that is known.
         """
-        floor = log(least / (1.0 - least)) if least < 1 and noise is None else -inf
+        floor = log(least / (1.0 - least)) if least < 1 else 0.0
+        if noise is not None:
+            floor = -inf  # noise lifts improbable ids, and all of them share in what is left
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
