@@ -24,7 +24,6 @@ from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import (
     same_tokenizer,
-    shared_ids,
     token_intersection,
 )
 from tokalign.runtime.translation.draft_text import DraftText
@@ -55,7 +54,6 @@ def accepted(pair: Pair, text: DraftText, tables: Alignment, context: Context) -
     target.logits(context.ids)
     context.extend(target.read(None))
     known: list[Translation] = [
-        shared_ids((8, 8)),
         same_tokenizer(pair),
         ContextWindow(pair, text, 5),
         token_intersection(pair, text, tables.intersection),

@@ -26,7 +26,7 @@ from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.processors import LogitsProcessor
 from tokalign.runtime.proposal import Array
-from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
@@ -101,27 +101,9 @@ def speculative_generate_step(
             yield piece.token, piece.logprobs, piece.from_draft
 
 
-class _AnyIds:
-    """A tokenizer of so many ids, of which nothing else is known."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def encode(self, _text: str) -> list[int]:
-        return []
-
-    def decode(self, _ids: Sequence[int]) -> str:
-        return ""
-
-
 def _model(model: Any, tokenizer: AnyTokenizer, name: str) -> LanguageModel[Any]:
     """A model that no id stops. Without a tokenizer its ids are those of the other model."""
     if tokenizer is None:
-        return LanguageModel(
-            model=model, tokenizer=ForeignTokenizer(_AnyIds(vocabulary_size(model)))
-        )
+        return LanguageModel(model=model, tokenizer=any_ids(vocabulary_size(model)))
     found = language_model(model, tokenizer, name)
     return replace(found, stop_ids=frozenset())

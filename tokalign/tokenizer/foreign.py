@@ -71,6 +71,30 @@ class ForeignTokenizer(Tokenizer[Id]):
         return str(self._theirs.decode(list(ids)))
 
 
+class _AnyIds:
+    """Ids of which nothing is known but how many there are."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def encode(self, _text: str) -> list[int]:
+        return []
+
+    def decode(self, _ids: Sequence[int]) -> str:
+        return ""
+
+
+def any_ids(size: int) -> Tokenizer[Any]:
+    """A tokenizer of so many ids, of which nothing else is known; its texts are empty.
+
+    All of them count as one tokenizer, some of them padded to more ids than others.
+    """
+    return ForeignTokenizer(_AnyIds(size))
+
+
 def tokenizer_of_folder(folder: Path, *, trust_remote_code: bool = False) -> Tokenizer[Any]:
     """The tokenizer in a model's folder: from its file or, if that cannot be used, its own class.
 

@@ -20,8 +20,9 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.by_token import same_tokenizer, shared_ids
+from tokalign.runtime.translation.by_token import same_tokenizer
 from tokalign.runtime.verify import TargetVerifier
+from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles, TargetId
@@ -54,10 +55,10 @@ def rounds_of(
     """
     context = Context(PROMPT)
     sampler = sampling.draft_sampler(VOCABULARY)
-    sizes = draft.args.vocab_size, VOCABULARY
+    pair = pair or Pair(any_ids(VOCABULARY), any_ids(draft.args.vocab_size))
     drafter = NeuralDrafter(
         DraftModelSession(draft),
-        shared_ids(sizes, sampler) if pair is None else same_tokenizer(pair, sampler),
+        same_tokenizer(pair, sampler),
         num_draft_tokens=3,
         alternatives=alternatives,
     )
@@ -160,7 +161,7 @@ def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_most_probabl
         for drafter in [
             NeuralDrafter(
                 DraftModelSession(similar_model(0.5)),
-                shared_ids((VOCABULARY, VOCABULARY)),
+                same_tokenizer(Pair(any_ids(VOCABULARY), any_ids(VOCABULARY))),
                 num_draft_tokens=3,
                 alternatives=2,
             )

@@ -67,15 +67,15 @@ class ByToken:
     """One draft token is one target token.
 
     text: what the draft model reads. shared: which target id each draft id stands for; the draft
-    may choose only ids that stand for one. None if both models have the same ids.
+    may choose only ids that stand for one.
     sampler: how the target chooses; None if it takes its argmax.
     """
 
     def __init__(
-        self, text: DraftIds, shared: Intersection | None, sampler: DraftSampler | None = None
+        self, text: DraftIds, shared: Intersection, sampler: DraftSampler | None = None
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
-        self._target_of = TargetId if shared is None else shared.target_of
+        self._target_of = shared.target_of
 
     def draft(
         self,
@@ -119,22 +119,6 @@ class ByToken:
         target = self._target_of(token)
         found = None if target is None or node.ids is None else (*node.ids, target)
         return Extension(b"", found, goes_on=found is not None)
-
-
-def shared_ids(sizes: tuple[int, int], sampler: DraftSampler | None = None) -> ByToken:
-    """Both models have the same ids, special tokens included; the caller vouches for it.
-
-    One of them may be padded to more ids than the other. The draft chooses among those that both
-    have, and does not read the others.
-    sizes: how many ids the draft model has, and the target. sampler: as for `ByToken`.
-    """
-    draft_size, target_size = sizes
-
-    def map_id(token: TargetId) -> Sequence[DraftId]:
-        return (DraftId(token),) if token < draft_size else ()
-
-    shared = None if draft_size == target_size else _same_ids(draft_size, target_size)
-    return ByToken(MappedIds(map_id), shared, sampler)
 
 
 def same_tokenizer(pair: Pair, sampler: DraftSampler | None = None) -> ByToken:
