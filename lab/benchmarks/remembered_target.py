@@ -111,6 +111,7 @@ class TextSampler:
         ids: Sequence[TargetId] = (),
         drawn: Any = None,
         depths: Sequence[int] | None = None,
+        mask: Any = None,
     ) -> tuple[Any, Any]:
         """See `interfaces.Sampler`."""
         rows = range(len(logits)) if depths is None else depths

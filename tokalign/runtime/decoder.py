@@ -25,6 +25,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.interfaces import (
     Drafter,
     DraftSampler,
@@ -44,6 +45,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.rounds import Event
+from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import same_tokenizer, token_intersection
 from tokalign.runtime.translation.draft_text import ChunkedText, DraftText
@@ -127,6 +129,7 @@ class Decoder:
     """Models and options of a run. Requests share no drafter, so no state passes between them.
 
     drafter: a recurrent one that was trained on the target; there is no draft model then.
+    grammar: what every output has to match.
     """
 
     target: LanguageModel[TargetId]
@@ -134,6 +137,7 @@ class Decoder:
     drafter: RecurrentDrafter | None = None
     drafting: Drafting
     sampler: Sampler
+    grammar: Grammar | None = None
     cache: CacheOptions = field(default_factory=CacheOptions)
 
     @property
@@ -251,6 +255,16 @@ class Decoder:
         )
         return context, decode(context, drafter, verifier, limits=limits)
 
+    def constrain(self, grammar: Grammar, prompt: Sequence[TargetId]) -> Constraint:
+        """A grammar for the output after a prompt. Raises: as `grammar.constrain`."""
+        return constrain(
+            grammar,
+            self.target.tokenizer,
+            prompt,
+            self.target.stop_ids,
+            opens_segment=opens_segment(self.target.tokenizer, prompt),
+        )
+
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
@@ -259,7 +273,8 @@ class Decoder:
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
             noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
             drafting = replace(drafting, noise=noise)
-        verifier = TargetVerifier(target, self.sampler, drafting.row_store)
+        constraint = None if self.grammar is None else self.constrain(self.grammar, prompt.target)
+        verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = verifier.can_branch
         neural: BeamDrafter | NeuralDrafter | None = self._recurrent(target, branches=branches)
         neural = neural or self.translated(prompt, draft, trees=branches)

@@ -134,6 +134,10 @@ class TargetSession(Session[TargetId], Protocol):
         """Logits f[1 + proposed, vocabulary] after `ids` and after each id of the tree, lazy."""
         ...
 
+    def mask(self, allowed: NDArray[np.bool_]) -> Array:
+        """A mask bool[rows, vocabulary] as an array of the device."""
+        ...
+
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
 
@@ -312,12 +316,14 @@ class Sampler(Protocol):
         position: int,
         ids: Sequence[TargetId] = (),
         depths: Sequence[int] | None = None,
+        mask: Array | None = None,
     ) -> tuple[Array, Array]:
         """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
 
         Row i chooses the id at index `position + i`, which follows `ids[: position + i]`. `ids` may
         be left out unless `needs_history`. depths: of rows that are no chain, where no history is
         needed; row i then chooses the id at index `position + depths[i]`.
+        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
         """
         ...
 

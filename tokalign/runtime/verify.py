@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.interfaces import RowStore, Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -36,15 +38,21 @@ class TargetVerifier:
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
     store: is told what the target found likely after every row. That is computed and read together
     with the choices, so nothing waits for the device once more.
+    constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """
 
     def __init__(
-        self, session: TargetSession, sampler: Sampler, store: RowStore | None = None
+        self,
+        session: TargetSession,
+        sampler: Sampler,
+        store: RowStore | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         self._session = session
         self._sampler = sampler
         self._store = store
-        self._ahead: tuple[int, Choices] | None = None
+        self._constraint = constraint
+        self._ahead: tuple[int, Choices | Array] | None = None
 
     @property
     def can_branch(self) -> bool:
@@ -79,7 +87,9 @@ class TargetVerifier:
         """The target's choice after the context and after each proposed id that matters."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and not proposal.tree and ahead[0] == len(context.ids):
-            return ahead[1]
+            if isinstance(ahead[1], Choices):
+                return ahead[1]
+            return self._choices(context, EMPTY_TREE, ahead[1], 1)
         fed = self._session.rows
         tree = proposal.tree
         is_chain = tree.chain_length == len(tree)
@@ -87,21 +97,37 @@ class TargetVerifier:
             logits = self._session.logits([*context.ids, *tree.ids], last=len(tree) + 1)
         else:
             logits = self._session.tree(context.ids, tree)
-        rows = self._session.rows - fed
+        return self._choices(context, tree, logits, self._session.rows - fed)
+
+    def _choices(
+        self, context: Context, tree: TokenTree[TargetId], logits: Array, rows: int
+    ) -> Choices:
+        """The choices from the logits after the context and after each id of the tree."""
+        mask = self._mask(context, tree, logits)
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self._session.start(logits, *likely)
-            return Choices(*self._choose_along(context, proposal, logits), rows, likely)
+            return Choices(*self._choose_along(context, tree, logits, mask), rows, likely)
         chosen, logprobs = self._sampler.choose(
             logits,
             position=len(context.ids),
             ids=context.ids,
-            depths=None if is_chain else [0, *tree.depths],
+            depths=None if tree.chain_length == len(tree) else [0, *tree.depths],
+            mask=mask,
         )
-        # Processors change the log-probabilities, so with them the raw ones are computed again.
-        likely = self._likely(logits, None if self._sampler.needs_history else logprobs)
+        # Processors and masks change the log-probabilities: the raw ones are then computed again.
+        changed = self._sampler.needs_history or mask is not None
+        likely = self._likely(logits, None if changed else logprobs)
         self._session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
+
+    def _mask(self, context: Context, tree: TokenTree[TargetId], logits: Array) -> Array | None:
+        """Which ids the grammar allows in each row; the pass begins before that is found out."""
+        if self._constraint is None:
+            return None
+        self._session.start(logits)
+        allowed = self._constraint.rows(context.ids, tree, logits.shape[-1])
+        return None if allowed is None else self._session.mask(allowed)
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""
@@ -112,7 +138,7 @@ class TargetVerifier:
         return self._session.top_k(logprobs, self._store.width)
 
     def _choose_along(
-        self, context: Context, proposal: Proposal, logits: Array
+        self, context: Context, tree: TokenTree[TargetId], logits: Array, mask: Array | None
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
 
@@ -121,7 +147,6 @@ class TargetVerifier:
         with a rejected id. That costs a wait for each accepted id, and spares the rows that were
         guessed wrong.
         """
-        tree = proposal.tree
         history = list(context.ids)
         choices: dict[int, TargetId] = {}
         logprobs: dict[int, Array] = {}
@@ -131,6 +156,7 @@ class TargetVerifier:
                 logits[row : row + 1],
                 position=len(history),
                 ids=history,
+                mask=None if mask is None else mask[row : row + 1],
             )
             (choices[row],) = self._session.read(chosen)
             logprobs[row] = row_logprobs[0]
@@ -146,6 +172,10 @@ class TargetVerifier:
         """
         position = len(context.ids) + 1
         logits = self._session.feed(chosen)
+        if self._constraint is not None:  # what it allows depends on the id
+            self._session.start(logits)
+            self._ahead = position, logits
+            return
         following, logprobs = self._sampler.choose(logits, position=position)
         likely = self._likely(logits, logprobs)
         self._session.start(following, logprobs, *likely)

@@ -41,14 +41,19 @@ def logprobs_of(
     *,
     position: int,
     ids: Sequence[TargetId] | Array,
+    mask: Array | None = None,
 ) -> Array:
     """Log-probabilities f[rows, vocabulary] of the processed logits; row i is for `position + i`.
+
+    mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
 
     Choices are made on these and not on the logits, as in mlx-lm: rounding may make two of them
     equal.
     """
     if processors:
         logits = apply_processors(processors, logits, position=position, ids=ids)
+    if mask is not None:
+        logits = mx.where(mask, logits, -mx.inf)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 

@@ -94,9 +94,10 @@ class Sampling:
         position: int,
         ids: Sequence[TargetId] = (),
         depths: Sequence[int] | None = None,
+        mask: Array | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`."""
-        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
+        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
         return self.pick(logprobs, position=position, depths=depths), logprobs
 
     def pick(self, logprobs: Array, *, position: int, depths: Sequence[int] | None = None) -> Array:
@@ -249,9 +250,10 @@ class CallableSampler:
         position: int,
         ids: Sequence[TargetId] = (),
         depths: Sequence[int] | None = None,
+        mask: Array | None = None,
     ) -> tuple[Array, Array]:
         """See `interfaces.Sampler`. What is proposed never matters here."""
-        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids)
+        logprobs = logprobs_of(logits, self.processors, position=position, ids=ids, mask=mask)
         return self.sampler(logprobs), logprobs
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.session import ModelSession, top_k
@@ -106,6 +110,10 @@ class TargetModelSession(ModelSession[TargetId]):
         if self._watched is not None and computed is None:
             self._keep(self._watched, list(ids), tree)
         return logits
+
+    def mask(self, allowed: NDArray[np.bool_]) -> Array:
+        """See `interfaces.TargetSession`."""
+        return mx.array(allowed)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
         """See `interfaces.TargetSession`."""

@@ -1,0 +1,239 @@
+"""Output under a grammar: it parses, and it is that of masked plain decoding, whatever drafts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import regex
+from jsonschema import validate
+from llguidance import LLMatcher
+from places import DEMO
+from small_tables import table_of
+
+from tokalign.build.alignment.alignment_bundle import align
+from tokalign.errors import IncompatibleError, UsageError
+from tokalign.runtime.chat import with_bos
+from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.grammar import Grammar, _engine, constrain
+from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
+from tokalign.runtime.session_store import OutputStore
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.foreign import any_ids
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "imię": {"type": "string", "maxLength": 6},
+        "wiek": {"type": "integer", "minimum": 1, "maximum": 130},
+        "zawód": {"enum": ["nauczyciel", "naukowiec", "kierowca"]},
+        "tagi": {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 2},
+    },
+    "required": ["imię", "wiek", "zawód", "tagi"],
+    "additionalProperties": False,
+}
+PATTERN = r"Tel\. [0-9]{3}-[0-9]{3}, (?:ul|al)\. [A-ZŻŁ][a-zżółć]{2,8} [0-9]{1,3}"
+CHOICES = ("wczoraj rano", "wczoraj wieczorem", "„żółw” 🐢")
+GBNF = 'root ::= "- " item ("\\n- " item)? "."\nitem ::= [a-z]+ (" " [a-z]+)?'
+
+CHECKED: dict[str, tuple[Grammar, Callable[[str], object]]] = {
+    "schema": (Grammar.json_schema(SCHEMA), lambda text: validate(json.loads(text), SCHEMA)),
+    "regex": (Grammar.regex(PATTERN), lambda text: regex.fullmatch(PATTERN, text) or 1 / 0),
+    "choice": (Grammar.choice(CHOICES), CHOICES.index),
+    "gbnf": (
+        Grammar.text(GBNF),
+        lambda text: regex.fullmatch(r"- [a-z ]+(\n- [a-z ]+)?\.", text) or 1 / 0,
+    ),
+}
+SAMPLINGS: dict[str, Any] = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=1.0, top_p=0.95, top_k=40, seed=4),
+    "xtc": Sampling(temperature=0.9, min_p=0.01, xtc_probability=0.5, seed=7),
+    "processed": Sampling(
+        temperature=0.7,
+        seed=2,
+        processors=(lambda ids, row: row - 0.1 * (mx.arange(row.shape[-1]) % 7),),
+    ),
+    "callable": CallableSampler(lambda logprobs: mx.argmax(logprobs + 0.0, axis=-1)),
+}
+CASES = [
+    pytest.param(
+        sampling,
+        kind,
+        marks=() if kind == "schema" or sampling in ("greedy", "sampled") else pytest.mark.long,
+    )
+    for sampling in SAMPLINGS
+    for kind in CHECKED
+]
+METHODS = [("copy", "none"), ("dictionary", "none"), ("draft", "exact"), ("hybrid", "exact")]
+PROMPT, TOKENS = "Wczoraj rano", 90
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[LanguageModel[Any], LanguageModel[Any]]:
+    return (
+        LanguageModel.from_folder(DEMO / "target", dtype="float32"),
+        LanguageModel.from_folder(DEMO / "draft", dtype="float32"),
+    )
+
+
+Emit = Callable[..., tuple[list[int], str, str]]
+
+
+@pytest.fixture(scope="module")
+def emit(pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Emit:
+    """The ids, the text and the end of a generation; that of plain decoding is made once."""
+    target, draft = pair
+    pair_tables = cache(lambda: align(draft.tokenizer.vocabulary, target.tokenizer.vocabulary))
+
+    def emitted(
+        sampling: Any, grammar: Grammar | None, tokens: int = TOKENS, **how: Any
+    ) -> tuple[list[int], str, str]:
+        decoder = Decoder(
+            target=target,
+            draft=draft,
+            drafting=Drafting(alignment=pair_tables, **how),
+            sampler=sampling,
+            grammar=grammar,
+        )
+        prompt = decoder.prompt(PROMPT, use_template=False)
+        generation = Generation(decoder, prompt, max_tokens=tokens)
+        text = "".join(part for part, _ in generation.texts())
+        return list(generation.context.emitted), text, generation.summary()["finish_reason"]
+
+    plain = cache(
+        lambda sampling, kind: emitted(SAMPLINGS[sampling], CHECKED[kind][0], method="plain")
+    )
+    return lambda *given, **how: emitted(*given, **how) if how or len(given) > 2 else plain(*given)
+
+
+@pytest.mark.parametrize(("sampling", "kind"), CASES)
+def test_the_output_matches_the_grammar_and_is_that_of_a_plain_mask(
+    pair: tuple[LanguageModel[Any], LanguageModel[Any]], emit: Emit, sampling: str, kind: str
+) -> None:
+    """The mask is made by another path: a logits processor, with a new matcher for every row."""
+    target, _ = pair
+    prompt = len(with_bos(target.tokenizer, target.tokenizer.encode(PROMPT)))
+    grammar, check = CHECKED[kind]
+
+    def masked(ids: Any, row: Any) -> Any:
+        matcher = LLMatcher(_engine(target.tokenizer, target.stop_ids), definition, log_level=0)
+        assert matcher.consume_tokens(ids.tolist()[prompt:])
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = np.zeros(row.shape[-1], bool)
+        allowed[: len(bits)] = bits[: len(allowed)]
+        return mx.where(mx.array(allowed), row, -mx.inf)
+
+    definition = grammar.definition
+    ids, text, ends = emit(sampling, kind)
+    assert ends == "stop"
+    check(text)
+    if sampling in ("greedy", "sampled"):
+        processed = Sampling(
+            **{
+                name: getattr(SAMPLINGS[sampling], name)
+                for name in ("temperature", "top_p", "top_k", "seed")
+            },
+            processors=(masked,),
+        )
+        assert emit(processed, None, TOKENS, method="plain")[0] == ids
+
+
+@pytest.mark.parametrize(("sampling", "kind"), CASES)
+@pytest.mark.parametrize(("method", "translation"), METHODS)
+@pytest.mark.slow
+def test_what_drafts_changes_nothing(
+    emit: Emit, sampling: str, kind: str, method: str, translation: str
+) -> None:
+    """The sources know parts of the output, so that some proposals are wrong, some forbidden."""
+    plain, _, _ = emit(sampling, kind)
+    ids = [*plain[:18], *plain[5:]]
+    entries = {(ids[i],): ((ids[i + 1], ids[i + 4]), 0.8) for i in range(0, len(ids) - 4, 3)}
+    store = OutputStore()
+    store.add(plain[3:9])
+    drafted, _, ends = emit(
+        SAMPLINGS[sampling],
+        CHECKED[kind][0],
+        method=method,
+        translation=translation,
+        num_draft_tokens=4,
+        dictionary=table_of(entries or {(1,): ((2,), 0.5)}, 4000),
+        outputs=(store.text,),
+    )
+    assert (drafted, ends) == (plain, "stop")
+
+
+def test_a_cut_output_says_so_and_is_a_prefix(emit: Emit) -> None:
+    whole, _, _ = emit("greedy", "schema")
+    ids, _, ends = emit(Sampling(), CHECKED["schema"][0], 5, method="copy")
+    assert (ids, ends) == (whole[:5], "length")
+
+
+def test_rows_of_a_tree_are_those_of_their_paths(
+    pair: tuple[LanguageModel[Any], LanguageModel[Any]],
+) -> None:
+    target, _ = pair
+    tokenizer, prompt = target.tokenizer, [5, 6]
+    grammar = Grammar.json_schema(SCHEMA)
+    right = tokenizer.encoder.encode(b'{"imi\xc4\x99": "Ala", "wiek": 3')
+    wrong = tokenizer.encoder.encode(b"[1")
+    tree = TokenTree(
+        (*right, *wrong), (*range(-1, len(right) - 1), 3, len(right)), ("x",) * (len(right) + 2)
+    )
+    rows = constrain(grammar, tokenizer, prompt, target.stop_ids).rows(prompt, tree, 4000)
+    assert rows is not None
+    for count in range(len(right) + 1):
+        alone = constrain(grammar, tokenizer, prompt, target.stop_ids)
+        (row,) = alone.rows([*prompt, *right[:count]], TokenTree(), 4000)  # type: ignore[misc]
+        assert (rows[count] == row).all()
+        if count < len(right):
+            assert row[right[count]], "the canonical encoding is always allowed"
+    assert rows[-1].all(), "no choice leads here"
+
+
+def test_a_thought_comes_before_the_grammar(
+    pair: tuple[LanguageModel[Any], LanguageModel[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, _ = pair
+    monkeypatch.setattr("tokalign.runtime.grammar._THINKING", ("<|im_start|>", "<|im_end|>"))
+    specials = target.tokenizer.vocabulary.special_ids
+    begin, end = specials["<|im_start|>"], specials["<|im_end|>"]
+    (brace,) = target.tokenizer.encoder.encode(b"{")
+    grammar, stops = Grammar.json_object(), target.stop_ids - {end}
+    constraint = constrain(grammar, target.tokenizer, [begin, 9], stops)
+    assert constraint.rows([begin, 9, 10], TokenTree(), 4000) is None
+    (row,) = constraint.rows([begin, 9, 10, end], TokenTree(), 4000)  # type: ignore[misc]
+    assert row[brace]
+    assert not row[10]
+    closed = constrain(grammar, target.tokenizer, [begin, 9, end], stops)
+    assert closed.rows([begin, 9, end], TokenTree(), 4000) is not None
+
+
+def test_what_cannot_be_followed_is_refused(
+    pair: tuple[LanguageModel[Any], LanguageModel[Any]],
+) -> None:
+    for make in (
+        lambda: Grammar.json_schema({"type": "strng"}),
+        lambda: Grammar.json_schema("[1]"),
+        lambda: Grammar.json_schema({"not": {"type": "string"}}),
+        lambda: Grammar.regex("a(b"),
+        lambda: Grammar.text("root ::= other"),
+        lambda: Grammar.text("start: other"),
+        lambda: Grammar.choice([]),
+    ):
+        with pytest.raises(UsageError) as refused:
+            make()
+        assert "\n" not in str(refused.value)
+    assert Grammar.json_schema({"type": "object", "not": {}}, strict=False)
+    target, _ = pair
+    with pytest.raises(UsageError, match="end-of-text"):
+        constrain(Grammar.json_object(), target.tokenizer, [1], frozenset())
+    with pytest.raises(IncompatibleError, match="ids only"):
+        constrain(Grammar.json_object(), any_ids(100), [1], target.stop_ids)
