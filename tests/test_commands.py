@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from command_reference import command_names, reference
 from places import DEMO, ROOT
 from polish import SENTENCES
 
 from tokalign.cli import group
-from tokalign.cli.reference import command_names, reference
 
 DECODE = "--target TARGET --draft DRAFT --ignore-chat-template"
 TINY = "--window 16 --positions 64 --held-out 16 --width 8 --candidates 0 --batch 16"
@@ -84,7 +84,7 @@ def _prepare(name: str, folder: Path) -> None:
 
 
 def test_the_reference_is_current() -> None:
-    """Else: python -m tokalign.cli.reference > docs/commands.md"""
+    """Else: python docs/command_reference.py > docs/commands.md"""
     assert (ROOT / "docs" / "commands.md").read_text("utf-8") == reference()
 
 

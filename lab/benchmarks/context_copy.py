@@ -37,7 +37,7 @@ import click
 from lab.baselines.prompt_lookup import PromptLookupDrafter
 from lab.benchmarks.draft_free import MACHINES
 from tokalign.build.corpus import Corpus
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier

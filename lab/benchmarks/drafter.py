@@ -38,7 +38,7 @@ from lab.benchmarks.remembered_target import (
     save_texts,
 )
 from tokalign.assemble import keep_loaded, load_models
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import ReplayVerifier

@@ -23,7 +23,7 @@ import click
 from lab.benchmarks.crimean_tatar import split_lines
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer

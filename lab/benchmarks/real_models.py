@@ -34,8 +34,8 @@ import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, show
 from tokalign.assemble import assemble, keep_loaded, load_models
+from tokalign.cli.bench_options import read_texts
 from tokalign.cli.output import progress
-from tokalign.cli.texts import read_texts
 from tokalign.cost.store import find_curve, store_curve
 from tokalign.drafting_options import DraftingOptions
 from tokalign.evaluate.calibrate import measure_briefly

@@ -15,7 +15,7 @@ import click
 
 from lab.baselines.translations import make_translation
 from tokalign.assemble import load_models, pair_tables
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.decoder import LanguageModel, Prompt

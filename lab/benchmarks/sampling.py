@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tokalign.assemble import load_decoder
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting

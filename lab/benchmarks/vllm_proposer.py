@@ -21,7 +21,7 @@ from statistics import median
 import click
 import numpy as np
 
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.replay import replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.context import Context

@@ -25,8 +25,7 @@ from lab.study.setup import (
     setting_of,
 )
 from tokalign.atomic_file import locked, make_folder, write_file
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import AT_LEAST_1, FILE, FOLDER, NAME
+from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, note, print_json, progress
 from tokalign.errors import TokalignError, UsageError

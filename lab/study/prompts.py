@@ -10,14 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.study.protocol import (
-    ENCYCLOPEDIC,
-    INSTRUCTIONS,
-    QUESTIONS,
-    Protocol,
-    windows,
-)
-from tokalign.cli.texts import read_texts
+from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
+from tokalign.cli.bench_options import read_texts
 from tokalign.evaluate.measurements import Block
 from tokalign.shipped import POLISH, prompts, sample_text
 

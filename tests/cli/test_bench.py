@@ -13,7 +13,7 @@ from markup import assert_self_contained
 from places import DEMO
 
 from tokalign.cli.bench import command
-from tokalign.cli.texts import read_prompts
+from tokalign.cli.bench_options import read_prompts
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import read_measurements

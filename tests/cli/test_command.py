@@ -9,8 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tokalign.cli.command import Command, Option, flag_of
-from tokalign.cli.option_types import FilePath
+from tokalign.cli.command import Command, FilePath, Option, flag_of
 from tokalign.errors import UsageError
 
 PARAMETERS = [

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from places import DEMO
 
 from tokalign.cli import group
-from tokalign.cli.option_types import Size
+from tokalign.cli.command import Size
 from tokalign.cli.serve import command
 from tokalign.errors import UsageError
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from polish import SENTENCES
 from random_models import write_model
 
-from tokalign.cli.output import print_figures, table, to_json
-from tokalign.cli.streams import one_line, visible
+from tokalign.cli.output import one_line, print_figures, table, to_json, visible
 from tokalign.tables.bundle import Bundle, write_bundle
 
 HARMLESS = {"\n", "\t"}

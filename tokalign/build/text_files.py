@@ -4,8 +4,8 @@ one field) or `.parquet` (one text per row of one column). The first two may be 
 
 The file is streamed and hashed as it lies on disk, in bounded memory whatever is in it: a text
 longer than `LONGEST_LINE` is reported like any other that cannot be read, and an archive is
-decompressed in small steps. `Corpus` joins several files into one stream; `cli/texts.py` takes
-whole texts out of one. Where the bytes come from: `sources.py`.
+decompressed in small steps. `Corpus` joins several files into one stream; `cli/bench_options.py`
+takes whole texts out of one. Where the bytes come from: `sources.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from tokalign import __version__
-from tokalign.cli.streams import finish, one_line, open_closed_streams, tell, unwritten, visible
+from tokalign.cli.output import finish, one_line, open_closed_streams, tell, unwritten, visible
 from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError
 
 GROUPS = {

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokalign import __version__
 from tokalign.atomic_file import require_writable, write_file
-from tokalign.cli.command import Command, Option, flag_of, was_typed
-from tokalign.cli.option_types import AT_LEAST_1, FROM_0, NAME, PATH, FilePath, FiniteRange
-from tokalign.cli.options import (
-    ALIGNMENT,
-    DICTIONARY,
-    DRAFT,
-    DRAFTER,
-    DTYPE,
-    FIELD,
-    IGNORE_CHAT_TEMPLATE,
-    LANGUAGE,
-    LIMIT,
-    with_conditions,
-)
-from tokalign.cli.output import echo, note, progress, to_json
-from tokalign.cli.texts import PromptText, read_prompts
+from tokalign.cli.bench_options import OPTIONS, Options, PromptText, check_conditions, read_prompts
+from tokalign.cli.command import Command, flag_of, was_typed
+from tokalign.cli.output import echo, progress, to_json
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import (
     BASELINES,
@@ -39,15 +25,8 @@ from tokalign.evaluate.measurements import (
     model_fingerprint,
     read_measurements,
 )
-from tokalign.runtime.methods import (
-    DEFAULT_DRAFT_TOKENS,
-    METHODS,
-    TRANSLATIONS,
-    check_translation,
-    choose_method,
-    read_draft_tokens,
-)
-from tokalign.shipped import LANGUAGES, POLISH
+from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS, METHODS, choose_method
+from tokalign.shipped import POLISH
 
 if TYPE_CHECKING:
     from tokalign.cost.curve import CostCurve, Machine
@@ -55,162 +34,8 @@ if TYPE_CHECKING:
     from tokalign.evaluate.comparison import Comparison
     from tokalign.runtime.decoder import Decoder, Prompt
 
-SAVED = (".md", ".csv", ".json", ".html")
-"""What `--save` writes."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line, as typed."""
-
-    target: str | None
-    draft: str | None
-    files: tuple[Path, ...]
-    text: bool
-    ignore_chat_template: bool
-    prompt_tokens: int | None
-    prompt_language: str | None
-    field: str
-    limit: int | None
-    methods: tuple[str, ...]
-    num_draft_tokens: str
-    max_tokens: int
-    temp: float
-    seed: int
-    repeats: int
-    dtype: str | None
-    drafter: Path | None
-    dictionary: tuple[Path, ...]
-    language: tuple[str, ...]
-    alignment: Path | None
-    curves: tuple[str, ...]
-    trace: Path | None
-    results: Path | None
-    save: tuple[Path, ...]
-    as_json: bool
-    quiet: bool
-
-    def note(self, message: str) -> None:
-        """Print a line on stderr unless `quiet`."""
-        note(message, quiet=self.quiet)
-
-    @property
-    def lengths(self) -> list[int | str]:
-        """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
-        lengths = [read_draft_tokens(part.strip()) for part in self.num_draft_tokens.split(",")]
-        return list(dict.fromkeys("auto" if k is None else k for k in lengths))
-
-
-_OPTIONS = (
-    Option(
-        "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
-    ),
-    DRAFT,
-    with_conditions(DRAFTER, excludes="--text"),
-    Option(
-        "--text", "FILEs are texts that play the target's output.", is_flag=True, needs="--target"
-    ),
-    with_conditions(IGNORE_CHAT_TEMPLATE, needs="FILE", excludes="--text"),
-    Option(
-        "--prompt-tokens",
-        "How much of each text is the prompt. Default: all; with --text, 12.",
-        type=FROM_0,
-        needs=("--text", "--ignore-chat-template"),
-    ),
-    Option(
-        "--prompt-language",
-        f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first "
-        f"of --language, else {POLISH}.",
-        metavar="CODE",
-        needs="--target",
-        excludes="FILE",
-        rare=True,
-    ),
-    FIELD,
-    with_conditions(LIMIT, needs="--target"),
-    Option(
-        "--method methods",
-        "Measure only this method or translation; repeatable.",
-        multiple=True,
-        metavar="NAME",
-        needs="--target",
-    ),
-    Option(
-        "-k --num-draft-tokens",
-        "Tokens drafted in a round: numbers, auto, or both.",
-        default="2,4",
-        metavar="N,N,...",
-        needs="--target",
-    ),
-    Option(
-        "-m --max-tokens",
-        "Tokens to generate at most.",
-        type=AT_LEAST_1,
-        default=64,
-        needs="--target",
-        excludes="--text",
-    ),
-    Option(
-        "--temp",
-        "Sampling temperature; 0 is greedy.",
-        type=FiniteRange(min=0),
-        default=0.0,
-        needs="--target",
-        excludes="--text",
-    ),
-    Option(
-        "--seed",
-        "Seed of sampling.",
-        type=click.IntRange(0, 0xFFFFFFFF),
-        default=0,
-        needs="--target",
-        excludes="--text",
-    ),
-    Option(
-        "--repeats",
-        "How often each prompt is measured.",
-        type=AT_LEAST_1,
-        default=1,
-        needs="--target",
-        excludes="--text",
-    ),
-    with_conditions(DTYPE, needs="--target"),
-    with_conditions(DICTIONARY, needs="--target"),
-    with_conditions(LANGUAGE, needs="--target"),
-    ALIGNMENT,
-    Option(
-        "--cost curves",
-        "Also estimate the speed-up under this shipped or measured curve; repeatable.",
-        type=NAME,
-        multiple=True,
-        metavar="CURVE",
-        needs="--text",
-    ),
-    Option(
-        "--trace",
-        "Keep what was proposed at every position of the texts.",
-        type=FilePath(".jsonl"),
-        needs="--text",
-        rare=True,
-    ),
-    Option(
-        "--results",
-        "Keep the measurements here; a killed run resumes from them.",
-        type=FilePath(".jsonl"),
-        excludes="--text",
-    ),
-    Option(
-        "--save",
-        "Also write a .md, .csv, .json or .html file; repeatable.",
-        type=FilePath(*SAVED),
-        multiple=True,
-        excludes="--text",
-    ),
-    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
-)
-
-
-@click.command("bench", cls=Command, params=[*_OPTIONS])
+@click.command("bench", cls=Command, params=[*OPTIONS])
 def command(**given: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
@@ -220,7 +45,7 @@ def command(**given: Any) -> None:
     With --text nothing but a draft model is run. Without --target, what is in --results is shown.
     """
     options = Options(**given)
-    _check_conditions(options)
+    check_conditions(options)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
 
@@ -330,20 +155,6 @@ def _language_of_prompts(options: Options) -> str:
     if chosen is None and not options.files:
         options.note(f"prompts -> those in {POLISH}; --prompt-language CODE chooses others")
     return POLISH if chosen is None else chosen
-
-
-def _check_conditions(options: Options) -> None:
-    """Raises: UsageError for a condition that there is not, or not without a draft model."""
-    for name in options.methods:
-        try:
-            check_translation(None if name in METHODS else name)
-        except UsageError as error:
-            raise UsageError(
-                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
-                f"translation ({', '.join(TRANSLATIONS)})"
-            ) from error
-        if options.draft is None and (name == "draft" or name not in METHODS):
-            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
 
 
 def _bench(

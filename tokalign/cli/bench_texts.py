@@ -7,13 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tokalign.atomic_file import require_writable
+from tokalign.cli.bench_options import Options, read_texts
 from tokalign.cli.output import echo, print_json, progress
-from tokalign.cli.texts import read_texts
 from tokalign.errors import UsageError
 from tokalign.evaluate.measurements import Condition
 
 if TYPE_CHECKING:
-    from tokalign.cli.bench import Options
     from tokalign.evaluate.project import Projection
     from tokalign.evaluate.replay import MakeDrafter
     from tokalign.runtime.decoder import LanguageModel

@@ -12,10 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.build_plan import build_on_datatrove, plan_reading, plan_tables
-from tokalign.cli.command import Command, Option
-from tokalign.cli.corpus_options import find_corpus, read_weights
-from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, NAME, FiniteRange, Size
+from tokalign.cli.build_plan import (
+    build_on_datatrove,
+    find_corpus,
+    plan_reading,
+    plan_tables,
+    read_weights,
+)
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FOLDER,
+    FROM_0,
+    NAME,
+    Command,
+    FiniteRange,
+    Option,
+    Size,
+)
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import CorpusError, UsageError

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import require_writable
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import FilePath, FiniteRange
+from tokalign.cli.command import Command, FilePath, FiniteRange, Option
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, TARGET
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS

@@ -22,14 +22,11 @@ from tokalign.arguments import as_path
 from tokalign.atomic_file import write_file
 from tokalign.cli.command import Command as CheckedCommand
 from tokalign.cli.command import Option
-from tokalign.cli.decoded import as_text, legend, styled
 from tokalign.cli.dialogue import HELP, Command, Dialogue, read_entry
-from tokalign.cli.entries import Entries, history_file, open_entries
-from tokalign.cli.generation import PromptOptions, load
-from tokalign.cli.interrupts import interrupts_noted
+from tokalign.cli.entries import Entries, history_file, interrupts_noted, open_entries
+from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
-from tokalign.cli.output import note, progress
-from tokalign.cli.streams import for_stdout, safe_json, tell, visible, write
+from tokalign.cli.output import for_stdout, note, progress, safe_json, tell, visible, write
 from tokalign.errors import CacheError, ContextLengthError, StdoutError, TokalignError, UsageError
 
 if TYPE_CHECKING:

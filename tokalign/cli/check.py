@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import NAME, PATH
+from tokalign.cli.command import NAME, PATH, Command, Option
 from tokalign.cli.options import FIELD, TARGET_TOKENIZER
 from tokalign.cli.output import note, print_figures, print_json
 from tokalign.shipped import LANGUAGES, POLISH, sample_text

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokalign.arguments import as_path
 from tokalign.atomic_file import require_writable, write_file
-from tokalign.cli.command import Command, Option
-from tokalign.cli.decoded import as_text, legend, styled
-from tokalign.cli.generation import PromptOptions, load
-from tokalign.cli.option_types import FilePath
-from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, take
-from tokalign.cli.output import note, print_json
-from tokalign.cli.prompt_text import PROMPT, read_prompt
-from tokalign.cli.streams import for_stdout, tell, write
+from tokalign.cli.command import Command, FilePath, Option
+from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
+from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text, take
+from tokalign.cli.output import for_stdout, note, print_json, reading_stdin, tell, write
+from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
 
 _OPTIONS = (
-    PROMPT,
+    Option(
+        "-p --prompt",
+        "The prompt; - reads stdin, @FILE a file, @@ begins one with an @.",
+        required=True,
+        metavar="TEXT",
+        callback=read_text,
+    ),
     Option(
         "-m --max-tokens",
         "Tokens to generate at most; -1: as many as the context holds.",
@@ -128,3 +133,31 @@ def _show_text(generation: Generation, *, color: bool, as_json: bool, quiet: boo
             write(styled(shown, outcome) if color else shown)
     if not as_json:
         write("\n")
+
+
+def read_prompt(given: str) -> str:
+    """The text that `--prompt` stands for. Raises: UsageError for what cannot be read as UTF-8."""
+    if given == "-":
+        return _read_stdin()
+    if not given.startswith("@"):
+        return given
+    if given.startswith("@@"):
+        return given[1:]
+    try:
+        return as_path(given[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UsageError(
+            f"the prompt file {given[1:]} cannot be read ({reason}); give a text file, or write "
+            f"@{given} for a prompt that begins with an @"
+        ) from error
+
+
+def _read_stdin() -> str:
+    try:
+        with reading_stdin("give the prompt with --prompt TEXT"):
+            text = sys.stdin.read()
+        text.encode()
+        return text
+    except UnicodeError as error:
+        raise UsageError("the prompt on stdin is not UTF-8; give it in UTF-8") from error

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import AT_LEAST_1, FOLDER, NAME, Size
+from tokalign.cli.command import AT_LEAST_1, FOLDER, NAME, Command, Option, Size
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
 

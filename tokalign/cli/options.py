@@ -13,18 +13,10 @@ from typing import Any, TypeVar
 
 import click
 
-from tokalign.cli.command import Option
-from tokalign.cli.option_types import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange
-from tokalign.cli.prompt_text import read_text
+from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, FROM_0, NAME, SHARE, FiniteRange, Option
 from tokalign.errors import UsageError
 from tokalign.json_text import parse_json
-from tokalign.runtime.methods import (
-    AUTO,
-    METHODS,
-    MODEL_METHODS,
-    TABLE_METHODS,
-    read_draft_tokens,
-)
+from tokalign.runtime.methods import AUTO, METHODS, MODEL_METHODS, TABLE_METHODS, read_draft_tokens
 
 T = TypeVar("T")
 
@@ -44,6 +36,18 @@ def with_conditions(option: Option, *, needs: str = "", excludes: str = "") -> O
     option.needs += (needs,) * bool(needs)
     option.excludes += (excludes,) * bool(excludes)
     return option
+
+
+def read_text(_context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """One text or several, as typed. Raises: UsageError for one that is not UTF-8.
+
+    Other bytes reach a command as halves of surrogate pairs, which no tokenizer takes.
+    """
+    try:
+        "".join(value or "").encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{option.opts[-1]} is not UTF-8; give it text in UTF-8") from error
+    return value
 
 
 def read_max_tokens(_context: click.Context, _option: click.Parameter, value: int) -> int | None:

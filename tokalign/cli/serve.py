@@ -8,16 +8,18 @@ from typing import Any
 
 import click
 
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import AT_LEAST_1, FROM_0, NAME, POSITIVE, SHARE, FiniteRange, Size
-from tokalign.cli.options import (
-    CACHE,
-    DRAFTING,
-    EXTRA_EOS_TOKEN,
-    MODEL,
-    read_variables,
-    take,
+from tokalign.cli.command import (
+    AT_LEAST_1,
+    FROM_0,
+    NAME,
+    POSITIVE,
+    SHARE,
+    Command,
+    FiniteRange,
+    Option,
+    Size,
 )
+from tokalign.cli.options import CACHE, DRAFTING, EXTRA_EOS_TOKEN, MODEL, read_variables, take
 from tokalign.cli.output import note, print_json
 from tokalign.errors import UsageError
 

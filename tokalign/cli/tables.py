@@ -10,10 +10,8 @@ from typing import Any
 import click
 
 from tokalign.arguments import as_path
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import FILE, NAME
-from tokalign.cli.output import echo, note, print_json, table
-from tokalign.cli.streams import one_line
+from tokalign.cli.command import FILE, NAME, Command, Option
+from tokalign.cli.output import echo, note, one_line, print_json, table
 from tokalign.errors import TokalignError
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")

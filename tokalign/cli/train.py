@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.atomic_file import make_folder
-from tokalign.cli.command import Command, Option
-from tokalign.cli.option_types import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE
+from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
 from tokalign.cli.options import FIELD, MODEL
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.models.cache import (
-    KVCache,
-    LRUPromptCache,
-    can_trim_prompt_cache,
-    trim_prompt_cache,
-)
+from mlx_lm.models.cache import KVCache, LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.session_store import OutputStore

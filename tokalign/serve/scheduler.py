@@ -19,10 +19,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
-from mlx_lm.server import (
-    GenerationArguments,
-    ResponseGenerator,
-)
+from mlx_lm.server import GenerationArguments, ResponseGenerator
 
 from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -33,13 +30,7 @@ from tokalign.serve.job import Answer, Asked, Job, checked
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.settings import Settings
-from tokalign.serve.speculation import (
-    Speculation,
-    check_bias,
-    decoder_of,
-    prompt_of,
-    sampling_of,
-)
+from tokalign.serve.speculation import Speculation, check_bias, decoder_of, prompt_of, sampling_of
 from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1

@@ -27,7 +27,7 @@ from rich.table import Table
 from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
 from lab.benchmarks.peers.in_transformers import Transformers
 from lab.benchmarks.peers.outcome import Asked, Contender, Run
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.tokenizer import Tokenizer

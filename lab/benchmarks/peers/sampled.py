@@ -40,7 +40,7 @@ from transformers.generation.candidate_generator import AssistantVocabTranslator
 
 from lab.benchmarks.peers.in_transformers import Transformers
 from lab.benchmarks.peers.outcome import Asked
-from tokalign.cli.texts import read_texts
+from tokalign.cli.bench_options import read_texts
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from tokalign.arguments import require_callables, require_integer, require_number
 from tokalign.runtime.mlx import noise as keyed
-from tokalign.runtime.mlx.processors import (
-    LogitsProcessor,
-    apply_processors,
-    at_width,
-    logprobs_of,
-)
+from tokalign.runtime.mlx.processors import LogitsProcessor, apply_processors, at_width, logprobs_of
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
 

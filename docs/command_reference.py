@@ -1,6 +1,6 @@
 """The command reference, made of the declared options.
 
-    python -m tokalign.cli.reference > docs/commands.md
+    python docs/command_reference.py > docs/commands.md
 
 A test compares the file with what this program prints.
 """
@@ -19,7 +19,7 @@ from tokalign.cli.dialogue import COMMANDS
 _OPENING = """\
 # Commands
 
-Made by `python -m tokalign.cli.reference > docs/commands.md`.
+Made by `python docs/command_reference.py > docs/commands.md`.
 
 Every command has `--help`, `--json`, which prints one object on stdout
 ([keys](metrics.md)), and `--quiet`, which silences notes and progress. Data goes to stdout,

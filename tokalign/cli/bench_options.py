@@ -1,0 +1,257 @@
+"""What `tokalign bench` is given: options, and texts or prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from tokalign.build.sources import require_regular
+from tokalign.build.text_files import TextFile
+from tokalign.cli.command import AT_LEAST_1, FROM_0, NAME, PATH, FilePath, FiniteRange, Option
+from tokalign.cli.options import (
+    ALIGNMENT,
+    DICTIONARY,
+    DRAFT,
+    DRAFTER,
+    DTYPE,
+    FIELD,
+    IGNORE_CHAT_TEMPLATE,
+    LANGUAGE,
+    LIMIT,
+    with_conditions,
+)
+from tokalign.cli.output import note
+from tokalign.errors import CorpusError, UsageError
+from tokalign.evaluate.measurements import Block
+from tokalign.runtime.methods import METHODS, TRANSLATIONS, check_translation, read_draft_tokens
+from tokalign.shipped import LANGUAGES, POLISH, prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line, as typed."""
+
+    target: str | None
+    draft: str | None
+    files: tuple[Path, ...]
+    text: bool
+    ignore_chat_template: bool
+    prompt_tokens: int | None
+    prompt_language: str | None
+    field: str
+    limit: int | None
+    methods: tuple[str, ...]
+    num_draft_tokens: str
+    max_tokens: int
+    temp: float
+    seed: int
+    repeats: int
+    dtype: str | None
+    drafter: Path | None
+    dictionary: tuple[Path, ...]
+    language: tuple[str, ...]
+    alignment: Path | None
+    curves: tuple[str, ...]
+    trace: Path | None
+    results: Path | None
+    save: tuple[Path, ...]
+    as_json: bool
+    quiet: bool
+
+    def note(self, message: str) -> None:
+        """Print a line on stderr unless `quiet`."""
+        note(message, quiet=self.quiet)
+
+    @property
+    def lengths(self) -> list[int | str]:
+        """Draft lengths in the order typed; one of them may be "auto". Raises: UsageError."""
+        lengths = [read_draft_tokens(part.strip()) for part in self.num_draft_tokens.split(",")]
+        return list(dict.fromkeys("auto" if k is None else k for k in lengths))
+
+
+OPTIONS = (
+    Option(
+        "--target --model target", "The model; with --text, its tokenizer is enough.", type=NAME
+    ),
+    DRAFT,
+    with_conditions(DRAFTER, excludes="--text"),
+    Option(
+        "--text", "FILEs are texts that play the target's output.", is_flag=True, needs="--target"
+    ),
+    with_conditions(IGNORE_CHAT_TEMPLATE, needs="FILE", excludes="--text"),
+    Option(
+        "--prompt-tokens",
+        "How much of each text is the prompt. Default: all; with --text, 12.",
+        type=FROM_0,
+        needs=("--text", "--ignore-chat-template"),
+    ),
+    Option(
+        "--prompt-language",
+        f"The language of tokalign's own prompts: {', '.join(LANGUAGES)}. Default: the first "
+        f"of --language, else {POLISH}.",
+        metavar="CODE",
+        needs="--target",
+        excludes="FILE",
+        rare=True,
+    ),
+    FIELD,
+    with_conditions(LIMIT, needs="--target"),
+    Option(
+        "--method methods",
+        "Measure only this method or translation; repeatable.",
+        multiple=True,
+        metavar="NAME",
+        needs="--target",
+    ),
+    Option(
+        "-k --num-draft-tokens",
+        "Tokens drafted in a round: numbers, auto, or both.",
+        default="2,4",
+        metavar="N,N,...",
+        needs="--target",
+    ),
+    Option(
+        "-m --max-tokens",
+        "Tokens to generate at most.",
+        type=AT_LEAST_1,
+        default=64,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--temp",
+        "Sampling temperature; 0 is greedy.",
+        type=FiniteRange(min=0),
+        default=0.0,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--seed",
+        "Seed of sampling.",
+        type=click.IntRange(0, 0xFFFFFFFF),
+        default=0,
+        needs="--target",
+        excludes="--text",
+    ),
+    Option(
+        "--repeats",
+        "How often each prompt is measured.",
+        type=AT_LEAST_1,
+        default=1,
+        needs="--target",
+        excludes="--text",
+    ),
+    with_conditions(DTYPE, needs="--target"),
+    with_conditions(DICTIONARY, needs="--target"),
+    with_conditions(LANGUAGE, needs="--target"),
+    ALIGNMENT,
+    Option(
+        "--cost curves",
+        "Also estimate the speed-up under this shipped or measured curve; repeatable.",
+        type=NAME,
+        multiple=True,
+        metavar="CURVE",
+        needs="--text",
+    ),
+    Option(
+        "--trace",
+        "Keep what was proposed at every position of the texts.",
+        type=FilePath(".jsonl"),
+        needs="--text",
+        rare=True,
+    ),
+    Option(
+        "--results",
+        "Keep the measurements here; a killed run resumes from them.",
+        type=FilePath(".jsonl"),
+        excludes="--text",
+    ),
+    Option(
+        "--save",
+        "Also write a .md, .csv, .json or .html file; repeatable.",
+        type=FilePath(".md", ".csv", ".json", ".html"),
+        multiple=True,
+        excludes="--text",
+    ),
+    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
+)
+
+
+def check_conditions(options: Options) -> None:
+    """Raises: UsageError for a condition that there is not, or not without a draft model."""
+    for name in options.methods:
+        try:
+            check_translation(None if name in METHODS else name)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no condition {name!r}; choose a method ({', '.join(METHODS)}) or a "
+                f"translation ({', '.join(TRANSLATIONS)})"
+            ) from error
+        if options.draft is None and (name == "draft" or name not in METHODS):
+            raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
+
+
+_OWN_TURNS, _OWN_WINDOWS = ("instructions.txt", "questions.txt"), ("encyclopedic.txt",)
+
+
+def read_texts(path: Path, *, field: str = "text", limit: int | None = None) -> list[str]:
+    """The first `limit` texts of a file that are not blank, with the line breaks inside them.
+
+    Raises: CorpusError for a file that is missing, not a regular file, empty or damaged, and for a
+        line that cannot be read.
+    """
+    require_regular(path)
+    texts = (text.removesuffix("\r") for text in TextFile(path, field=field).texts())
+    found = list(islice((text for text in texts if text.strip()), limit))
+    if not found:
+        raise CorpusError("there is no text in it; give a file with text", path=str(path))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt as written in a file. window: a text to continue, not a user's message."""
+
+    block: Block
+    text: str
+    window: bool
+
+
+def read_prompts(
+    turns: Sequence[Path],
+    windows: Sequence[Path],
+    *,
+    field: str,
+    limit: int | None,
+    repeats: int = 1,
+    language: str = POLISH,
+) -> list[PromptText]:
+    """Read every prompt of every file, once per repeat.
+
+    If no file is given, those in `language` that come with tokalign. A set is named after its file.
+    Raises: UsageError, CorpusError.
+    """
+    if not turns and not windows:
+        folder = prompts(language)
+        turns = [folder / name for name in _OWN_TURNS]
+        windows = [folder / name for name in _OWN_WINDOWS]
+    sets = [(path, True) for path in windows] + [(path, False) for path in turns]
+    if len({path.stem for path, _ in sets}) < len(sets):
+        raise UsageError("two files of prompts have the same name; rename one")
+    texts = {path: read_texts(path, field=field, limit=limit) for path, _ in sets}
+    return [
+        PromptText(Block(path.stem, number, _digest(text), repeat), text, window)
+        for repeat in range(1, repeats + 1)
+        for path, window in sets
+        for number, text in enumerate(texts[path], start=1)
+    ]
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
