@@ -32,7 +32,7 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.generate import speculative_generate_step as speculate_in_mlx_lm
 
-from tokalign.api.step import speculative_generate_step
+from tokalign.api.call import speculative_generate_step
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode

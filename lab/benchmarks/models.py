@@ -29,7 +29,7 @@ import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
 
-from tokalign.api.step import speculative_generate_step
+from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
 from tokalign.runtime.context import Context
 from tokalign.runtime.limits import Limits

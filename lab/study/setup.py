@@ -157,7 +157,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     from tokalign.cost.curve import read_curve
     from tokalign.cost.store import store_curve
     from tokalign.evaluate.calibrate import measure_curve
-    from tokalign.runtime.mlx.machine import machine_of
+    from tokalign.runtime.mlx.weights import machine_of
 
     curves: dict[str, CostCurve] = {}
     for name, decoder in (loaded.pairs or {"": loaded.alone}).items():

@@ -19,7 +19,7 @@ from tokalign.evaluate.calibrate import (
     measure_briefly,
 )
 from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.translation.growth import WIDTH
 
 

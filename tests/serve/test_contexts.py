@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
-from tokalign.runtime.mlx.held_ids import remember, remembered
+from tokalign.runtime.mlx.layers import remember, remembered
 from tokalign.serve.contexts import NOTHING, Contexts, Held, Key
 
 MODELS: Key = ("model", None, None)

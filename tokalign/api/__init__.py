@@ -8,15 +8,15 @@ for response in tokalign.stream_generate(model, tokenizer, prompt, draft_model=d
     print(response.text, end="", flush=True)
 
 Every function takes the keywords of mlx-lm's function of that name, with the same meaning, and
-more. `text.py` has the functions that give text, `step.py` the one that gives ids; `call.py` runs
-both. `objects.py` turns mlx-lm's objects into tokalign's, `random_state.py` leaves `mx.random` as
-mlx-lm does, `patch.py` puts tokalign into mlx-lm's own programs.
+more. `text.py` has the functions that give text; `call.py` runs them, and has the one that gives
+ids. `objects.py` turns mlx-lm's objects into tokalign's and leaves `mx.random` as mlx-lm does,
+`patch.py` puts tokalign into mlx-lm's own programs.
 """
 
 from __future__ import annotations
 
+from tokalign.api.call import speculative_generate_step
 from tokalign.api.patch import patch_mlx_lm
-from tokalign.api.step import speculative_generate_step
 from tokalign.api.text import GenerationResponse, batch_generate, generate, load, stream_generate
 
 __all__ = [

@@ -16,15 +16,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from tokalign.api.random_state import TracedSampler
 from tokalign.arguments import as_path, require_callable, require_callables, require_text, shown
 from tokalign.errors import TokalignError, UsageError
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
 from tokalign.runtime.decoder import LanguageModel, stop_ids
 from tokalign.runtime.interfaces import Sampler
-from tokalign.runtime.mlx.processors import LogitsProcessor
-from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
+from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.foreign import ForeignTokenizer
@@ -214,3 +212,49 @@ def make_sampler(
     if sampling is not None:
         raise UsageError("sampler and sampling exclude each other; pass one of them")
     return CallableSampler(TracedSampler(sampler), tuple(processors))
+
+
+class TracedSampler:
+    """A sampler as mlx-lm knows it, and the state of `mx.random` after each time it was asked.
+
+    mlx-lm draws one id more than it gives, as its pipeline is one pass ahead. Here a round may have
+    drawn several ids that the caller never took, or none ahead.
+    """
+
+    def __init__(self, sampler: Callable[[Array], Array]) -> None:
+        self._sampler = sampler
+        self._states: list[Array] = []
+        self._latest: Array = None
+
+    def __call__(self, logprobs: Array) -> Array:
+        """The sampler's choice."""
+        chosen = self._sampler(logprobs)
+        self._latest = logprobs
+        self._states.append(_state())
+        return chosen
+
+    def leave_after(self, count: int) -> None:
+        """Leave the state as the `count`th draw left it, after one more draw if there were fewer.
+
+        Nothing is done if nothing was drawn, or if somebody else has drawn since.
+        """
+        states = self._states
+        if not states or _state().tolist() != states[-1].tolist():
+            return
+        if len(states) < count:
+            self(self._latest)
+        elif len(states) > count:
+            high, low = states[count - 1].tolist()
+            mx.random.seed(high << 32 | low)  # which sets the state to these two numbers
+
+
+def leave_random_state(chooser: Sampler, given: int) -> None:
+    """Leave the state where mlx-lm leaves it once its caller has taken so many ids."""
+    sampler = chooser.sampler if isinstance(chooser, CallableSampler) else None
+    if isinstance(sampler, TracedSampler):
+        sampler.leave_after(given + 1)
+
+
+def _state() -> Array:
+    state: Any = mx.random.state
+    return state[0]

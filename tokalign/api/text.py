@@ -28,8 +28,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
-from tokalign.runtime.mlx.processors import LogitsProcessor
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
 from tokalign.runtime.mlx.weights import peak_memory
 from tokalign.runtime.proposal import Array
 from tokalign.runtime.session_store import session_store

@@ -106,8 +106,8 @@ def _measured(
         language=_language_of_prompts(options),
     )
     from tokalign.cost.store import find_curve
-    from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.sampling import Sampling
+    from tokalign.runtime.mlx.weights import machine_of
 
     decoder = load_decoder(
         options.target,

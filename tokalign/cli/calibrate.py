@@ -71,7 +71,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.cost.store import find_curve, store_curve
-    from tokalign.runtime.mlx.machine import machine_of
+    from tokalign.runtime.mlx.weights import machine_of
 
     prompts = _prompts(language)
     if output is not None:
@@ -100,7 +100,7 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
     from tokalign.evaluate.project import costs_under, project
-    from tokalign.runtime.mlx.machine import slow_blas
+    from tokalign.runtime.mlx.weights import slow_blas
 
     if (remedy := slow_blas()) is not None:
         note(remedy, quiet=quiet)

@@ -104,7 +104,7 @@ def _calibrate(target: Any, drafts: Any, *, quiet: bool) -> None:
     """
     from tokalign.cost.store import find_curve, store_curve
     from tokalign.evaluate.calibrate import measure_briefly
-    from tokalign.runtime.mlx.machine import machine_of
+    from tokalign.runtime.mlx.weights import machine_of
 
     machine = machine_of(target, drafts)
     known = find_curve(machine)

@@ -40,12 +40,11 @@ from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.drafter_session import DrafterSession
 from tokalign.runtime.mlx.hidden_state import StatesOfText
-from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.mlx.weights import device_name, mlx_version
+from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier

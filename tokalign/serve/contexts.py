@@ -24,7 +24,7 @@ The least recently used store goes first.
 class Held(NamedTuple):
     """The KV caches of a text: the target's and exactly the ids that it holds, and the draft's.
 
-    layers: None if nothing is held. draft: layers that know their ids themselves (`held_ids.py`),
+    layers: None if nothing is held. draft: layers that know their ids themselves (`layers.py`),
     as a draft model may have another tokenizer; none without a draft model.
     """
 

@@ -21,7 +21,7 @@ from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.cache import common_prefix
-from tokalign.runtime.mlx.held_ids import remembered
+from tokalign.runtime.mlx.layers import remembered
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.session_store import OutputStore

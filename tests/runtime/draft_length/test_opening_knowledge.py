@@ -25,8 +25,7 @@ from tokalign.runtime.draft_length.opening_knowledge import (
     opening_knowledge,
     shared_knowledge,
 )
-from tokalign.runtime.mlx.machine import machine_of
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import machine_of, weight_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +109,8 @@ def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() ->
     read = weight_bytes(drafter) + weight_bytes(target.lm_head)
     expected = read / weight_bytes(target) * known.costs.plain
     assert known.costs.draft_times(1)[0] == pytest.approx(expected)
-    full = random_drafter(target, head="full")
-    assert full.step_bytes == weight_bytes(full)
+    with_head = random_drafter(target, head="factored", rank=8)
+    assert with_head.step_bytes == weight_bytes(with_head)
 
 
 def test_measured_costs_are_those_of_this_drafter_alone() -> None:
@@ -148,7 +147,7 @@ def test_a_stored_curve_comes_before_an_assumed_one() -> None:
 def test_a_known_machine_begins_with_its_shipped_curve(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokalign.runtime.mlx.machine.device_name", lambda: device)
+    monkeypatch.setattr("tokalign.runtime.mlx.weights.device_name", lambda: device)
     said: list[str] = []
     known = opening_knowledge(random_model(0), note=said.append)
     name = published_curve(device, 32)

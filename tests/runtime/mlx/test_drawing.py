@@ -19,10 +19,8 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.mlx import noise
-from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.drawing import ToTargetIds
-from tokalign.runtime.mlx.processors import logprobs_of
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
+from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round

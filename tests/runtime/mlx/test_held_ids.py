@@ -19,7 +19,7 @@ from mlx_lm.models.cache import (
 )
 from zoo import zoo_model
 
-from tokalign.runtime.mlx.held_ids import least_positions, positions, remember, remembered
+from tokalign.runtime.mlx.layers import least_positions, positions, remember, remembered
 
 IDS = [3, 1, 4, 1, 5]
 ALL_KINDS = ["llama", "lfm2", "mamba2", "falcon_h1"]

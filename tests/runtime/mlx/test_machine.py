@@ -11,7 +11,7 @@ import pytest
 from random_models import random_model
 
 from tokalign.runtime.mlx import machine
-from tokalign.runtime.mlx.machine import remedy
+from tokalign.runtime.mlx.weights import remedy
 
 WHEEL = "7f05-7f06 r-xp 0 08:01 1 /v/site-packages/mlx_cpu.libs/libblas-bd8a282c.so.3.10.0"
 OF_NUMPY = "7f07-7f08 r-xp 0 08:01 2 /v/numpy.libs/libscipy_openblas64_-32a4b2a6.so"
@@ -41,7 +41,7 @@ def test_a_library_that_is_preloaded_takes_its_place() -> None:
     found = next(iter(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0")), None)
     if found is None:
         pytest.skip("needs libopenblas0-pthread")
-    asked = "from tokalign.runtime.mlx.machine import slow_blas; print(slow_blas())"
+    asked = "from tokalign.runtime.mlx.weights import slow_blas; print(slow_blas())"
 
     def said(library: str) -> str:
         given = {**os.environ, "LD_PRELOAD": library}

@@ -17,9 +17,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 SHAPES: list[dict[str, Any]] = [
     {"width": 24, "exit_width": 20},
     {"width": 24, "exit_width": 32, "blocks": 0},
-    {"width": 24, "exit_width": 56},
     {"width": 40, "exit_width": 16, "head": "factored", "rank": 8},
-    {"width": 32, "exit_width": 64, "head": "full", "blocks": 3},
 ]
 
 
@@ -49,9 +47,7 @@ def by_hand(
     s, rows = np.zeros(drafter.config.width), []
     for token in ids:
         s = silu(w["rnn_u.weight"] @ s + w["rnn_u.bias"] + w["rnn_w.weight"] @ embedding[token])
-        g = np.concatenate([hidden, s])
-        if "entry_h.weight" in w:
-            g = np.hstack([w["entry_h.weight"], w["entry_s.weight"]]) @ g + w["entry_h.bias"]
+        g = w["entry_h.weight"] @ hidden + w["entry_s.weight"] @ s + w["entry_h.bias"]
         for i in range(drafter.config.blocks):
             name = f"blocks.{i}.linear"
             g = g + silu(w[f"{name}.weight"] @ g + w[f"{name}.bias"])

@@ -15,8 +15,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
-from tokalign.runtime.mlx.processors import logprobs_of
-from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
+from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -16,9 +16,8 @@ from tokalign.runtime.draft_length.acceptance import Acceptance
 from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.runtime.mlx.weights import number_format, weight_bytes
+from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
 
 _MEASURED_WEIGHT = 4

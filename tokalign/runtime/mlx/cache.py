@@ -19,8 +19,14 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
 from tokalign.runtime.limits import UNBOUNDED
-from tokalign.runtime.mlx.held_ids import least_positions, positions, remember, remembered
-from tokalign.runtime.mlx.layers import Layers, leaves_of
+from tokalign.runtime.mlx.layers import (
+    Layers,
+    least_positions,
+    leaves_of,
+    positions,
+    remember,
+    remembered,
+)
 from tokalign.runtime.mlx.model_arguments import (
     context_length,
     embedding_of,

@@ -1,8 +1,8 @@
 """The last hidden state of any mlx-lm model: what its output head is given.
 
 Architectures differ in where their layers are and what they do after the head, so the state is not
-computed by calling parts of a model. A pass runs on a twin of the model (`twin.py`) whose head
-notes its argument. The state is an intermediate result of the pass and costs nothing more.
+computed by calling parts of a model. A pass runs on a twin of the model (`weights.twin_of`) whose
+head notes its argument. The state is an intermediate result of the pass and costs nothing more.
 
 The head is the module that is called last with floating point numbers and gives one number for
 each id. Whether what a model returns comes from it is tried out: the head's output is replaced by
@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
-from tokalign.runtime.mlx.twin import twin_of
+from tokalign.runtime.mlx.weights import once_per_model, twin_of
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -89,25 +88,11 @@ class HiddenStates:
         return states
 
 
-_known: dict[int, tuple[Any, Any]] = {}
-
-
+@once_per_model
 def find_head(model: Any) -> Any:
     """The module that gives a model's logits; None where there is none. It is looked for once."""
     if not isinstance(model, nn.Module):
         return None
-    key = id(model)  # modules are dicts, so they cannot be keys
-    known = _known.get(key)
-    if known is None or known[0]() is not model:
-        head = _find_head(model)
-        _known[key] = known = (
-            ref(model, lambda _: _known.pop(key, None)),
-            None if head is None else ref(head),
-        )
-    return None if known[1] is None else known[1]()
-
-
-def _find_head(model: Any) -> Any:
     size, calls = vocabulary_size(model), _Calls()
     token = mx.zeros((1, 1), mx.uint32)
     try:

@@ -23,7 +23,7 @@ from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.proposal import Array
 
-Head = Literal["tied", "factored", "full"]
+Head = Literal["tied", "factored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class DrafterConfig:
     """The shape of a drafter.
 
     hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
-    width: D, of the recurrent state s. exit_width: E, of what the residual blocks compute on; if it
-        is H + D, they compute on [h, s] itself, otherwise on a projection of it.
+    width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
+        blocks compute on.
     blocks: how many residual blocks.
     head: "tied" projects to H and uses the target's head; "factored" has two matrices, E x rank and
-        rank x V; "full" has one, E x V, as the code published with the paper.
+        rank x V. The code published with the paper has one, E x V, for E = H + D.
     rank: of a factored head.
 
     For Bielik 11B (H = 4,096, V = 32,128), in bfloat16, two blocks, D = E:
@@ -45,7 +45,7 @@ class DrafterConfig:
     | tied | 2,048 | 42.0 M | 84 MB | 67 MB |
     | tied | 1,024 | 16.8 M | 34 MB | 25 MB |
     | factored, rank 512 | 1,024 | 29.6 M | 59 MB | 51 MB |
-    | full, E = 8,192 | 4,096 | 431.0 M | 862 MB | 862 MB |
+    | as published, E = 8,192 | 4,096 | 431.0 M | 862 MB | 862 MB |
 
     The target's head is 74 MB in 4 bits (groups of 64) and 140 MB in 8 bits; a plain pass of the
     target reads about 6.3 GB in 4 bits.
@@ -71,22 +71,14 @@ class DrafterConfig:
             raise ValueError(f"a head has a rank over 0 if it is factored, not {self.rank!r}")
 
     @property
-    def concatenates(self) -> bool:
-        """Whether the residual blocks compute on [h, s] itself."""
-        return self.exit_width == self.hidden_size + self.width
-
-    @property
     def parameters(self) -> int:
         """How many numbers a drafter of this shape has."""
         h, d, e = self.hidden_size, self.width, self.exit_width
-        recurrence = h * d + d * d + d
-        entry = 0 if self.concatenates else h * e + e + d * e
-        head = {
-            "tied": 0 if e == h else e * h,
-            "factored": (e + self.vocabulary_size) * (self.rank or 0),
-            "full": e * self.vocabulary_size,
-        }
-        return recurrence + entry + self.blocks * (e * e + e) + head[self.head]
+        head = 0 if e == h else e * h
+        if self.head == "factored":
+            head = (e + self.vocabulary_size) * (self.rank or 0)
+        recurrence, entry = h * d + d * d + d, h * e + e + d * e
+        return recurrence + entry + self.blocks * (e * e + e) + head
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a configuration file."""
@@ -156,7 +148,7 @@ class DrafterState(NamedTuple):
     """What a drafter knows after some ids.
 
     recurrent: s f[..., D]. context: f[..., E], what the hidden state contributes, computed once a
-    round; f[..., H], the hidden state itself, if the drafter concatenates.
+    round.
     Only `recurrent` depends on the ids, so beams of one round share `context`.
     """
 
@@ -195,24 +187,21 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
         h, d, e = config.hidden_size, config.width, config.exit_width
         self.rnn_u = nn.Linear(d, d)
         self.rnn_w = nn.Linear(h, d, bias=False)
-        if not config.concatenates:
-            self.entry_h = nn.Linear(h, e)
-            self.entry_s = nn.Linear(d, e, bias=False)
+        self.entry_h = nn.Linear(h, e)
+        self.entry_s = nn.Linear(d, e, bias=False)
         self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
         if config.head == "tied":
             self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
-        elif config.head == "factored":
-            assert config.rank is not None
-            down = nn.Linear(e, config.rank, bias=False)
-            self.head = [down, nn.Linear(config.rank, config.vocabulary_size, bias=False)]
         else:
-            self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
+            rank = config.rank or 0
+            down = nn.Linear(e, rank, bias=False)
+            self.head = [down, nn.Linear(rank, config.vocabulary_size, bias=False)]
 
     def initial_state(self, hidden: Array) -> DrafterState:
         """Start a round from the target's last hidden state f[..., H], before any id is read."""
         hidden = hidden.astype(self._dtype)
         recurrent = mx.zeros((*hidden.shape[:-1], self.config.width), self._dtype)
-        return DrafterState(recurrent, self._context(hidden))
+        return DrafterState(recurrent, self.entry_h(hidden))
 
     def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
         """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
@@ -227,7 +216,7 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
         """Read ids i[...]; return s f[..., D] after them and f[..., E] for `logits`."""
         embedded = self._ends.embed(ids).astype(self._dtype)
         recurrent = nn.silu(self.rnn_w(embedded) + self.rnn_u(state.recurrent))
-        exit_ = self._joined(state.context, recurrent)
+        exit_ = state.context + self.entry_s(recurrent)
         for block in self.blocks:
             exit_ = block(exit_)
         return recurrent, exit_
@@ -259,12 +248,3 @@ class RecurrentDrafter(nn.Module):  # type: ignore[misc]
     @property
     def _dtype(self) -> Any:
         return self.rnn_u.weight.dtype
-
-    def _context(self, hidden: Array) -> Array:
-        return hidden if self.config.concatenates else self.entry_h(hidden)
-
-    def _joined(self, context: Array, recurrent: Array) -> Array:
-        if not self.config.concatenates:
-            return context + self.entry_s(recurrent)
-        shape = (*recurrent.shape[:-1], context.shape[-1])
-        return mx.concatenate([mx.broadcast_to(context, shape), recurrent], axis=-1)

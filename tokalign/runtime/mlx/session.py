@@ -1,9 +1,9 @@
 """Sessions: passes of a language model over whole contexts, counted and timed.
 
-`ModelSession` runs the passes, over contexts and over trees. What only the target's session does
-and only the draft model's (drafting ahead) is in `target_session.py` and `draft_session.py`, the
-cache in `cache.py`. Results are read when they are done; `BusyTime` counts how long passes are
-under way.
+`ModelSession` runs the passes, over contexts and over trees, on the cache that it is
+(`cache.py`). What only the target's session does and only the draft model's (drafting ahead) is in
+`target_session.py` and `draft_session.py`. Results are read when they are done; `BusyTime` counts
+how long passes are under way.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def timed(
     return with_time
 
 
-class ModelSession(Generic[Id]):
+class ModelSession(ModelCache[Id]):
     """A model that is given whole contexts and rewinds its cache by itself.
 
-    model, cache, rewinds: as `model`, `layers`, `rewinds` of `ModelCache`. Raises: as it does.
+    cache: as `layers` of `ModelCache`; the rest is as there. Raises: as it does.
     """
 
     def __init__(
@@ -113,53 +113,14 @@ class ModelSession(Generic[Id]):
         cache: list[Any] | None = None,
         rewinds: bool = True,
     ) -> None:
-        self._cache = ModelCache[Id](model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._model = model
+        super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
+        self._twin = model
         self.passes = self.rows = 0
         self.busy = BusyTime()
 
     def runs_on(self, twin: Any) -> None:
         """Have passes run on a twin of the model, except those that fill in a long prompt."""
-        self._model = twin
-
-    @property
-    def context_length(self) -> int:
-        """See `interfaces.Session`."""
-        return self._cache.context_length
-
-    @property
-    def rewindable(self) -> int:
-        """Up to how many ids drafts may reach: see `ModelCache.rewindable`."""
-        return self._cache.rewindable
-
-    @property
-    def quantized_from(self) -> int:
-        """The position from which rows see a quantized cache; -1 if none does."""
-        return self._cache.quantized_from
-
-    def read_again(self, ids: Sequence[Id]) -> int:
-        """How many of `ids` were read, but go through the model once more in the next pass."""
-        return self._cache.read_again(ids)
-
-    @property
-    def computed(self) -> int:
-        """Ids that went through the model so far: prompts, proposals and output."""
-        return self._cache.computed
-
-    @property
-    def layers(self) -> list[Any]:
-        """The cache, one object per layer, as mlx-lm's functions take it."""
-        return self._cache.layers
-
-    @property
-    def held(self) -> Sequence[Id]:
-        """The ids that the cache holds: what they share with a context is not computed again."""
-        return self._cache.held
-
-    @property
-    def unknown_positions(self) -> int:
-        """How many positions the cache holds before those of `held`, of ids that nothing tells."""
-        return self._cache.unknown_positions
+        self._twin = twin
 
     @property
     def seconds(self) -> float:
@@ -174,19 +135,18 @@ class ModelSession(Generic[Id]):
         """
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
-        kept = self._cache.catch_up(ids, last)
-        logits = self._cache.forward(self._cache.tokens(ids[kept:]), self._model, begin=kept)
-        self._cache.holds(ids)
-        logits = logits[-last:]
+        kept = self.catch_up(ids, last)
+        logits = self.forward(self.tokens(ids[kept:]), self._twin, begin=kept)
+        self.holds(ids)
         self.passes += 1
         self.rows += len(ids) - kept
-        return logits
+        return logits[-last:]
 
     @timed
     def feed(self, token: Array) -> Array:
         """See `interfaces.Session`."""
-        logits = self._cache.forward(token, self._model)
-        self._cache.holds_computed(token)
+        logits = self.forward(token, self._twin)
+        self.holds_computed(token)
         self.passes += 1
         self.rows += 1
         return logits
@@ -194,7 +154,7 @@ class ModelSession(Generic[Id]):
     @property
     def can_branch(self) -> bool:
         """Whether `tree` is possible with this model and its cache."""
-        return can_branch(self._cache.model, self._cache.layers)
+        return can_branch(self.model, self.layers)
 
     @timed
     def tree(self, ids: Sequence[Id], tree: TokenTree[Id], computed: int | None = None) -> Array:
@@ -204,26 +164,26 @@ class ModelSession(Generic[Id]):
         of the others are computed, f[len(tree) - computed, vocabulary]. None computes the whole
         tree and the row of the last context id before it, f[1 + len(tree), vocabulary].
         """
-        cache, context, proposed = self._cache, list(ids), list(tree.ids)
+        context, proposed = list(ids), list(tree.ids)
         if computed is None:
-            kept = cache.catch_up(context, 1)
+            kept = self.catch_up(context, 1)
             tokens = [*context[kept:], *proposed]
             wanted = 1 + len(tree)
         else:
             kept = len(context) + computed
             tokens = proposed[computed:]
             wanted = len(tokens)
-        cache.quantize()  # which replaces layers, so it comes before their masks are set
-        with self._tree_model.rows(cache.layers, len(tokens), tree) as model:
-            logits = cache.forward(cache.tokens(tokens), model, begin=kept)[-wanted:]
-        cache.holds_tree(context, tree)
+        self.quantize()  # which replaces layers, so it comes before their masks are set
+        with self._tree_model.rows(self.layers, len(tokens), tree) as model:
+            logits = self.forward(self.tokens(tokens), model, begin=kept)[-wanted:]
+        self.holds_tree(context, tree)
         self.passes += 1
         self.rows += len(tokens)
         return logits
 
     @cached_property
     def _tree_model(self) -> TreeModel:
-        return TreeModel(self._model)
+        return TreeModel(self._twin)
 
     @timed
     def start(self, *arrays: Array) -> None:
@@ -237,19 +197,7 @@ class ModelSession(Generic[Id]):
 
     def watch_prefill(self, callback: Callable[[int], None]) -> None:
         """Call this with the number of ids that each step of filling in a long prompt has read."""
-        self._cache.on_prefill = callback
-
-    def embed(self, begin: int, embeddings: Array) -> None:
-        """Read the ids at the indices from `begin` on as these embeddings f[n, dimension]."""
-        self._cache.embed(begin, embeddings)
-
-    def settle(self, ids: Sequence[Id]) -> None:
-        """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
-        self._cache.settle(ids)
-
-    def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
-        """Go on with another cache of the same model, which holds exactly `ids`."""
-        self._cache.adopt(layers, ids)
+        self.on_prefill = callback
 
     def require_room(self, prompt_tokens: int) -> None:
         """Raises: ContextLengthError if a prompt leaves no room for a single token after it."""
@@ -258,7 +206,7 @@ class ModelSession(Generic[Id]):
 
     def require_ids(self, name: str, ids: Sequence[Id]) -> None:
         """Raises: UsageError for an id that the model does not have. name: of the argument."""
-        size = self._cache.vocabulary_size
+        size = self.vocabulary_size
         if ids and not 0 <= min(ids) <= max(ids) < size:
             place = next(i for i, token in enumerate(ids) if not 0 <= token < size)
             raise UsageError(

@@ -2,8 +2,9 @@
 
 An mlx-lm model takes rows as one sequence. Two things make a tree of them: the mask that the cache
 hands to attention, and the rotary positions. The mask is set on the session's own cache. The
-positions are set in a *twin* of the model (`twin.py`), so that the model itself is never changed.
-`mx.fast.rope` takes an offset per batch item and not per row, so rows are moved to the batch axis.
+positions are set in a *twin* of the model (`weights.twin_of`), so that the model itself is never
+changed. `mx.fast.rope` takes an offset per batch item and not per row, so rows are moved to the
+batch axis.
 Source: tree attention of SpecInfer (Miao et al., 2023, section 4.2) and Medusa (Cai et al., 2024).
 
 Whether a model takes trees is found out by having it take one without computing it. It does if it
@@ -21,7 +22,6 @@ from contextlib import contextmanager
 from functools import cache as cache_calls
 from inspect import signature
 from typing import Any, NamedTuple
-from weakref import ref
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -30,7 +30,7 @@ from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_promp
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
-from tokalign.runtime.mlx.twin import twin_of
+from tokalign.runtime.mlx.weights import once_per_model, twin_of
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 from tokalign.tables.token_tree import TokenTree
@@ -199,20 +199,12 @@ _ROWS = 3
 _BY_COLUMN = ("minimax_m3_vl", "phi3small")
 """Model types with block-sparse attention: which keys a row sees depends on their column."""
 
-_known: dict[int, tuple[Any, bool]] = {}
-
 
 def can_branch(model: Any, cache: Sequence[Any]) -> bool:
     """Whether passes over trees are possible with this model and cache."""
     if not isinstance(model, nn.Module) or getattr(model, "model_type", None) in _BY_COLUMN:
         return False
-    if not _can_hold_trees(cache):
-        return False
-    key = id(model)  # modules are dicts, so they cannot be keys
-    found = _known.get(key)
-    if found is None or found[0]() is not model:
-        _known[key] = found = ref(model, lambda _: _known.pop(key, None)), _takes_trees(model)
-    return found[1]
+    return _can_hold_trees(cache) and _takes_trees(model)
 
 
 def _can_hold_trees(cache: Sequence[Any]) -> bool:
@@ -255,6 +247,7 @@ class _Traced:
         setattr(self._leaf, name, value)
 
 
+@once_per_model
 def _takes_trees(model: Any) -> bool:
     log = _Log()
     positions = RowPositions()

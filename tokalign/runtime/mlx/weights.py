@@ -1,16 +1,19 @@
-"""A model's weights, and the device that they are computed on."""
+"""A model's weights, twins that share them, and the machine that they are computed on."""
 
 from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
+from functools import wraps
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
+from weakref import ref
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,6 +21,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
 from mlx_lm.utils import load_config, load_model
 
+from tokalign.cost.curve import Machine
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 
 _QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)
@@ -196,3 +200,94 @@ class Wiring:
 
 
 wired = Wiring()
+
+
+T = TypeVar("T")
+
+
+def once_per_model(find: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Have a function of a model called once for each, and forget its result with the model."""
+    known: dict[int, tuple[Any, T]] = {}
+
+    @wraps(find)
+    def found(model: Any) -> T:
+        key = id(model)  # modules are dicts, so they cannot be keys
+        one = known.get(key)
+        if one is None or one[0]() is not model:
+            known[key] = one = ref(model, lambda _: known.pop(key, None)), find(model)
+        return one[1]
+
+    return found
+
+
+Replace: TypeAlias = Callable[[Any], Any]
+"""Given a module of the original, the module in its place; None to copy it."""
+
+
+def twin_of(model: Any, replace: Replace) -> Any:
+    """A twin of `model`. A module met twice is replaced or copied once.
+
+    Making one copies module objects, not arrays: 4 ms for 650 modules.
+    """
+    return _twin(model, replace, {})
+
+
+def _twin(value: Any, replace: Replace, made: dict[int, Any]) -> Any:
+    if id(value) not in made:
+        if isinstance(value, nn.Module):
+            replaced = replace(value)
+            made[id(value)] = twin = copy(value) if replaced is None else replaced
+            if replaced is None:
+                for name, child in value.items():  # a module is a dict of its arrays and modules
+                    twin[name] = _twin(child, replace, made)
+        elif type(value) in (list, tuple):
+            made[id(value)] = type(value)([_twin(child, replace, made) for child in value])
+        elif isinstance(value, dict):
+            made[id(value)] = {k: _twin(child, replace, made) for k, child in value.items()}
+        else:
+            return value
+    return made[id(value)]
+
+
+_MAPPED = Path("/proc/self/maps")
+_DEBIAN = "openblas-pthread/libopenblas.so.0"
+_FAST = "libopenblas", "libmkl", "libblis"
+
+
+def slow_blas() -> str | None:
+    """What to do about a slow BLAS, in one line; None where mlx does not compute with one."""
+    if mx.default_device() != mx.cpu or not _MAPPED.exists():
+        return None
+    loaded = _MAPPED.read_text("utf-8", errors="replace").splitlines()
+    return remedy(loaded, Path("/usr/lib").glob(f"*/{_DEBIAN}"))
+
+
+def remedy(loaded: Iterable[str], installed: Iterable[Path]) -> str | None:
+    """The same of the files that a process has loaded, and of the OpenBLAS that is installed.
+
+    loaded: lines that end in a path. installed: Debian's libraries, which may be none.
+    """
+    names = {line.rpartition("/")[2] for line in loaded}
+    if not any(name.startswith("libblas") for name in names):
+        return None
+    if any(name.startswith(_FAST) for name in names):
+        return None
+    library = next(iter(installed), None)
+    install = "" if library else "apt install libopenblas0-pthread, then "
+    return (
+        "mlx computes with the reference BLAS here, which is several times slower than OpenBLAS: "
+        f"{install}LD_PRELOAD={library or f'/usr/lib/$(uname -m)-linux-gnu/{_DEBIAN}'} tokalign ..."
+    )
+
+
+def machine_of(target: Any, draft: Any = None) -> Machine:
+    """For what a curve that is measured here is valid. Cost: some milliseconds.
+
+    target: an mlx-lm model. draft: another one, or a recurrent drafter.
+    """
+    return Machine(
+        device=device_name(),
+        mlx=mlx_version() + ("" if slow_blas() is None else ", reference BLAS"),
+        target=weights_fingerprint(target),
+        draft="" if draft is None else weights_fingerprint(draft),
+    )
