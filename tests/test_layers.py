@@ -122,7 +122,6 @@ RUNS_MODELS = {
     "serve/scheduler.py",
     "serve/server.py",
     "serve/speculation.py",
-    "train/checkpoint.py",
     "train/fit.py",
     "train/future_ids.py",
     "train/labelled_corpus.py",

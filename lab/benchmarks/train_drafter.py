@@ -24,11 +24,10 @@ from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.future_ids import Labeller
-from tokalign.train.labelled_corpus import label_corpus
+from tokalign.train.labelled_corpus import draw_windows, label_corpus
 from tokalign.train.labels import Labels, open_labels, write_labels
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.training import Evaluation, accepted_counts, fit_drafter
-from tokalign.train.windows import draw_windows
 
 WINDOW = 256
 BLOCK = 32

@@ -11,8 +11,7 @@ from polish import SENTENCES
 from small_tokenizers import GPT4O_PATTERN, random_merges
 
 from tokalign.bpe.absorption import Absorption
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder
 from tokalign.tokenizer.spec import TokenizerSpec, byte_level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polish import SENTENCES, byte_strings
 
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder
 from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -33,7 +32,7 @@ def test_pushing_parts_equals_encoding_the_whole(
 
 
 def test_the_worked_examples(bielik: Tokenizer[Any]) -> None:
-    """That at the head of `incremental.py`."""
+    """That of `IncrementalEncoder`."""
     encoder = IncrementalEncoder(bielik.bpe)
 
     def tokens() -> list[bytes]:

@@ -19,7 +19,7 @@ import zstandard
 from canonical import is_canonical_piece, ordinary_tokens
 from places import ROOT, shared_folder
 
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -8,8 +8,8 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokalign.bpe.encoder import TokenOrder
 from tokalign.bpe.pretokenizer import WordSplitter
-from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.tables.alignment import HealingTrie
 from tokalign.tokenizer.tokenizer import Tokenizer
 

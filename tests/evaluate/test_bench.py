@@ -13,8 +13,7 @@ from places import DEMO
 
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.comparison import compare
-from tokalign.evaluate.conditions import conditions_of
+from tokalign.evaluate.comparison import compare, conditions_of
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting

@@ -37,7 +37,7 @@ from tokenizer_files import (
 )
 from tokenizers import Tokenizer as Library
 
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.errors import MissingAssetError, VocabularyError
 from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, MAX_IDS

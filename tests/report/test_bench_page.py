@@ -14,8 +14,15 @@ from measured import block, measured
 from tokalign.cost.curve import ContextCosts, CostCurve, Timing
 from tokalign.evaluate.comparison import ENOUGH_PROMPTS, Comparison, compare
 from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Condition
-from tokalign.report.bench import bench_page
-from tokalign.report.tables import HEAD, aligned, as_object, cells, comma_separated, markdown
+from tokalign.report.tables import (
+    HEAD,
+    aligned,
+    as_object,
+    bench_page,
+    cells,
+    comma_separated,
+    markdown,
+)
 
 CONDITIONS = [*BASELINES, Condition("exact", 2), Condition("exact", 4), Condition("copy", 2)]
 ABOUT = {"target": "a <model>", "draft": None}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from markup import Document, assert_self_contained
 from saved_runs import rounds, run_of
 
-from tokalign.report.run import run_page
-from tokalign.report.tokens import Run, shown_tokens
+from tokalign.report.run import Run, run_page, shown_tokens
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Library
 
 from tokalign.api.objects import as_tokenizer
 from tokalign.assemble import assemble
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.decoder import LanguageModel

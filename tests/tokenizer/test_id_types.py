@@ -12,7 +12,7 @@ import pytest
 from places import ROOT
 
 PROGRAM = """
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from labelled import random_labels
 
-from tokalign.train.batches import Batches
+from tokalign.train.labels import Batches
 
 VOCABULARY = 96
 

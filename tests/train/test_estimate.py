@@ -13,10 +13,10 @@ from places import DEMO
 from tokalign.errors import BundleError
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.weights import load_weights
-from tokalign.train.batches import Batches
 from tokalign.train.estimate import TargetShape, Work, estimate
 from tokalign.train.fit import Recipe, begin, make_step
 from tokalign.train.future_ids import Labeller
+from tokalign.train.labels import Batches
 from tokalign.train.options import Kind, Labelling
 
 CONFIG = DrafterConfig(hidden_size=192, vocabulary_size=4000, width=192, exit_width=192)

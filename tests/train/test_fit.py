@@ -13,8 +13,8 @@ from mlx.utils import tree_flatten
 from random_models import random_model
 
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
-from tokalign.train.batches import Batches
 from tokalign.train.fit import Recipe, TrainingState, begin, loss_of, make_step
+from tokalign.train.labels import Batches
 
 
 def batches(size: int = 16, candidates: int | None = None) -> Batches:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import mlx.core as mx
 from labelled import random_labels, small_drafter
 
-from tokalign.train.batches import Batches
 from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.labels import Batches
 from tokalign.train.training import accepted_counts, measure_acceptance
 
 

@@ -22,8 +22,8 @@ from tokalign.tables.logit_rows import KEPT, LOG_ODDS, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.logit_table import WINDOW, GatheredRows, build_logit_table
-from tokalign.train.windows import draw_windows
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tokalign.errors import BundleError, CorpusError, IncompatibleError, UsageEr
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-from tokalign.train.checkpoint import Course
+from tokalign.train.fit import Course
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import FitOptions, Labelling, LabelOptions
 from tokalign.train.training import Evaluation, Trained, fit_drafter

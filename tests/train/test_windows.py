@@ -11,7 +11,7 @@ from small_tokenizers import write_tokenizer
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.train.windows import draw_windows
+from tokalign.train.labelled_corpus import draw_windows
 
 WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Generic
 
+from tokalign.bpe import Id
 from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.ids import Id
 from tokalign.bpe.pretokenizer import incomplete_tail
 
 MIN_FANOUT = 16

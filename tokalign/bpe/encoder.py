@@ -1,6 +1,7 @@
 """The canonical encoding of bytes: pre-tokenizer, symbols, merges.
 
 `PieceEncoder` is what every encoder has; `BytePairEncoding` knows the merges, too.
+`IncrementalEncoder` encodes a text that grows, and `TokenOrder` finds tokens by their beginnings.
 
 A *piece* is what the pre-tokenizer hands to BPE (`pretokenizer.py`). Bytes that are not valid UTF-8
 are encoded like all others, because a draft may have to go on from half a character. Which tokens
@@ -9,16 +10,67 @@ may stand side by side is asked of `BytePairEncoding.validity` (`validity.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Generic, cast
 
-from tokalign.bpe.ids import Id
+from tokalign.bpe import Id
 from tokalign.bpe.merges import Merged, Merges
 from tokalign.bpe.pretokenizer import Splitter, as_bytes, as_text
-from tokalign.bpe.sorted_vocabulary import TokenOrder
 from tokalign.bpe.validity import PairValidity
+
+
+class TokenOrder(Generic[Id]):
+    """Tokens sorted by their bytes, of equal bytes by id: those that begin alike are one range.
+
+    ids: the sorted ids; spelled: their bytes, in the same order. Ranges are of indices into both.
+    """
+
+    def __init__(self, tokens: Sequence[bytes], ids: list[Id]) -> None:
+        self.ids = ids
+        self.spelled = [tokens[i] for i in ids]
+
+    @classmethod
+    def of(cls, tokens: Sequence[bytes], chosen: Iterable[Id]) -> TokenOrder[Id]:
+        """Sort the chosen tokens. Cost: 0.1 s for 128,000."""
+        return cls(tokens, sorted(chosen, key=lambda i: (tokens[i], i)))
+
+    @cached_property
+    def extended(self) -> frozenset[Id]:
+        """The tokens that a longer token begins with. Cost: 10 ms for 128,000 tokens, once."""
+        found: set[Id] = set()
+        longer = b""  # the next token in order that differs
+        for at in range(len(self.ids) - 1, -1, -1):
+            token = self.spelled[at]
+            if at + 1 < len(self.ids) and self.spelled[at + 1] != token:
+                longer = self.spelled[at + 1]
+            if longer.startswith(token):
+                found.add(self.ids[at])
+        return frozenset(found)
+
+    def find(self, token: bytes) -> int | None:
+        """The index of the token with these bytes; of several, the one with the lowest id."""
+        at = bisect_left(self.spelled, token)
+        return at if at < len(self.spelled) and self.spelled[at] == token else None
+
+    def starting_with(self, prefix: bytes) -> tuple[int, int]:
+        """The range of tokens that begin with `prefix`: start, end (exclusive). Cost: 1 µs."""
+        start = bisect_left(self.spelled, prefix)
+        after = _successor(prefix)
+        return start, bisect_left(self.spelled, after, start) if after else len(self.spelled)
+
+    def extending(self, prefix: bytes) -> tuple[int, int]:
+        """The range of tokens that begin with `prefix` and are longer: start, end (exclusive)."""
+        start, end = self.starting_with(prefix)
+        return bisect_right(self.spelled, prefix, start, end), end
+
+
+def _successor(prefix: bytes) -> bytes:
+    """The least byte string after all that begin with `prefix`; empty if there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
 
 class PieceEncoder(Generic[Id]):
@@ -146,3 +198,55 @@ class BytePairEncoding(PieceEncoder[Id]):
         if self._unknown is None or (self._fuses_unknown and before[-1:] == [self._unknown]):
             return []
         return [self._unknown]
+
+
+class IncrementalEncoder(Generic[Id]):
+    """The canonical encoding of the bytes pushed so far, without encoding all of them again.
+
+    After any pushes `ids` equals the encoding of the whole text, and the first `settled` ids stay
+    what they are, whatever bytes are pushed next.
+
+    Example (Bielik): push `b" War"`, then `b"szawa"`. The ids are those of `▁War`, and then those
+    of `▁Wars`, `z`, `awa`: what `▁Warszawa` is as a whole, not `▁War` with `sz`, `awa` after it.
+    """
+
+    def __init__(self, encoder: PieceEncoder[Id]) -> None:
+        self._encoder = encoder
+        self._text = bytearray()
+        self._ids: list[Id] = []
+        self._open = 0, 0  # byte offset and id index from which on later bytes may change pieces
+
+    @property
+    def text(self) -> bytes:
+        """All bytes that were pushed."""
+        return bytes(self._text)
+
+    @property
+    def ids(self) -> list[Id]:
+        """The canonical encoding of `text`. Read-only; valid until the next push."""
+        return self._ids
+
+    @property
+    def settled(self) -> int:
+        """How many leading ids belong to pieces that no later byte can change."""
+        return self._open[1]
+
+    def ends_with(self, data: bytes) -> bool:
+        """Whether the text ends with these bytes."""
+        return self._text.endswith(data)
+
+    def push(self, data: bytes) -> None:
+        """Append bytes. Cost: splitting and encoding them and the pieces that are not settled."""
+        self._text += data
+        ids, encoder = self._ids, self._encoder
+        offset, index = self._open
+        del ids[index:]
+        text = bytes(self._text[offset:])
+        pieces = encoder.splitter.split(text)
+        settled = encoder.splitter.count_settled(text, pieces)
+        for piece in pieces[:settled]:
+            ids += encoder.encode_piece(piece)
+            offset += len(piece)
+        self._open = offset, len(ids)
+        for piece in pieces[settled:]:
+            ids += encoder.encode_piece(piece)

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.ids import Id
+from tokalign.bpe import Id
 
 Ints: TypeAlias = NDArray[np.int64]
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence, Set
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeAlias
 
-from tokalign.bpe.ids import Id
+from tokalign.bpe import Id
 from tokalign.bpe.merges import Merged, Merges
 
 NEVER = 1 << 60

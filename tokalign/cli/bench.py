@@ -161,7 +161,7 @@ def _bench(
     options: Options, decoder: Decoder, texts: Sequence[PromptText], lengths: Sequence[int | str]
 ) -> Bench:
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.conditions import conditions_of
+    from tokalign.evaluate.comparison import conditions_of
     from tokalign.runtime.draft_length.opening_knowledge import opening_knowledge
 
     target, draft = decoder.target, decoder.draft
@@ -228,7 +228,7 @@ def _written(
     form: str, comparison: Comparison, about: Mapping[str, Any], curve: CostCurve | None
 ) -> str:
     from tokalign.report import tables
-    from tokalign.report.bench import bench_page
+    from tokalign.report.tables import bench_page
 
     match form:
         case ".html":

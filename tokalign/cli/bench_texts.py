@@ -33,7 +33,7 @@ def show_texts(options: Options) -> None:
 
     Raises: UsageError without texts, or for the draft length `auto`, which needs costs.
     """
-    from tokalign.evaluate.conditions import conditions_of, drafting_of
+    from tokalign.evaluate.comparison import conditions_of, drafting_of
     from tokalign.evaluate.replay import replay_texts
 
     if options.trace is not None:

@@ -18,7 +18,7 @@ from tokalign.tables.dictionary import HOW_TO_BUILD
 
 if TYPE_CHECKING:
     from tokalign.build.alignment.fit import BoundaryRates, Coverage
-    from tokalign.evaluate.dictionary_saving import DictionarySaving
+    from tokalign.evaluate.replay import DictionarySaving
 
 _NOT_MEASURED = "not measured; tokalign calibrate --target TARGET --draft DRAFT does it"
 
@@ -57,7 +57,7 @@ def command(
     from tokalign.build.corpus import Corpus
     from tokalign.cost.curve import ASSUMED_DRAFT, PUBLISHED, read_curve
     from tokalign.cost.store import find_curve_of_tokenizers
-    from tokalign.evaluate.dictionary_saving import measure_dictionaries
+    from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.opening import open_dictionary
     from tokalign.tokenizer.spec import Level

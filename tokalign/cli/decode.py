@@ -100,8 +100,7 @@ def command(
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         noted(why)
     if html is not None:
-        from tokalign.report.run import run_page
-        from tokalign.report.tokens import Run
+        from tokalign.report.run import Run, run_page
 
         vocabulary = decoder.target.tokenizer.vocabulary
         run = Run.of(generation.rounds, vocabulary, generation.summary())

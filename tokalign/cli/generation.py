@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.options import take
 from tokalign.cli.output import table
-from tokalign.report.tokens import OUTCOMES
+from tokalign.report.run import OUTCOMES
 from tokalign.runtime.rounds import Outcome
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol, TypeAlias
 
-from tokalign.evaluate.conditions import drafting_of
+from tokalign.evaluate.comparison import drafting_of
 from tokalign.evaluate.measurements import (
     Block,
     Condition,

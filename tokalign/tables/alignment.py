@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.bpe.sorted_vocabulary import TokenOrder
+from tokalign.bpe.encoder import TokenOrder
 from tokalign.tables.bundle import Bundle, array_bytes
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 

@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.cost.store import cache_folder
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials

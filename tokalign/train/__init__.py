@@ -3,13 +3,11 @@
 Training a recurrent drafter, a target and a corpus in, a drafter folder out:
 
 options.py                     what a caller chooses
-labelled_corpus.py             target and corpus -> labels
-    windows.py                     corpus -> windows of ids
+labelled_corpus.py             target and corpus -> windows of ids -> labels
     future_ids.py                  window -> hidden states, and the ids that follow
-    labels.py                      labels on disk
+    labels.py                      labels on disk, and batches of them
 training.py                    labels -> drafter folder, and how many guesses are accepted
-    batches.py, fit.py             labels -> steps of AdamW
-    checkpoint.py                  how a killed run goes on
+    fit.py                         steps of AdamW, and how a killed run goes on
 estimate.py                    what all this will take, before it starts
 
 `logit_table.py` makes the table that a logit store begins with (`tokalign build --from-model`).

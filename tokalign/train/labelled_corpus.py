@@ -1,25 +1,29 @@
 """From a target and a corpus to labels: positions to train on, and positions held out.
 
-They lie in a workspace, where another run with the same target, corpus and options finds them.
+Paragraphs in a random order are joined and cut into windows of one length, which are labelled. The
+labels lie in a workspace, where another run with the same target, corpus and options finds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tokalign.atomic_file import locked
-from tokalign.build.corpus import Corpus, Stage, silent
+from tokalign.build.corpus import Corpus, Progress, Stage, silent
 from tokalign.errors import CorpusError
+from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.future_ids import Labeller, can_label_itself
 from tokalign.train.labels import Labels, are_complete, open_labels, write_labels
 from tokalign.train.options import Kind, Labelling, LabelOptions
-from tokalign.train.windows import draw_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +128,41 @@ def _label(
     with stage(total, f"labelling {folder.name}") as advance:
         for positions in write_labels(folder, recipe, windows, labeller.label, enough=enough):
             advance(positions)
+
+
+_BYTES_DRAWN_PER_TOKEN = 6.5
+"""Bytes of text. Tokenizers in use have 3 to 5 bytes in a token, so enough is drawn."""
+
+
+def draw_windows(
+    corpus: Corpus,
+    tokenizer: Tokenizer[TargetId],
+    *,
+    length: int,
+    positions: int,
+    seed: int,
+    progress: Progress = lambda _: None,
+) -> list[list[TargetId]]:
+    """Draw paragraphs from everywhere in a corpus and cut them into windows.
+
+    length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
+    to draw, all windows together; fewer if the corpus has fewer.
+    progress: called with bytes of the corpus on disk, of which two readings are made: one to learn
+    its size, one to draw. Only what is drawn is kept in memory.
+    Raises: CorpusError as `Corpus.lines`.
+    """
+    for _ in corpus.lines(progress):
+        pass
+    share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
+    random = Random(seed)
+    drawn = [line for line in corpus.lines(progress) if random.random() < share]
+    random.shuffle(drawn)
+    ids = chain.from_iterable(tokenizer.encode(line + "\n") for line in drawn)
+    opening = with_bos(tokenizer, [])
+    windows: list[list[TargetId]] = []
+    while len(windows) * length < positions:
+        window = [*opening, *islice(ids, length - len(opening))]
+        if len(window) < length:
+            break
+        windows.append(window)
+    return windows

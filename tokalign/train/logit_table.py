@@ -22,7 +22,7 @@ from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LONGEST_KEY, LogitRows, codes_of, keys_of
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.windows import draw_windows
+from tokalign.train.labelled_corpus import draw_windows
 
 ROWS = SLOTS // 2
 """Rows of a table, 3.1 MB: about a fifth of them fall to slots of a store that others fill."""

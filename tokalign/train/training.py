@@ -27,11 +27,9 @@ from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, targ
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.tables.drafter_files import read_drafter_config
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.batches import Batches
-from tokalign.train.checkpoint import read_checkpoint, write_checkpoint
-from tokalign.train.fit import Recipe, begin, make_step
+from tokalign.train.fit import Recipe, begin, make_step, read_checkpoint, write_checkpoint
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import Labels
+from tokalign.train.labels import Batches, Labels
 from tokalign.train.options import FitOptions
 
 _ROWS = 256

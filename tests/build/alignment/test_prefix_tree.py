@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.bpe.sorted_vocabulary import TokenOrder
+from tokalign.bpe.encoder import TokenOrder
 from tokalign.build.alignment.merge_sites import NOWHERE, PrefixTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import find_candidates, make_table
-from tokalign.build.dictionary.ngram_tree import Level, grow_tree, walk_back
+from tokalign.build.dictionary.ngram_tree import Level, grow_tree, in_other_text, smooth, walk_back
 from tokalign.build.dictionary.optimism import USUAL
 from tokalign.build.dictionary.pruning import (
     Contexts,
@@ -23,7 +23,6 @@ from tokalign.build.dictionary.pruning import (
     keep_best,
     occurrences,
 )
-from tokalign.build.dictionary.smoothing import in_other_text, smooth
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 MAX_ORDER = 4
@@ -112,7 +111,7 @@ def test_what_a_context_gives_away_is_what_its_ngrams_lose(text: list[list[int]]
 
 
 def test_a_rare_context_is_less_sure_than_a_frequent_one() -> None:
-    """The example of `smoothing.py`: three times out of three is not certain."""
+    """The example of `ngram_tree.py`: three times out of three is not certain."""
     text = [[1, 2]] * 3 + [[4, 5]] * 300 + [[0]] * 27 + [[2]] * 30
     levels = grow_tree(as_orders(counted(text)))
     probabilities, _ = smooth(levels)

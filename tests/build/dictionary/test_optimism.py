@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from tests.build.dictionary.test_backoff_pruning import MAX_ORDER, as_orders, counted, rows_of
 from tokalign.build.dictionary.backoff import find_candidates, make_table, measure_optimism
-from tokalign.build.dictionary.ngram_tree import grow_tree
+from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, grow_tree, smooth
 from tokalign.build.dictionary.optimism import USUAL, leave_one_out
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, smooth
 from tokalign.tokenizer.vocabulary import TargetId
 
 END = 9  # of every line, and nowhere else, so that what comes after a context is always known

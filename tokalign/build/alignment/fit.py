@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.absorption import Absorption
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.build.corpus import batches
 from tokalign.tables.alignment import NO_TOKEN, Intersection, MergeSites
 from tokalign.tokenizer.spec import Level

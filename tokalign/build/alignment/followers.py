@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tokalign.bpe.sorted_vocabulary import TokenOrder
+from tokalign.bpe.encoder import TokenOrder
 from tokalign.build.alignment.derivations import Derivations, EdgeTokens, Ints
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.sorted_vocabulary import TokenOrder
+from tokalign.bpe.encoder import BytePairEncoding, TokenOrder
 from tokalign.build.alignment.derivations import Derivations, Ints
 from tokalign.build.alignment.followers import Followers, Signature
 from tokalign.tables.alignment import MergeSites

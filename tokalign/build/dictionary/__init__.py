@@ -2,9 +2,8 @@
 
 `dictionary_bundle.py` builds it as a bundle; read it first.
 
-    back-off    ngram_tree.py links the counted n-grams, smoothing.py gives them probabilities,
-                pruning.py chooses the contexts worth storing, backoff.py packs them with
-                binary_fuse.py
+    back-off    ngram_tree.py links the counted n-grams and gives them probabilities, pruning.py
+                chooses the contexts worth storing, backoff.py packs them
 
 A module that builds has the name of the one in `tables/` that reads.
 """

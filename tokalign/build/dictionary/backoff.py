@@ -13,8 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.counting.windows import IdArray
-from tokalign.build.dictionary.binary_fuse import assign, find_shape
-from tokalign.build.dictionary.ngram_tree import Floats, Level, walk_back
+from tokalign.build.dictionary.ngram_tree import (
+    Floats,
+    Level,
+    Smoothed,
+    in_other_text,
+    smooth,
+    walk_back,
+)
 from tokalign.build.dictionary.optimism import USUAL, leave_one_out, optimism_of
 from tokalign.build.dictionary.pruning import (
     ROW_COST,
@@ -26,9 +32,8 @@ from tokalign.build.dictionary.pruning import (
     keep_best,
     ranked_predictions,
 )
-from tokalign.build.dictionary.smoothing import Smoothed, in_other_text, smooth
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
-from tokalign.tables.binary_fuse import FuseShape, Hashes, fingerprints, mix
+from tokalign.tables.binary_fuse import FuseShape, Hashes, assign, find_shape, fingerprints, mix
 
 P_MIN = ROW_COST
 """A chain is proposed as long as it is right with this probability: as long as its next row saves

@@ -13,9 +13,8 @@ from tokalign.build.counting.token_ngrams import MAX_NGRAMS, MIN_COUNT, count_to
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table, measure_optimism
-from tokalign.build.dictionary.ngram_tree import Level, grow_tree
+from tokalign.build.dictionary.ngram_tree import CONCENTRATION, DISCOUNT, Level, grow_tree, smooth
 from tokalign.build.dictionary.pruning import ROW_COST
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, smooth
 from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.bundle import Bundle, encode_bundle

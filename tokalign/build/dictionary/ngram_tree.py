@@ -1,4 +1,4 @@
-"""Token n-grams as two trees over the same nodes: by prefix and by suffix.
+"""Token n-grams as two trees over the same nodes, by prefix and by suffix, and their probabilities.
 
 The prefix of an n-gram (without its last id) is the context that it continues. Its suffix (without
 its first id) is the same event in the next shorter context. Both are counted n-grams themselves.
@@ -10,13 +10,27 @@ Example (Bielik), from the lines "w Polsce" and "w Polskę":
     ▁Pol s          ▁Pol                    s
 
 So p(s | ▁w ▁Pol) is found at `▁w ▁Pol s`, and p(s | ▁Pol), which it backs off to, at the suffix of
-`▁w ▁Pol s`. Read `smoothing.py` next.
+`▁w ▁Pol s`.
+
+Probabilities are smoothed so that a rare context does not look certain. Every n-gram gives up a
+little of its count. What the n-grams of a context give up is shared out in proportion to the
+probabilities in the next shorter context:
+
+    p(w | context) = (max(count - D, 0) + (D * T + A) * p(w | shorter context)) / (total + A)
+
+T is the number of different ids seen after the context. Example, with D = 0.9 and A = 0.5: a
+context was seen three times, always followed by the same id, which has probability 0.1 in the
+shorter context. Its probability here is 0.64, not 1.
+Source: interpolated absolute discounting (Ney, Essen and Kneser, 1994) with the concentration A of
+Teh's hierarchical Pitman-Yor model (2006), and plain counts in the shorter contexts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,3 +131,50 @@ def walk_back(
     for level in levels[order - 1 :: -1]:
         yield level.last[nodes].astype(np.uint64)
         nodes = level.prefix[nodes]
+
+
+DISCOUNT = 0.9
+CONCENTRATION = 0.5
+
+Smoothed: TypeAlias = tuple[Sequence[Floats], Sequence[Floats]]
+"""The probabilities and the back-off weights that `smooth` gives."""
+
+
+def smooth(levels: Sequence[Level]) -> Smoothed:
+    """For each order, p(last id | prefix) of each n-gram, and the back-off weight of each n-gram.
+
+    The back-off weight of an n-gram that is a context is the factor of p(w | shorter context)
+    above. For the highest order it is 1.
+    """
+    if not levels:
+        return [], []
+    probabilities = [levels[0].counts / levels[0].counts.sum()]
+    weights: list[Floats] = []
+    for contexts, continued in pairwise(levels):
+        weight = _backoff_weights(contexts, continued)
+        weights.append(weight)
+        own = np.maximum(continued.counts - DISCOUNT, 0)
+        own /= contexts.counts[continued.prefix] + CONCENTRATION
+        shorter = probabilities[-1][continued.suffix]
+        probabilities.append(own + weight[continued.prefix] * shorter)
+    weights.append(np.ones(len(levels[-1]), dtype=np.float32))
+    return probabilities, weights
+
+
+def in_other_text(probabilities: Floats, optimism: float) -> Floats:
+    """The probabilities to expect in text that was not counted: log-odds less `optimism`."""
+    odds = probabilities * np.float32(np.exp(-optimism))
+    return np.asarray(odds / (1 - probabilities + odds), dtype=np.float32)
+
+
+def _backoff_weights(contexts: Level, continued: Level) -> Floats:
+    """(D * T + A) / (total + A) of every context.
+
+    Occurrences of n-grams that were too rare to be kept count as one different id each.
+    """
+    size = len(contexts)
+    kinds = np.bincount(continued.prefix, minlength=size)
+    kept = np.bincount(continued.prefix, weights=continued.counts, minlength=size)
+    kinds = kinds + np.maximum(contexts.counts - kept, 0)
+    share = (DISCOUNT * kinds + CONCENTRATION) / (contexts.counts + CONCENTRATION)
+    return np.asarray(np.minimum(share, 1), dtype=np.float32)

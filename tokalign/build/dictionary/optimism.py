@@ -31,9 +31,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.dictionary.ngram_tree import MISSING, Floats, Level
+from tokalign.build.dictionary.ngram_tree import (
+    CONCENTRATION,
+    DISCOUNT,
+    MISSING,
+    Floats,
+    Level,
+    Smoothed,
+)
 from tokalign.build.dictionary.pruning import Mask, Predictions
-from tokalign.build.dictionary.smoothing import CONCENTRATION, DISCOUNT, Smoothed
 
 USUAL = 0.5
 """The optimism before anything is known. Lines held out of corpora of 1.5 to 47 million characters,
@@ -86,7 +92,7 @@ def leave_one_out(
 ) -> list[Answers]:
     """The answers of contexts of each length from 1 on.
 
-    smoothed: from `smoothing.smooth`. ranked: the most probable ids and those that come second, by
+    smoothed: from `smooth`. ranked: the most probable ids and those that come second, by
     length. stored: which contexts the table has, by length.
     """
     # The least count over all lengths: a longer n-gram is never more frequent than what is in it.

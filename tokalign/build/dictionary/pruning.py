@@ -113,7 +113,7 @@ def gains(
     A proposed prediction costs a row, and saves a pass if it is right. How often it is proposed
     follows from the probability that is stored with it; how often it is right, from its probability
     in this context.
-    probabilities, weights: see `smoothing.smooth`. Cost: about 1 µs per context.
+    probabilities, weights: see `smooth`. Cost: about 1 µs per context.
     """
     found: list[Floats] = []
     for length, (level, own) in enumerate(zip(levels, predictions, strict=False), start=1):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokalign.bpe.absorption import Absorption, shared_absorption
-from tokalign.bpe.encoder import BytePairEncoding
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import BytePairEncoding, IncrementalEncoder
 from tokalign.bpe.pretokenizer import incomplete_tail
 from tokalign.bpe.validity import PairValidity, Spine
 from tokalign.tables.alignment import MergeSites

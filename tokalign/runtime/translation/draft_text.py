@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from tokalign.bpe.incremental import IncrementalEncoder
+from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.runtime.text import opens_segment, token_bytes
 from tokalign.tables.alignment import match_roles
 from tokalign.tokenizer.tokenizer import Tokenizer
