@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import cycle, pairwise
+from itertools import pairwise
+from time import perf_counter, sleep
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tokalign.evaluate.calibrate import (
     _Bench,
     _repeat,
     measure_briefly,
+    measure_curve,
 )
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.mlx.weights import machine_of
@@ -24,17 +26,19 @@ from tokalign.runtime.translation.growth import WIDTH
 
 
 class Bench:
-    """A pair whose passes are said to take the given times in turn, on a clock of seconds."""
+    """A target whose passes take a second each, on a clock of seconds."""
 
-    def __init__(self, *seconds: float) -> None:
-        self.now, self._seconds = 0.0, cycle(seconds)
+    searches: tuple[BeamShape, ...] = ()
+
+    def __init__(self) -> None:
+        self.now = 0.0
 
     def clock(self) -> float:
         return self.now
 
     def verify(self, rows: int) -> float:
         self.now += 1.0
-        return next(self._seconds)
+        return 1.0
 
     def draft_pass(self) -> None:
         return None
@@ -45,29 +49,48 @@ class Bench:
     def tree_pass(self) -> float | None:
         return None
 
-    def searches(self) -> list[Any]:
-        return []
-
 
 @pytest.mark.parametrize(
-    ("seconds", "repetitions"),
-    [((0.1,), 4), ((0.1, 0.101), 4), ((0.1,) * 6 + (0.9,), 4), ((0.1, 0.3), 14)],
+    ("budget", "limit", "times"),
+    [
+        (5.0, 100.0, {1: 3, 2: 3, 4: 3}),  # three repetitions after the warm-up
+        (18.0, 100.0, {1: 5, 2: 5, 4: 5}),
+        (5.0, 2.5, {1: 1, 2: 1, 4: 1}),  # the warm-up is all there is
+        (5.0, 1.0, {1: 1, 2: 1}),
+        (5.0, -1.0, {1: 1, 2: 1}),  # reading the prompt has taken all the time
+        (1e9, 1e9, {1: 15, 2: 15, 4: 15}),
+    ],
 )
-def test_a_disturbed_measurement_takes_three_times_its_budget(
-    seconds: tuple[float, ...], repetitions: int
+def test_measuring_ends_in_time_with_what_it_has(
+    budget: float, limit: float, times: dict[int, int]
 ) -> None:
-    """Every repetition takes a second of a budget of five; the first is a warm-up.
+    """A repetition takes three seconds, and the first one is a warm-up."""
+    bench: Any = Bench()
+    shares: list[float] = []
+    found = _repeat(
+        [bench], [1, 2, 4], shares.append, budget=budget, limit=limit, clock=bench.clock
+    )
+    assert {key[2]: len(seconds) for key, seconds in found.items()} == times
+    assert bench.now <= max(limit + 1, 2.0)
+    assert 0 <= sum(shares) <= 1
 
-    A single slow pass is no disturbance: the quartiles do not see it.
-    """
-    bench: Any = Bench(*seconds)
-    times = _repeat([bench], [1], 5.0, lambda _: None, bench.clock)
-    assert len(times[bench, "rows", 1]) == repetitions
 
+def test_a_curve_is_measured_in_its_budget_where_passes_are_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading the longer contexts would take all the time; only what is most telling is timed."""
+    original = _Bench.verify
 
-def test_a_quiet_measurement_ends_after_fifteen_repetitions() -> None:
-    bench: Any = Bench(0.1)
-    assert len(_repeat([bench], [1], 1e9, lambda _: None, bench.clock)[bench, "rows", 1]) == 15
+    def slowly(self: _Bench, rows: int) -> float:
+        sleep(0.05)
+        return original(self, rows) + 0.05
+
+    monkeypatch.setattr(_Bench, "verify", slowly)
+    model, began = a_long_model(), perf_counter()
+    curve = measure_curve(model, budget=1.0)
+    assert perf_counter() - began < 2.0
+    assert {1, 2, 4, 8, 16, 33} <= curve.contexts[0].rows.keys()
+    assert len(curve.rows_at(0)) == 33
 
 
 def a_long_model() -> Any:
@@ -81,7 +104,7 @@ def a_long_model() -> Any:
 def test_what_a_row_costs_is_measured_at_three_depths_if_the_budget_allows() -> None:
     model = a_long_model()
     assert tuple(bench.length for bench in _affordable_benches(model, None, 1e6)) == CONTEXTS
-    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e-9)) == CONTEXTS[:-1]
+    assert tuple(bench.length for bench in _affordable_benches(model, None, 1e-9)) == CONTEXTS[:1]
 
 
 def test_measured_passes_form_a_chain() -> None:
@@ -144,13 +167,13 @@ def test_a_drafter_goes_on_from_the_pass_before_with_every_width_and_number_of_s
         return original(ids, shape, **how)
 
     monkeypatch.setattr(session, "search", search)
-    timed = dict(bench.searches())
+    timed = {shape: bench.search(shape) for shape in bench.searches}
     assert asked == [(17, shape) for shape in _SEARCHES]
     # Without the target's hidden state there would have been no passes.
     assert session.passes == sum(shape.length for shape in _SEARCHES)
     assert set(timed) == set(_SEARCHES)
     assert min(timed.values()) > 0
-    assert not list(_Bench(model, None, 16).searches())
+    assert not _Bench(model, None, 16).searches
 
 
 @pytest.mark.slow

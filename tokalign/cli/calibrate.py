@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
 
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
+_TOKENS, _FEWEST_TOKENS = 40, 4
+"""After each prompt the draft is asked at so many positions, as the time allows."""
+_CURVE_SHARE = 0.6
+"""Of the budget where a draft's acceptance is measured too."""
 
 
 _OPTIONS = (
@@ -43,7 +48,7 @@ _OPTIONS = (
     Option("--refresh", "Measure again, even if nothing has changed.", is_flag=True),
     Option(
         "--budget",
-        "Seconds to measure; three times as many if other programs disturb it.",
+        "Seconds after which it ends, with what has been measured until then.",
         type=FiniteRange(min=1),
         default=30.0,
     ),
@@ -104,18 +109,23 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
 
     if (remedy := slow_blas()) is not None:
         note(remedy, quiet=quiet)
+    began, drafts = perf_counter(), decoder.drafting_model is not None
     with progress(100, "measuring", quiet=quiet) as advance:
         curve = measure_curve(
             decoder.target.model,
             decoder.drafting_model,
-            budget=budget,
+            budget=budget * (_CURVE_SHARE if drafts else 1),
             advance=lambda share: advance(round(100 * share)),
         )
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
-    if decoder.drafting_model is None:
+    if not drafts:
         return replace(curve, notes={"tokenizers": tokenizers, "length": None})
-    trace = self_draft_trace(decoder, prompts, limit=_LONGEST)
+    left = max(0.0, budget - (perf_counter() - began))
+    costs = curve.costs_at(0)
+    position = curve.plain_at(0) * (1 + costs.drafting(_LONGEST, tree=True))
+    tokens = min(_TOKENS, max(_FEWEST_TOKENS, int(left / len(prompts) / position)))
+    trace = self_draft_trace(decoder, prompts, tokens=tokens, limit=_LONGEST, seconds=left)
     costs = costs_under(curve, trace, draft_pass=None)
     projection = project(trace, costs, lengths=range(1, _LONGEST + 1))
     notes = {

@@ -11,16 +11,21 @@ their times tell nothing about decoding (ml-explore/mlx issue 4265: 6.1 passes f
 chain takes 1.57).
 Every repetition goes through all counts and contexts in an order of its own, so that heat and other
 programs affect all alike; the first one is a warm-up in which kernels are compiled. Between them a
-control pass is timed (`cooling.py`). Where other programs disturb the times, measuring goes on
-beyond its budget, and the curve says how far the times still differ, and how the control drifted.
+control pass is timed (`cooling.py`). The curve says how far the times of one row differ, and how
+the control drifted.
+Measuring ends when its time is over, in the middle of a repetition if need be. The first repetition
+begins with what decisions need most, so on a slow machine a curve has fewer counts of rows, shorter
+contexts, and in the worst case times of the warm-up.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from functools import partial
+from itertools import pairwise
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -56,15 +61,16 @@ CONTEXTS = (128, 1024, 4096)
 """How many ids precede the measured passes: what a row costs depends on how far it looks back."""
 
 _READING_SHARE = 0.25
-"""The longest context is measured if reading it takes at most this share of the budget."""
+"""A context but the shortest is measured if reading it takes at most this share of the budget."""
 
-_BRIEF_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 13, 16)
-_BRIEF_CONTEXT, _BRIEF_BUDGET = 128, 3.0
+_BRIEF_ROWS = (1, 2, 4, 8, 16, 3, 5, 6, 9, 13)
+_BRIEF_CONTEXT, _BRIEF_BUDGET, _BRIEF_LIMIT = 128, 3.0, 8.0
 _BRIEF_SEARCHES = tuple(BeamShape(DEFAULT_SHAPE.width, steps) for steps in (1, 4))
 """What a first impression of a machine is made from."""
 
-_FEWER_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
-"""Measured where every count would take too long: no chip is known to have a step between them."""
+_FEWER_ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
+"""Measured where every count would take too long: no chip is known to have a step between them. The
+first ones tell most."""
 
 _DRAFT_STEPS = 4
 
@@ -76,11 +82,11 @@ Every step after the first costs the same, so two numbers of steps tell of all.
 
 _LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 15
 _DISTURBED = 0.2
-"""Spread of the times of one row, as a share of their median, above which measuring goes on."""
-_EXTENSION = 3.0
-"""How many times its budget and repetitions a disturbed measurement may take."""
+"""Spread of the times of one row, as a share of their median, above which the curve says so."""
 _COOLING_SHARE = 0.25
 """Pauses that let the machine cool take at most this share of the budget."""
+_FIRST_ROWS = 6
+"""So many counts of rows are timed before the passes of the draft model."""
 _CHECKED_EVERY = 8
 """How many timed passes over rows lie between two of the control."""
 
@@ -95,18 +101,20 @@ def measure_curve(
     """Measure the cost curve of loaded models.
 
     target: an mlx-lm model. draft: another one, or a recurrent drafter of the target.
-    budget: about how many seconds; three repetitions are made in any case, of fewer counts if
-    necessary, and three times the budget is used on a machine that other programs disturb.
+    budget: after how many seconds it ends, with what has been measured until then.
     advance: told the share of the budget spent since the last call.
     """
+    began = perf_counter()
     benches = _affordable_benches(target, draft, budget)
-    slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]
-    slowest = [bench.verify(rows) for bench in benches for rows in (1, MOST_ROWS)]  # compiled now
-    one_repetition = sum(slowest) / 2 * MOST_ROWS
+    slowest = [benches[0].verify(rows) for rows in (1, MOST_ROWS)]
+    slowest = [benches[0].verify(rows) for rows in (1, MOST_ROWS)]  # compiled now
+    one_repetition = len(benches) * sum(slowest) / 2 * MOST_ROWS
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
-    rows = range(1, MOST_ROWS + 1) if enough else _FEWER_ROWS
+    others = range(1, MOST_ROWS + 1) if enough else ()
+    rows = tuple(dict.fromkeys([*_FEWER_ROWS, *others]))
     control = Control(lambda: benches[0].verify(CONTROL_ROWS), allowance=_COOLING_SHARE * budget)
-    times = _repeat(benches, rows, budget, advance, control=control)
+    left = budget - (perf_counter() - began)
+    times = _repeat(benches, rows, advance, budget=left, limit=left, control=control)
     return _curve(target, draft, benches, times, control)
 
 
@@ -116,12 +124,15 @@ def measure_briefly(
     """Measure a curve in about three seconds: few counts of rows, after a short context only.
 
     Of a recurrent drafter, beam searches of the width that decoding uses.
-    A slow machine takes longer: about 75 passes of the target, after 128 ids of prompt.
+    A slow machine takes eight seconds, and further ones for 128 ids of prompt.
     advance: as in `measure_curve`, which knows more in the end.
     """
+    began = perf_counter()
     length = min(_BRIEF_CONTEXT, *_possible_contexts(target))
     bench = _bench(target, draft, length, _BRIEF_SEARCHES)
-    times = _repeat([bench], _BRIEF_ROWS, _BRIEF_BUDGET, advance, extension=1)
+    bench.fill()
+    limit = _BRIEF_LIMIT - (perf_counter() - began)
+    times = _repeat([bench], _BRIEF_ROWS, advance, budget=_BRIEF_BUDGET, limit=limit)
     return _curve(target, draft, [bench], times)
 
 
@@ -133,9 +144,12 @@ def _curve(
     control: Control | None = None,
 ) -> CostCurve:
     searches = _searches(benches[0], times)
-    costs = tuple(_costs(bench, times, searches) for bench in benches)
+    most = max(_counts(benches[0], times))  # a context that is not known so far would cut all
+    measured = [bench for bench in benches if most in _counts(bench, times)]
+    costs = tuple(_costs(bench, times, searches) for bench in measured)
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
+    ahead = times.get((benches[0], "ahead", 1))
     return CostCurve(
         name=f"{device_name()}, measured",
         source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of "
@@ -144,10 +158,15 @@ def _curve(
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
         + ("" if control is None else f"; {control}"),
         contexts=costs,
-        host=max(0.0, sync - median(times[benches[0], "ahead", 1])),
+        host=max(0.0, sync - median(ahead)) if ahead else 0.0,
         machine=machine_of(target, draft),
         searches=searches,
     )
+
+
+def _counts(bench: _Bench, times: Mapping[_Key, list[float]]) -> list[int | BeamShape]:
+    """The numbers of rows that were timed."""
+    return [number for where, what, number in times if where is bench and what == "rows"]
 
 
 @dataclass(eq=False)
@@ -171,9 +190,17 @@ class _Bench:
         session = TargetModelSession(self.target, keeps_states=self.drafter is not None)
         self._verifier = TargetVerifier(session, Sampling())
         self._draft = None if self.draft is None else DraftModelSession(self.draft)
+        self.searches = self.shapes if self.drafter is not None else ()
         self._drafter = None if self.drafter is None else DrafterSession(self.drafter, session)
         size = 2 if self.draft is None else max(2, vocabulary_size(self.draft))
         self._draft_ids = [DraftId(i % size) for i in self._ids[: self.length]]
+
+    def fill(self) -> float:
+        """Have both models read the context. Returns: how many seconds that took."""
+        began = perf_counter()
+        self.verify(1)
+        self.draft_pass()
+        return perf_counter() - began
 
     def verify(self, rows: int) -> float:
         """Seconds of a round that verifies `rows` rows, host and device one after the other.
@@ -230,14 +257,13 @@ class _Bench:
             self._draft.branch(self._draft_ids, tree, computed, CHILDREN).read()
         return (perf_counter() - began) / _DRAFT_STEPS
 
-    def searches(self) -> Iterator[tuple[BeamShape, float]]:
-        """Beam searches of the recurrent drafter and their seconds; none without one.
+    def search(self, shape: BeamShape) -> float:
+        """Seconds of a beam search of the recurrent drafter.
 
-        Each goes on from a pass that has just ended, and ends when its tree is known.
+        It goes on from a pass that has just ended, and ends when its tree is known.
         """
-        for shape in self.shapes if self._drafter is not None else ():
-            self.verify(1)
-            yield shape, self._search(shape)
+        self.verify(1)
+        return self._search(shape)
 
     def _search(self, shape: BeamShape) -> float:
         assert self._drafter is not None
@@ -261,37 +287,49 @@ _Key = tuple[_Bench, str, int | BeamShape]
 "draft", "tree" and "ahead"."""
 
 
+_Step = Callable[[], Iterable[tuple[_Key, float]]]
+"""Times something once, or a few times."""
+
+
 def _repeat(
     benches: Sequence[_Bench],
     rows: Sequence[int],
-    budget: float,
-    advance: Callable[[float], object],
-    clock: Callable[[], float] = perf_counter,
+    advance: Callable[[float], object] = lambda _: None,
     *,
-    extension: float = _EXTENSION,
+    budget: float,
+    limit: float,
     control: Control | None = None,
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[_Key, list[float]]:
-    """Time everything, repetition by repetition, as long as the budget lasts.
+    """Time everything, repetition by repetition.
 
-    extension: how many times the budget a disturbed measurement may take.
+    budget: seconds after which it ends if there are enough repetitions. limit: seconds after which
+    it ends in any case, once two counts of rows are known.
     control: checked throughout, the warm-up left out.
+    Returns: the times without the first, which is a warm-up, unless there is no other.
     """
     times: dict[_Key, list[float]] = defaultdict(list)
-    start = clock()
-    for repetition in count():
-        began = clock()
-        if repetition == 1:
-            times.clear()  # the warm-up
-        if repetition > _LEAST_REPETITIONS:
-            disturbed = _spread(Timing.of(times[benches[0], "rows", 1])) > _DISTURBED
-            share = max((began - start) / budget, repetition / (_MOST_REPETITIONS + 1))
-            if share >= (extension if disturbed else 1):
-                break
-        checked = control if repetition else None
-        for key, seconds in _once(benches, rows, Random(repetition), checked):
-            times[key].append(seconds)
-        advance((clock() - began) / budget)
-    return times
+    steps, start, told = _steps(benches, rows), clock(), 0.0
+    least, budget, limit = _LEAST_REPETITIONS + 1, max(budget, 1e-9), max(limit, 1e-9)
+    for repetition in range(_MOST_REPETITIONS + 1):
+        if repetition:
+            Random(repetition).shuffle(steps)
+        for at, step in enumerate(steps):
+            spent = clock() - start
+            share = max(spent / limit, min(spent / budget, (repetition + at / len(steps)) / least))
+            if share >= 1 and len(times) > 1:
+                return _without_warm_up(times)
+            advance(min(1.0, share) - told)
+            told = min(1.0, share)
+            if control is not None and repetition and at % _CHECKED_EVERY == 0:
+                control.check()
+            for key, seconds in step():
+                times[key].append(seconds)
+    return _without_warm_up(times)
+
+
+def _without_warm_up(times: Mapping[_Key, list[float]]) -> dict[_Key, list[float]]:
+    return {key: seconds[1:] or seconds for key, seconds in times.items()}
 
 
 def _spread(timing: Timing) -> float:
@@ -299,24 +337,33 @@ def _spread(timing: Timing) -> float:
     return (timing.high - timing.low) / timing.median
 
 
-def _once(
-    benches: Sequence[_Bench], rows: Sequence[int], order: Random, control: Control | None
-) -> Iterator[tuple[_Key, float]]:
-    places = [(bench, number) for bench in benches for number in rows]
-    order.shuffle(places)
-    for at, (bench, number) in enumerate(places):
-        if control is not None and at % _CHECKED_EVERY == 0:
-            control.check()
-        yield (bench, "rows", number), bench.verify(number)
+def _steps(benches: Sequence[_Bench], rows: Sequence[int]) -> list[_Step]:
+    """All that is timed, the most important first."""
+    steps: list[_Step] = []
     for bench in benches:
-        drafted = bench.draft_pass()
-        if drafted is not None:
-            yield (bench, "draft", 1), drafted
-        grown = bench.tree_pass()
-        if grown is not None:
-            yield (bench, "tree", 1), grown
-        yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
-    yield from (((benches[0], "search", shape), took) for shape, took in benches[0].searches())
+        verified: list[_Step] = [partial(_rows, bench, number) for number in rows]
+        steps += [*verified[:_FIRST_ROWS], partial(_drafts, bench), partial(_ahead, bench)]
+        steps += verified[_FIRST_ROWS:]
+    steps += [partial(_searched, benches[0], shape) for shape in benches[0].searches]
+    return steps
+
+
+def _rows(bench: _Bench, number: int) -> Iterator[tuple[_Key, float]]:
+    yield (bench, "rows", number), bench.verify(number)
+
+
+def _drafts(bench: _Bench) -> Iterator[tuple[_Key, float]]:
+    for what, seconds in (("draft", bench.draft_pass()), ("tree", bench.tree_pass())):
+        if seconds is not None:
+            yield (bench, what, 1), seconds
+
+
+def _ahead(bench: _Bench) -> Iterator[tuple[_Key, float]]:
+    yield from (((bench, "ahead", 1), seconds) for seconds in bench.run_ahead())
+
+
+def _searched(bench: _Bench, shape: BeamShape) -> Iterator[tuple[_Key, float]]:
+    yield (bench, "search", shape), bench.search(shape)
 
 
 def _costs(
@@ -349,17 +396,17 @@ def _searches(bench: _Bench, times: dict[_Key, list[float]]) -> dict[int, dict[i
 
 
 def _affordable_benches(target: Any, draft: Any, budget: float) -> list[_Bench]:
-    """A bench for each possible context, filled; the longest one only where reading it is quick.
+    """A bench for each possible context, filled; longer ones only where reading them is quick.
 
-    How long that takes is told by the one before it.
+    How long that takes is told by the one before.
     """
     benches: list[_Bench] = []
     reading = 0.0  # seconds per id
     for length in _possible_contexts(target):
-        if length == CONTEXTS[-1] and length * reading > _READING_SHARE * budget:
+        if benches and length * reading > _READING_SHARE * budget:
             break
         benches.append(_bench(target, draft, length))
-        reading = benches[-1].verify(1) / length
+        reading = benches[-1].fill() / length
     return benches
 
 
@@ -370,20 +417,28 @@ def _possible_contexts(target: Any) -> list[int]:
 
 
 def self_draft_trace(
-    decoder: Decoder, prompts: Sequence[str], *, tokens: int = 40, limit: int = 8
+    decoder: Decoder,
+    prompts: Sequence[str],
+    *,
+    tokens: int = 40,
+    limit: int = 8,
+    seconds: float = math.inf,
 ) -> ProposalTrace:
     """Generate `tokens` ids after each prompt, then record what the draft proposes at each of them.
 
     decoder: one of method `draft`, or one with a recurrent drafter, which proposes chains here.
-    limit: draft passes at each position.
+    limit: draft passes at each position. seconds: no further prompt is begun after them.
     Cost: tokens x limit passes of the draft model, or steps of the drafter, per prompt.
     """
+    began = perf_counter()
     plain = replace(
         decoder, draft=None, drafter=None, drafting=replace(decoder.drafting, method="plain")
     )
     decoder = replace(decoder, drafting=replace(decoder.drafting, num_draft_tokens=limit))
     session, texts = decoder.open_draft(), list[TracedText]()
     for given in prompts:
+        if texts and perf_counter() - began >= seconds:
+            break
         prompt = plain.prompt(given, use_template=False)
         generation = Generation(plain, prompt, max_tokens=tokens + 1)
         for _ in generation:
