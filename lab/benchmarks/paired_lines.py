@@ -55,16 +55,16 @@ def cells(name: str, compared: Sequence[Compared]) -> list[str]:
     return [
         name,
         str(len(of)),
-        _interval(tokens, passes),
+        interval(tokens, passes),
         f"{rows / passes.sum():.2f}",
         f"{drafted / passes.sum():.2f}",
         "{:.2f} / {:.2f}".format(*np.quantile(host, [0.5, 0.99])),
-        _interval(tokens * plain, seconds),
+        interval(tokens * plain, seconds),
         f"{sum(a != b for a, b in pairs)} of {len(pairs):,}",
     ]
 
 
-def _interval(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> str:
+def interval(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> str:
     """The ratio of two sums over prompts, with its interval."""
     drawn = np.random.RandomState(0).randint(len(parts), size=(_RESAMPLES, len(parts)))
     ratios = parts[drawn].sum(axis=1) / wholes[drawn].sum(axis=1)

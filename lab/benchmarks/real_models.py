@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,13 +84,16 @@ def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
         ):
             found.append(Condition(f"{name}, {length}", options, drafts=True))
     free = DraftingOptions(method="hybrid")
-    found += [
-        Condition(f"free sources, {path.name}", replace(free, dictionary=path))
-        for path in dictionaries
-    ]
+    languages = [path.name.partition(".")[0] for path in dictionaries]
     for name, drafts in (("free sources", False), ("hybrid with the draft", True)):
         found.append(Condition(name, free, drafts))
         found.append(Condition(f"{name}, store kept", free, drafts, keeps=True))
+        for language, path in zip(languages, dictionaries, strict=True):
+            found.append(Condition(f"{name}, {language}", replace(free, dictionary=path), drafts))
+        if dictionaries:
+            every = replace(free, dictionary=dictionaries)
+            kept = f"{name}, store kept, {' and '.join(languages)}"
+            found.append(Condition(kept, every, drafts, keeps=True))
     return found
 
 
@@ -120,12 +123,10 @@ class Runner:
         """Decode an answer. Returns: the line that is kept of it."""
         name = condition.name
         if name not in self._decoders:
-            self._decoders[name] = self._decoder(condition)
+            self._decoders[name] = self.decoder(condition)
             self._generate(name, "Hello", _WARM_UP_TOKENS)  # kernels are compiled now
         generation = self._generate(name, asked.text, self.tokens)
-        if (store := self._decoders[name].drafting.logits) is not None:
-            kept = store.rows
-            np.savez(self._path_of(name), keys=kept.keys, ids=kept.ids, codes=kept.codes)
+        self.keep_store(name, self._decoders[name])
         rounds = [
             (len(one.emitted), one.rows, one.draft_passes, one.seconds, one.model_seconds)
             for one in generation.rounds[1:]
@@ -153,7 +154,7 @@ class Runner:
             pass
         return generation
 
-    def _decoder(self, condition: Condition) -> Decoder:
+    def decoder(self, condition: Condition) -> Decoder:
         """A decoder with its own estimates of costs, and without tables that merely lie about."""
         draft = self.draft if condition.drafts else None
         sampler = Sampling(temperature=self.temp)
@@ -167,6 +168,12 @@ class Runner:
         if condition.keeps:
             drafting = replace(drafting, logits=self._kept(condition.name))
         return replace(decoder, drafting=drafting)
+
+    def keep_store(self, name: str, decoder: Decoder) -> None:
+        """Write the store of a condition that keeps one."""
+        if (store := decoder.drafting.logits) is not None:
+            kept = store.rows
+            np.savez(self._path_of(name), keys=kept.keys, ids=kept.ids, codes=kept.codes)
 
     def _kept(self, name: str) -> LogitStore:
         path = self._path_of(name)
@@ -195,17 +202,29 @@ def schedule(
             yield one, condition
 
 
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the models, the file of results, and what to run of the conditions."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.argument("target", type=click.Path(path_type=Path, exists=True)),
+    click.argument("draft", type=click.Path(path_type=Path, exists=True)),
+    click.option("--results", type=click.Path(path_type=Path), required=True),
+    click.option("--temp", default=0.0, show_default=True),
+    click.option("--tokens", default=128, show_default=True),
+    click.option("--limit", type=int, help="Only the first so many prompts."),
+    click.option("--only", metavar="REGEX", default="", help="Only conditions whose names match."),
+    click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS),
+    click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path)),
+    click.option("--table", is_flag=True, help="Run nothing; show what is in the file."),
+)
+
+
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path, exists=True))
-@click.argument("draft", type=click.Path(path_type=Path, exists=True))
-@click.option("--results", type=click.Path(path_type=Path), required=True)
-@click.option("--temp", default=0.0, show_default=True)
-@click.option("--tokens", default=128, show_default=True)
-@click.option("--limit", type=int, help="Only the first so many prompts.")
-@click.option("--only", metavar="REGEX", default="", help="Only conditions whose names match.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS)
-@click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path))
-@click.option("--table", is_flag=True, help="Run nothing; show what is in the file.")
+@model_options
 def main(
     target: Path,
     draft: Path,
@@ -220,7 +239,7 @@ def main(
 ) -> None:
     """Measure what is not in the file yet, and show the table."""
     about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
-    lines = _opened(results, about)
+    lines = opened(results, about)
     if not table:
         chosen = [c for c in conditions(dictionaries) if re.search(only, c.name)]
         done = {
@@ -242,7 +261,7 @@ def main(
     show([line for line in lines if line["kind"] in kinds])
 
 
-def _opened(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+def opened(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
     """The lines of a file, which is created if it is missing; one that was cut off is removed."""
     whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
     whole = whole or json.dumps(about)

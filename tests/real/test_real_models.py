@@ -150,9 +150,9 @@ def decoded(decoder: Decoder, text: str, temperature: float, tokens: int) -> Gen
 @pytest.mark.parametrize(
     ("target", "draft", "ways", "texts", "tokens"),
     [
-        (QWEN, SMOLLM2, (TREE, BOTH, CHOSEN), 6, 96),
-        (SMOLLM2, QWEN, (TREE,), 4, 96),
-        (SMOLLM2, None, (FREE, CHOSEN), 12, 128),
+        (QWEN, SMOLLM2, (TREE, BOTH, CHOSEN), 4, 96),
+        (SMOLLM2, QWEN, (TREE,), 3, 64),
+        (SMOLLM2, None, (FREE, CHOSEN), 16, 144),
     ],
     ids=["qwen", "smollm2", "smollm2 alone"],
 )
@@ -164,7 +164,10 @@ def test_no_output_differs_from_plain_decoding(
     texts: int,
     tokens: int,
 ) -> None:
-    """About 5,000 tokens in all, every second text drawn at T = 0.7."""
+    """About 5,000 tokens in all, every second text drawn at T = 0.7.
+
+    Most are SmolLM2's own, whose passes take a third of Qwen's.
+    """
     model, other = real.loaded[target], draft and real.loaded[draft]
     plain, *drafted = [assemble(model, None, PLAIN), *[assemble(model, other, way) for way in ways]]
     accepted = dict.fromkeys(range(len(drafted)), 0)

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
-from lab.benchmarks.peers.in_transformers import Transformers
+from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked, Contender, Run
 from tokalign.cli.bench_options import read_texts
 from tokalign.drafting_options import DraftingOptions
@@ -40,7 +40,7 @@ def contenders(target: Path, drafts: Sequence[Path], tokens: int, k: int) -> lis
     """Every way to decode that is compared."""
     found: list[Contender] = []
     for draft in drafts:
-        theirs = Transformers(target, draft, tokens=tokens, num_draft_tokens=k)
+        theirs = Transformers(Counted(target), Counted(draft), tokens=tokens, num_draft_tokens=k)
         if not found:
             plain = partial(theirs.generate, assisted=False)
             found.append(Contender("Transformers, plain", "Transformers, plain", plain))

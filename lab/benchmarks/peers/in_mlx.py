@@ -18,21 +18,31 @@ from tokalign.runtime.generate import Generation
 
 
 class Tokalign:
-    """`exact` with a draft model, or a method that needs none."""
+    """`exact` with a draft model, or a method that needs none.
+
+    endless: no token stops an output, and prompts are read as they are, without a chat template.
+    """
 
     def __init__(
-        self, target: Path, draft: Path | None, *, tokens: int, options: DraftingOptions
+        self,
+        target: Path,
+        draft: Path | None,
+        *,
+        tokens: int,
+        options: DraftingOptions,
+        endless: bool = True,
     ) -> None:
         self._tokens = tokens
         decoder = load_decoder(
             str(target), None if draft is None else str(draft), options, dtype="float32"
         )
-        endless = replace(decoder.target, stop_ids=frozenset())
-        self._decoder = replace(decoder, target=endless)
+        if endless:
+            decoder = replace(decoder, target=replace(decoder.target, stop_ids=frozenset()))
+        self._decoder, self._endless = decoder, endless
 
     def generate(self, asked: Asked) -> Run:
         """Decode greedily."""
-        prompt = self._decoder.prompt(asked.text, use_template=False)
+        prompt = self._decoder.prompt(asked.text, use_template=not self._endless)
         assert list(prompt.target) == asked.ids
         generation = Generation(self._decoder, prompt, max_tokens=self._tokens)
         began = perf_counter()
@@ -64,9 +74,12 @@ class MlxLm:
     The draft model is the target itself in 4 bits.
     """
 
-    def __init__(self, target: Path, *, tokens: int, num_draft_tokens: int) -> None:
+    def __init__(
+        self, target: Path, *, tokens: int, num_draft_tokens: int, endless: bool = True
+    ) -> None:
         self._target, self._tokenizer = load(str(target))[:2]
-        self._tokenizer.eos_token_ids = set()
+        if endless:
+            self._tokenizer.eos_token_ids = set()
         draft = load(str(target))[0]
         draft.set_dtype(mx.float32)
         self._target.set_dtype(mx.float32)

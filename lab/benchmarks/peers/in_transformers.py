@@ -31,18 +31,32 @@ class Counted:
 
 
 class Transformers:
-    """A pair of models. tokens: at most so many in an answer; num_draft_tokens: per round."""
+    """A pair of models. tokens: at most so many in an answer.
 
-    def __init__(self, target: Path, draft: Path, *, tokens: int, num_draft_tokens: int) -> None:
-        self.target, self.draft, self._tokens = Counted(target), Counted(draft), tokens
-        self.target.model.generation_config.eos_token_id = None  # so that every output is as long
-        config = self.draft.model.generation_config
-        config.num_assistant_tokens = num_draft_tokens
-        config.num_assistant_tokens_schedule = "constant"
-        config.assistant_confidence_threshold = 0.0
+    num_draft_tokens: per round; None for what the library does by itself.
+    endless: no token stops an output, so that every one is as long.
+    """
+
+    def __init__(
+        self,
+        target: Counted,
+        draft: Counted,
+        *,
+        tokens: int,
+        num_draft_tokens: int | None,
+        endless: bool = True,
+    ) -> None:
+        self.target, self.draft, self._tokens = target, draft, tokens
+        if endless:
+            self.target.model.generation_config.eos_token_id = None
+        if num_draft_tokens is not None:
+            config = self.draft.model.generation_config
+            config.num_assistant_tokens = num_draft_tokens
+            config.num_assistant_tokens_schedule = "constant"
+            config.assistant_confidence_threshold = 0.0
 
     def generate(self, asked: Asked, *, assisted: bool, **options: Any) -> Run:
-        """Decode greedily, or with the sampling options given."""
+        """Decode greedily, or with the options of the library that are given."""
         self.target.passes = self.draft.passes = 0
         if assisted:
             options |= {

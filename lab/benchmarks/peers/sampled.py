@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers.generation.candidate_generator import AssistantVocabTranslatorCache
 
-from lab.benchmarks.peers.in_transformers import Transformers
+from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked
 from tokalign.cli.bench_options import read_texts
 from tokalign.runtime.chat import encode_prompt
@@ -90,7 +90,8 @@ def main(
     table = Table("", "tokens per pass", "nats per token under the target")
     for name in ("plain", "as it is", "columns in order"):
         AssistantVocabTranslatorCache._cache.clear()
-        pair = Transformers(target, draft, tokens=tokens, num_draft_tokens=num_draft_tokens)
+        models = Counted(target), Counted(draft)
+        pair = Transformers(*models, tokens=tokens, num_draft_tokens=num_draft_tokens)
         ordered = name == "columns in order"
         passes, nats = 0, []
         with sorted_vocabulary(pair.draft.tokenizer) if ordered else nullcontext():

@@ -1,0 +1,72 @@
+// llama.cpp through node-llama-cpp: a list of prompts on stdin, a JSON line per generation on stdout.
+//
+//     node in_llama.mjs MODULES TARGET.gguf DRAFT.gguf TOKENS THREADS < prompts.json
+//
+// A prompt is {kind, number, ids}. Passes of the target are counted where its tokens are decoded.
+// A draft model with another vocabulary is refused by the library; its reason is a line too.
+import path from "node:path";
+import {pathToFileURL} from "node:url";
+
+const [modules, targetFile, draftFile, tokens, threads] = process.argv.slice(2);
+const entry = path.join(modules, "node_modules/node-llama-cpp/dist/index.js");
+const {getLlama, InputLookupTokenPredictor, DraftSequenceTokenPredictor} =
+    await import(pathToFileURL(entry));
+const llama = await getLlama({gpu: false, build: "never", logLevel: "error", maxThreads: +threads});
+
+async function open(file) {
+    const model = await llama.loadModel({modelPath: file});
+    return model.createContext({contextSize: 1024, threads: +threads});
+}
+
+const context = await open(targetFile);
+const draftSequence = (await open(draftFile)).getSequence();
+
+function lookup(max) {
+    return (ids) => {
+        const predictor = new InputLookupTokenPredictor({predictionLength: {max}});
+        predictor.updateInputTokens(ids);
+        return predictor;
+    };
+}
+
+const conditions = {
+    "plain": () => undefined,
+    "input lookup, 3 ids": lookup(3),
+    "input lookup, 10 ids": lookup(10),
+    "draft model": () => new DraftSequenceTokenPredictor(draftSequence),
+};
+
+async function run(name, ids, most) {
+    const tokenPredictor = conditions[name](ids);
+    const sequence = context.getSequence(tokenPredictor ? {tokenPredictor} : {});
+    const emitted = [], began = performance.now(), decode = sequence._decodeTokens.bind(sequence);
+    let passes = 0;
+    sequence._decodeTokens = (...given) => (passes++, decode(...given));
+    try {
+        for await (const token of sequence.evaluate(ids, {temperature: 0})) {
+            emitted.push(token);
+            if (emitted.length === most) break;
+        }
+        return {ids: emitted, passes, draft_passes: 0, seconds: (performance.now() - began) / 1e3};
+    } catch (error) {
+        return {error: error.message};
+    } finally {
+        sequence.dispose();
+    }
+}
+
+let given = "";
+for await (const part of process.stdin) given += part;
+const prompts = JSON.parse(given);
+for (const name of Object.keys(conditions)) await run(name, prompts[0].ids, 8); // warm up
+const broken = new Set();
+for (const [turn, {kind, number, ids}] of prompts.entries()) {
+    const names = Object.keys(conditions);
+    for (const name of [...names.slice(turn % names.length), ...names.slice(0, turn % names.length)]) {
+        if (broken.has(name)) continue;
+        const found = await run(name, ids, +tokens);
+        if (found.error) broken.add(name);
+        console.log(JSON.stringify({kind, number, condition: name, ...found}));
+    }
+}
+process.exit(0);

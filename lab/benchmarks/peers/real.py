@@ -1,0 +1,228 @@
+"""Other programs on two real models: each way to draft against the same program's plain decoding.
+
+    python -m lab.benchmarks.peers.real TARGET DRAFT --peer transformers --results FILE.jsonl
+        [--prompts-per-kind 3] [--tokens 64] [--threads 2] [--table]
+    ... --peer mlx ...
+    ... --peer llama --node FOLDER --gguf TARGET.gguf --draft-gguf DRAFT.gguf ...
+
+Float32, the prompts of `lab/prompts/real/`, the first ones of every kind. For every prompt all ways
+of a program run one after another, in an order that rotates. Greedy, but for those ways that
+Transformers has for sampling only: they run at T = 0.7, beside plain sampling. Every generation is
+a line of FILE, so a killed run goes on with the prompts that are not there; --table shows the lines
+of all programs. `in_llama.mjs` says what `--node` is for.
+
+Columns: tokens per pass of the target, passes of the draft model per pass of the target, speed by
+the clock relative to the same program's plain decoding, with its 95 % interval over prompts, and
+how many outputs are those of plain decoding. All are of whole generations, with the pass that reads
+the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lab.benchmarks.paired_lines import PLAIN, interval
+from lab.benchmarks.peers.outcome import Asked, Run
+from lab.benchmarks.real_models import KINDS, opened, prompts
+from tokalign.evaluate.measurements import model_fingerprint
+from tokalign.runtime.chat import encode_chat, find_template
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+SAMPLED = ", T = 0.7"
+"""Ends the names of ways that sample; plain decoding among them is `PLAIN` with it."""
+
+Ways = dict[str, Callable[[Asked], Run]]
+
+
+def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> Ways:
+    """Plain, across tokenizers with re-encoding (greedy) and in the shared vocabulary (sampled)."""
+    import torch
+
+    from lab.benchmarks.peers.in_transformers import Counted, Transformers
+
+    torch.set_num_threads(threads)
+    ours = Counted(target)
+    sampling = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
+
+    def pair() -> Transformers:
+        # The library prunes a draft model's head to the shared vocabulary: each way has its own.
+        theirs = Counted(draft)
+        return Transformers(ours, theirs, tokens=tokens, num_draft_tokens=None, endless=False)
+
+    def sampled(pair: Transformers, asked: Asked, *, assisted: bool) -> Run:
+        torch.manual_seed(len(asked.ids))
+        return pair.generate(asked, assisted=assisted, **sampling)
+
+    greedy, shared, ordered = pair(), pair(), pair()
+    by_id = sorted(ordered.draft.tokenizer.get_vocab().items(), key=lambda item: item[1])
+    ordered.draft.tokenizer.get_vocab = lambda: dict(by_id)  # see `sampled.py`
+    lookup = partial(greedy.generate, assisted=False, prompt_lookup_num_tokens=10)
+    return {
+        PLAIN: partial(greedy.generate, assisted=False),
+        "assisted across tokenizers": partial(greedy.generate, assisted=True),
+        "prompt lookup, 10 ids": lookup,
+        PLAIN + SAMPLED: partial(sampled, greedy, assisted=False),
+        "vocabulary intersection" + SAMPLED: partial(sampled, shared, assisted=True),
+        "the same, columns in order" + SAMPLED: partial(sampled, ordered, assisted=True),
+    }
+
+
+def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path]) -> Ways:
+    """mlx-lm, plain and with the only draft model that it could use here, and tokalign."""
+    from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
+    from tokalign.drafting_options import DraftingOptions
+
+    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, endless=False)
+    hybrid = DraftingOptions(method="hybrid", dictionary=dictionaries or None)
+    made = partial(Tokalign, target, tokens=tokens, options=hybrid, endless=False)
+    return {
+        PLAIN: partial(own.generate, drafted=False),
+        "mlx-lm, the target in 4 bits drafts": partial(own.generate, drafted=True),
+        "tokalign, free sources": made(None).generate,
+        "tokalign, hybrid with the draft": made(draft).generate,
+    }
+
+
+def asked_prompts(target: Path, per_kind: int) -> Iterator[tuple[str, int, Asked]]:
+    """The first prompts of every kind, as the target's chat template renders them."""
+    tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(target)
+    template = find_template(target)
+    assert template is not None, "a model that answers has one"
+    for one in prompts():
+        if one.number <= per_kind:
+            messages = [{"role": "user", "content": one.text}]
+            ids = encode_chat(tokenizer, template, messages)
+            yield one.kind, one.number, Asked(one.text, [int(token) for token in ids])
+
+
+def in_python(ways: Ways, left: Sequence[tuple[str, int, Asked]]) -> Iterator[dict[str, Any]]:
+    """A line for each generation."""
+    for way in ways.values():
+        way(left[0][2])  # tables are made and kernels compiled now
+    for turn, (kind, number, asked) in enumerate(left):
+        names = list(ways)
+        first = turn % len(names)
+        for name in (*names[first:], *names[:first]):
+            run = ways[name](asked)
+            yield {"kind": kind, "number": number, "condition": name, **run._asdict()}
+
+
+def in_node(
+    command: Sequence[str], left: Sequence[tuple[str, int, Asked]]
+) -> Iterator[dict[str, Any]]:
+    """The lines of `in_llama.mjs`."""
+    given = json.dumps([{"kind": k, "number": n, "ids": asked.ids} for k, n, asked in left])
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as node:
+        assert node.stdin is not None
+        assert node.stdout is not None
+        node.stdin.write(given)
+        node.stdin.close()
+        yield from map(json.loads, node.stdout)
+
+
+def show(lines: Sequence[dict[str, Any]]) -> None:
+    """Print one table of all programs."""
+    head = ["program", "way", "prompts", "tokens per pass", "draft passes", "speed by the clock"]
+    table = Table(*head, "equal to plain")
+    for peer, name in dict.fromkeys((line["peer"], line["condition"]) for line in lines):
+        of = [x for x in lines if (x["peer"], x["condition"]) == (peer, name)]
+        if error := next((line["error"] for line in of if "error" in line), None):
+            table.add_row(peer, name, "", error)
+            continue
+        sampled = name.endswith(SAMPLED)
+        plain = {
+            (x["kind"], x["number"]): x
+            for x in lines
+            if (x["peer"], x["condition"]) == (peer, PLAIN + SAMPLED * sampled)
+        }
+        beside = [(x, plain[x["kind"], x["number"]]) for x in of]
+        tokens, passes, seconds = (
+            np.array([float(measure(x)) for x in of])
+            for measure in (lambda x: len(x["ids"]), _of("passes"), _of("seconds"))
+        )
+        usual = np.array([p["seconds"] / len(p["ids"]) for _, p in beside])
+        drafted = sum(x["draft_passes"] for x in of) / passes.sum()
+        equal = sum(x["ids"] == p["ids"] for x, p in beside)
+        table.add_row(
+            peer,
+            name,
+            str(len(of)),
+            interval(tokens, passes),
+            f"{drafted:.2f}",
+            interval(tokens * usual, seconds),
+            "drawn anew" if sampled else f"{equal} of {len(of)}",
+        )
+    Console(width=150).print(table)
+
+
+def _of(name: str) -> Callable[[dict[str, Any]], float]:
+    return lambda line: float(line[name])
+
+
+_PATH = click.Path(path_type=Path, exists=True)
+
+
+@click.command()
+@click.argument("target", type=_PATH)
+@click.argument("draft", type=_PATH)
+@click.option("--peer", type=click.Choice(["transformers", "mlx", "llama"]))
+@click.option("--results", type=click.Path(path_type=Path), required=True)
+@click.option("--prompts-per-kind", "per_kind", default=3, show_default=True)
+@click.option("--tokens", default=64, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--dictionary", "dictionaries", type=_PATH, multiple=True, help="For tokalign.")
+@click.option("--node", type=_PATH, help="The folder in which node-llama-cpp is installed.")
+@click.option("--gguf", type=_PATH)
+@click.option("--draft-gguf", type=_PATH)
+@click.option("--table", is_flag=True, help="Run nothing; show what is in the file.")
+def main(
+    target: Path,
+    draft: Path,
+    peer: str | None,
+    results: Path,
+    per_kind: int,
+    tokens: int,
+    threads: int,
+    dictionaries: Sequence[Path],
+    node: Path | None,
+    gguf: Path | None,
+    draft_gguf: Path | None,
+    table: bool,
+) -> None:
+    """Measure a program on the prompts that are not in the file yet, and show the table."""
+    about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
+    lines = opened(results, about)
+    done = {(x["kind"], x["number"]) for x in lines if x["peer"] == peer}
+    left = [one for one in asked_prompts(target, per_kind) if one[:2] not in done]
+    if left and peer and not table:
+        if peer == "llama":
+            script = str(Path(__file__).with_name("in_llama.mjs"))
+            words = [node, gguf, draft_gguf, tokens, threads]
+            found = in_node(["node", script, *map(str, words)], left)
+        elif peer == "mlx":
+            found = in_python(mlx_ways(target, draft, tokens, dictionaries), left)
+        else:
+            found = in_python(transformers_ways(target, draft, tokens, threads), left)
+        with results.open("a") as file:
+            for line in found:
+                lines.append({"peer": peer, **line})
+                print(json.dumps(lines[-1]), file=file, flush=True)
+                print(peer, line["kind"], line["number"], line["condition"], flush=True)
+    show([line for line in lines if line["kind"] in KINDS])
+
+
+if __name__ == "__main__":
+    main()

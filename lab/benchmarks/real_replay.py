@@ -1,0 +1,294 @@
+"""Tokens per pass where a real model answers, on a busy machine: its recorded answers play it.
+
+    python -m lab.benchmarks.real_replay TARGET DRAFT --answers FILE.jsonl --results FILE.jsonl
+        --curve CURVE [--temp 0.7] [--limit N] [--only REGEX] [--dictionary FILE] [--table]
+
+The answers are the plain ones that `real_models.py` kept. Drafters, loop and draft length
+controller are the real ones. The target's passes are replaced in one of two ways:
+
+* A draft model's proposals do not depend on the target's logits, so the recorded ids decide. Only
+  the draft model computes.
+* Free sources also copy what the target found probable. So the target computes every row that is
+  proposed, once (`remembered_target.py`): the rows of the answer 32 at a time, the others when they
+  are first asked for. What is emitted is what these rows choose, and is compared with the answer.
+
+Costs are those of --curve, on a clock that only passes move: so the draft lengths that `auto`
+chooses do not depend on what else the machine does. A curve without a draft pass takes it, as a
+share of a pass, from that of --curve. The speeds are projections: the same rounds under each curve,
+host time left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lab.benchmarks.paired_lines import PLAIN, interval
+from lab.benchmarks.real_models import (
+    KINDS,
+    Asked,
+    Condition,
+    Runner,
+    conditions,
+    model_options,
+    opened,
+    prompts,
+)
+from lab.benchmarks.remembered_target import MOST_DEPTH, RememberingVerifier, Text
+from tokalign.assemble import keep_loaded, load_models
+from tokalign.cli.output import progress
+from tokalign.cost.curve import read_curve
+from tokalign.cost.expected_gain import Costs
+from tokalign.evaluate.measurements import model_fingerprint
+from tokalign.evaluate.project import SimulatedClock, TimedVerifier
+from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.context import Context
+from tokalign.runtime.decoder import Decoder, Prompt
+from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft_length.decision import MAX_DRAFT
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.drafting import make_controlled, make_drafter
+from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Proposal
+from tokalign.runtime.rounds import Round
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+_AT_ONCE, _CONTEXT, _KNOWN = 32, 128, 4
+_PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
+
+
+class TimedModel:
+    """A draft model whose passes take the time that the costs say."""
+
+    def __init__(self, model: NeuralDrafter, costs: Costs, clock: SimulatedClock) -> None:
+        self._model, self._costs, self._on = model, costs, clock
+
+    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        """See `draft_length.controller.SteppedDrafter`."""
+        proposal = self._model.draft(context, steps=steps, limit=limit)
+        self._on.now += self._costs.drafting(proposal.draft_passes, tree=is_tree(proposal.tree))
+        return proposal
+
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`."""
+        self._model.observe(one)
+
+
+def is_tree(tree: TokenTree[TargetId]) -> bool:
+    """Whether it is more than a chain."""
+    return tree.chain_length < len(tree)
+
+
+@dataclass
+class Player:
+    """Plays conditions on recorded answers. costs: of --curve, in plain passes."""
+
+    runner: Runner
+    costs: Costs
+    _decoders: dict[str, Decoder] = field(default_factory=dict)
+    _texts: dict[Asked, Text] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._target = TargetModelSession(self.runner.target.model)
+        self._draft = DraftModelSession(self.runner.draft.model)
+
+    def play(self, asked: Asked, condition: Condition, answer: Sequence[int]) -> dict[str, Any]:
+        """Decode an answer. Returns: the line that is kept of it."""
+        name = condition.name
+        decoder = self._decoders.get(name) or self._decoder(condition)
+        self._decoders[name] = decoder
+        prompt = decoder.prompt(asked.text)
+        text = self._text(asked, prompt, answer)
+        context, rounds = self._rounds(decoder, prompt, text, len(answer))
+        self.runner.keep_store(name, decoder)
+        return {
+            "kind": asked.kind,
+            "number": asked.number,
+            "temp": self.runner.temp,
+            "condition": name,
+            "computes": "rows" if decoder.drafting.uses_logits else "drafts",
+            "differing": sum(a != b for a, b in zip(context.emitted, answer, strict=True)),
+            "tokens": [len(one.emitted) for one in rounds[1:]],
+            "rows": [one.rows for one in rounds[1:]],
+            "draft_passes": [one.draft_passes for one in rounds[1:]],
+            "trees": [int(is_tree(one.tree)) for one in rounds[1:]],
+        }
+
+    def _decoder(self, condition: Condition) -> Decoder:
+        """A decoder that begins with the costs."""
+        decoder = self.runner.decoder(condition)
+        if decoder.drafting.knowledge is None:
+            return decoder
+        rows = PassTimes([time + self.costs.host for time in self.costs.rows], weight=_KNOWN)
+        first, further = (self.costs.drafting(1, tree=tree) for tree in (False, True))
+        drafts = [first + passes * further for passes in range(MAX_DRAFT)]
+        with_draft = PassTimes(drafts, weight=_KNOWN) if condition.drafts else None
+        own = Knowledge(costs=LearnedCosts(rows, with_draft, host=self.costs.host))
+        return replace(decoder, drafting=replace(decoder.drafting, knowledge=own))
+
+    def _text(self, asked: Asked, prompt: Prompt, answer: Sequence[int]) -> Text:
+        if asked not in self._texts:
+            self._texts.clear()  # all conditions are played on one prompt before the next
+            ids = [*prompt.target, *map(TargetId, answer)]
+            padded = [*ids, *ids[-1:] * MOST_DEPTH]
+            sampler = Sampling(temperature=self.runner.temp)
+            self._texts[asked] = Text(padded, len(prompt.target), sampler)
+        return self._texts[asked]
+
+    def _read_answer(self, text: Text) -> None:
+        """Have the target compute the rows of the answer, many at once."""
+        reader = RememberingVerifier(self._target, text, None)
+        for at in range(text.given, len(text.ids) - MOST_DEPTH, _AT_ONCE):
+            chain = TokenTree.chain(text.ids[at : at + _AT_ONCE - 1], "")
+            reader.verify(Context(text.ids[:at]), Proposal(tree=chain))
+
+    def _rounds(
+        self, decoder: Decoder, prompt: Prompt, text: Text, tokens: int
+    ) -> tuple[Context, list[Round]]:
+        drafting, clock = decoder.drafting.with_stores(), SimulatedClock()
+        verifier: Verifier = ReplayVerifier(text.ids)
+        if drafting.uses_logits:
+            noise = decoder.sampler.noise_ahead(vocabulary_size(decoder.target.model))  # type: ignore[attr-defined]
+            drafting = replace(drafting, noise=noise)
+            self._read_answer(text)
+            verifier = RememberingVerifier(self._target, text, drafting.row_store)
+        session = self._draft if decoder.draft is not None else None
+        neural = decoder.translated(prompt, session)
+        drafter: Drafter
+        if drafting.knowledge is None:
+            drafter = make_drafter(drafting, neural)
+        else:
+            verifier = TimedVerifier(verifier, self.costs, clock)
+            model = None if neural is None else TimedModel(neural, self.costs, clock)
+            verifier = drafter = make_controlled(
+                drafting, drafting.knowledge, verifier, model, clock=clock
+            )
+        context = Context(prompt.target)
+        limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
+        events = decode(context, drafter, verifier, limits=limits)
+        return context, [one for one in events if isinstance(one, Round)]
+
+
+def costs_of(name: str, own: Costs | None = None) -> Costs:
+    """The costs of a curve, those of the draft model from `own` where it has none."""
+    curve = read_curve(name)
+    costs = curve.costs_at(_CONTEXT)
+    if own is None or curve.draft_pass_at(_CONTEXT) is not None:
+        return costs
+    return replace(costs, draft_pass=own.draft_pass, tree_pass=own.tree_pass)
+
+
+def seconds_of(line: dict[str, Any], costs: Costs) -> float:
+    """What the rounds of a line take, in plain passes."""
+    rounds = zip(line["rows"], line["draft_passes"], line["trees"], strict=True)
+    found: float = sum(
+        costs.verify(rows) + costs.drafting(passes, tree=bool(tree)) + costs.host * (rows > 1)
+        for rows, passes, tree in rounds
+    )
+    return found
+
+
+def show(lines: Sequence[dict[str, Any]], curve: str) -> None:
+    """Print a table for every temperature, a row for each condition and for each of its kinds."""
+    own = costs_of(curve)
+    curves = {"own curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
+    head = ["condition", "prompts", "tokens per pass", "rows", "draft passes", *curves, "differing"]
+    for temp in sorted({line["temp"] for line in lines}):
+        table = Table(*head, title=f"T = {temp}")
+        for name in dict.fromkeys(line["condition"] for line in lines):
+            of = [one for one in lines if (one["temp"], one["condition"]) == (temp, name)]
+            kinds = [("", of), *((kind, [x for x in of if x["kind"] == kind]) for kind in KINDS)]
+            for kind, some in kinds:
+                if some:
+                    table.add_row(*_cells(f"  {kind}" if kind else name, some, curves))
+        Console(width=190).print(table)
+
+
+def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs]) -> list[str]:
+    tokens = np.array([sum(line["tokens"]) for line in lines], dtype=float)
+    passes = np.array([len(line["tokens"]) for line in lines], dtype=float)
+    rows, drafted = (sum(sum(line[what]) for line in lines) for what in ("rows", "draft_passes"))
+    speeds = [
+        f"{tokens.sum() / sum(seconds_of(line, costs) for line in lines):.2f}"
+        for costs in curves.values()
+    ]
+    emitted = tokens.sum() + len(lines)
+    differing = sum(line["differing"] for line in lines)
+    computed = lines[0]["computes"] == "rows"
+    return [
+        name,
+        str(len(lines)),
+        interval(tokens, passes),
+        f"{rows / passes.sum():.2f}",
+        f"{drafted / passes.sum():.2f}",
+        *speeds,
+        f"{differing} of {emitted:,.0f}" if computed else "replayed",
+    ]
+
+
+@click.command()
+@model_options
+@click.option("--answers", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--curve", required=True, help="Draft lengths are chosen by it.")
+def main(
+    target: Path,
+    draft: Path,
+    results: Path,
+    temp: float,
+    tokens: int,
+    limit: int | None,
+    only: str,
+    kinds: Sequence[str],
+    dictionaries: Sequence[Path],
+    table: bool,
+    answers: Path,
+    curve: str,
+) -> None:
+    """Play what is not in the file yet, and show the table."""
+    models = [model_fingerprint(target), model_fingerprint(draft)]
+    lines = opened(results, {"models": models, "tokens": tokens, "curve": Path(curve).name})
+    if not table:
+        plain = {
+            (one["kind"], one["number"]): one["ids"]
+            for one in opened(answers, {"models": models, "tokens": tokens})
+            if (one["condition"], one["temp"]) == (PLAIN, temp)
+        }
+        done = {(x["kind"], x["number"], x["condition"]) for x in lines if x["temp"] == temp}
+        chosen = [one for one in conditions(dictionaries) if re.search(only, one.name)]
+        left = [
+            (asked, condition)
+            for asked in prompts()[:limit]
+            if asked.kind in kinds and asked[:2] in plain
+            for condition in chosen
+            if (asked.kind, asked.number, condition.name) not in done
+        ]
+        ours, theirs = load_models([str(target), str(draft)], dtype="float32")
+        keep_loaded()
+        player = Player(Runner(ours, theirs, temp, tokens, results), costs_of(curve))
+        with progress(len(left), "playing", quiet=False) as advance, results.open("a") as file:
+            for asked, condition in left:
+                lines.append(player.play(asked, condition, plain[asked[:2]]))
+                print(json.dumps(lines[-1]), file=file, flush=True)
+                advance(1)
+    show([line for line in lines if line["kind"] in kinds], curve)
+
+
+if __name__ == "__main__":
+    main()
