@@ -89,7 +89,7 @@ class TokenTree(Generic[Id]):
         are left out in any case. The tree has probabilities. An id is never likelier than its
         parent, so this is a tree too.
         """
-        if least <= 0 and min(count, depth) >= len(self):
+        if least <= 0 and count >= len(self) and depth >= max(self.depths, default=0):
             return self
         reached: list[float] = []
         depths: list[int] = []

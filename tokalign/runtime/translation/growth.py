@@ -12,6 +12,7 @@ chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from math import exp, log
 from typing import NamedTuple, TypeAlias
 
@@ -123,6 +124,7 @@ class Growth:
         self._width, self._children, self._extend = width, children, extend
         self._least, self._steps = log(least), steps
         self.nodes = list(roots)
+        self._untranslated = set[int]()
         self._end = 0  # of the most probable chain
         chosen = self._most_probable(range(len(roots)))
         # The ids that a branch takes back become the first ids of the tree in the draft's cache,
@@ -141,7 +143,12 @@ class Growth:
             begin = len(self.nodes)
             for index, found in zip(chosen, pending.read(), strict=True):
                 self._add(index, found)
-            self._pending = self._start(self._most_probable(range(begin, len(self.nodes))))
+            added = range(begin, len(self.nodes))
+            self._untranslated = set(added)
+            # Few of them are needed for the next pass; the others are translated while it runs.
+            self._pending = self._start(self._most_probable(added)) if self._steps else None
+            for index in added:
+                self._translated(index)
         return self.nodes
 
     def _add(self, index: int, found: Shortlist) -> None:
@@ -152,13 +159,23 @@ class Growth:
             if goes_on_chain:
                 self._end = len(self.nodes)
             if goes_on_chain or reached >= self._least:
-                self.nodes.append(Node(reached, index, 0, token, *self._extend(node, token)))
+                self.nodes.append(Node(reached, index, 0, token, b"", None))
+
+    def _translated(self, index: int) -> Node:
+        node = self.nodes[index]
+        if index in self._untranslated:
+            self._untranslated.remove(index)
+            extension = self._extend(self.nodes[node.parent], node.token)
+            node = self.nodes[index] = Node(*node[:4], *extension)
+        return node
 
     def _most_probable(self, among: Sequence[int]) -> list[int]:
         """The nodes to go on after: the end of the most probable chain, then by probability."""
-        going_on = [index for index in among if self.nodes[index].goes_on]
-        going_on.sort(key=lambda index: (index != self._end, -self.nodes[index].logprob))
-        return going_on[: self._width]
+        ranked = sorted(
+            among, key=lambda index: (index != self._end, -self.nodes[index].logprob)
+        )
+        going_on = (index for index in ranked if self._translated(index).goes_on)
+        return list(islice(going_on, self._width))
 
     def _start(
         self, chosen: Sequence[int]
@@ -202,18 +219,29 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
     ids: list[TargetId] = []
     parents: list[int] = []
     reached: list[float] = []
-    place: dict[tuple[int, TargetId], int] = {}
+    place: dict[int, int] = {}  # of an id of the tree, by its parent and itself
+    ends: list[int] = []  # of each node, the last id of its text
     for node, probability in zip(nodes, left, strict=True):
-        last = -1
-        for token in node.ids or ():
-            found = place.get((last, token))
+        path, last = node.ids or (), -1
+        if node.parent >= 0 and (above := nodes[node.parent].ids):
+            shared = len(above)
+            if path[:shared] == above:  # the text begins as that of the node before
+                path, last = path[shared:], ends[node.parent]
+        for token in path:
+            key = (last << 32) + token
+            found = place.get(key)
             if found is None:
-                found = place[last, token] = len(ids)
+                found = place[key] = len(ids)
                 ids.append(token)
                 parents.append(last)
                 reached.append(0.0)
-            reached[found] += max(0.0, probability)
             last = found
+        ends.append(last)
+        if last >= 0:
+            reached[last] += max(0.0, probability)
+    for index in reversed(range(len(ids))):
+        if parents[index] >= 0:
+            reached[parents[index]] += reached[index]
     # Where nearly all is absorbed, rounding may leave less than there is.
     first = sum([mass for mass, parent in zip(reached, parents, strict=True) if parent < 0])
     possible = max(possible, first)
