@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from threading import local
 
 import mlx.core as mx
 import numpy as np
@@ -49,15 +50,54 @@ def uniform(seed: int, stream: int, position: int, rows: int, *, number: int = 0
     return mx.vmap(_block)(_keys(seed, stream, position, rows))[:, number : number + 1]
 
 
+class Noise(local):
+    """The noise of the choices that one seed makes, each position's computed once.
+
+    The target's choices, drawn drafts and the ranking of free sources read it here, some positions
+    again and again. What has begun to be computed in one thread is of no use to another, so every
+    thread has rows of its own.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._blocks: dict[int, Array] = {}  # of `_POSITIONS` rows each, the oldest first
+
+    def __reduce__(self) -> tuple[type[Noise], tuple[int]]:
+        return Noise, (self._seed,)
+
+    def rows(self, positions: Sequence[int], vocabulary: int) -> Array:
+        """f[positions, vocabulary], lazy."""
+        first = min(positions) // _POSITIONS
+        numbers = range(first, max(positions) // _POSITIONS + 1)
+        blocks = [self._block(number, vocabulary) for number in numbers]
+        whole = blocks[0] if len(blocks) == 1 else mx.concatenate(blocks)
+        return whole[mx.array([position - first * _POSITIONS for position in positions])]
+
+    def _block(self, number: int, vocabulary: int) -> Array:
+        found = self._blocks.get(number)
+        if found is None or found.shape[1] < vocabulary:
+            shape = _POSITIONS, vocabulary
+            found = gumbel(self._seed, TARGET, number * _POSITIONS, shape)
+            mx.async_eval(found)  # type: ignore[no-untyped-call]
+            while len(self._blocks) >= _BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[number] = found
+        return found[:, :vocabulary]
+
+
+_POSITIONS, _BLOCKS = 8, 6
+"""Positions of a block, and blocks that are kept: more positions than a proposal is deep."""
+
+
 class NoiseAhead:
     """The noise of the target's next choices, on the host (`hybrid.ComingNoise`).
 
-    It depends on no token, so what later rounds need is computed while a pass runs, `_BATCH`
-    positions at a time, and the host waits for it in the first round only.
+    It depends on no token. So what a later round needs is computed while the host drafts in an
+    earlier one: the device has nothing else to do at that time.
     """
 
-    def __init__(self, seed: int, vocabulary: int) -> None:
-        self._seed, self._vocabulary = seed, vocabulary
+    def __init__(self, noise: Noise, vocabulary: int) -> None:
+        self._noise, self._vocabulary = noise, vocabulary
         self._first, self._rows = 0, list[Sequence[float]]()
         self._coming: Array | None = None  # of the positions after those of `rows`
 
@@ -74,12 +114,12 @@ class NoiseAhead:
 
     def _begun(self) -> Array:
         first = self._first + len(self._rows)
-        rows = mx.exp(gumbel(self._seed, TARGET, first, (_BATCH, self._vocabulary)))
+        rows = mx.exp(self._noise.rows(range(first, first + _BATCH), self._vocabulary))
         mx.async_eval(rows)  # type: ignore[no-untyped-call]
         return rows
 
 
-_KNOWN, _BATCH = 6, 16
+_KNOWN, _BATCH = 6, 8
 """Positions of which the noise is looked at: few ids of a tree lie deeper. Those computed at once,
 while more than that many are left: a round emits fewer."""
 

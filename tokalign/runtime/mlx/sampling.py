@@ -9,7 +9,7 @@ position.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
 import mlx.core as mx
@@ -53,6 +53,7 @@ class Sampling:
     xtc_exempt: tuple[int, ...] = ()
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
+    _noise: keyed.Noise = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises: UsageError for an argument of a wrong type or out of its range."""
@@ -64,6 +65,7 @@ class Sampling:
         require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
         require_integer("seed", self.seed, least=-(1 << 63), most=(1 << 64) - 1)
         require_callables("processors", self.processors)
+        object.__setattr__(self, "_noise", keyed.Noise(self.seed))
 
     @property
     def needs_history(self) -> bool:
@@ -101,12 +103,9 @@ class Sampling:
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
         scores = self._scores(logprobs, position, depths)
-        # Rows of one depth share their noise, which is the dearest part of a choice.
-        rows = scores.shape[0] if depths is None else max(depths) + 1
-        gumbel = keyed.gumbel(self.seed, keyed.TARGET, position, (rows, scores.shape[1]))
-        if depths is not None:
-            gumbel = gumbel[mx.array(list(depths))]
-        return mx.argmax(scores + gumbel, axis=-1)
+        rows = range(scores.shape[0]) if depths is None else depths
+        noise = self._noise.rows([position + row for row in rows], scores.shape[1])
+        return mx.argmax(scores + noise, axis=-1)
 
     def draw(self, logits: Array, *, position: int, ids: Sequence[TargetId] | Array) -> Array:
         """See `interfaces.DraftSampler`."""
@@ -117,11 +116,11 @@ class Sampling:
         """See `interfaces.DraftSampler`."""
         if self.temperature == 0:
             return None
-        return keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))[0]
+        return self._noise.rows([position], vocabulary)[0]
 
     def noise_ahead(self, vocabulary: int) -> keyed.NoiseAhead | None:
         """The noise of coming choices among `vocabulary` ids; None if nothing is drawn."""
-        return keyed.NoiseAhead(self.seed, vocabulary) if self.temperature > 0 else None
+        return keyed.NoiseAhead(self._noise, vocabulary) if self.temperature > 0 else None
 
     def draw_among(
         self,
@@ -148,16 +147,12 @@ class Sampling:
         log q + T g, and at T = 0 it is q itself.
         """
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        vocabulary = logprobs.shape[-1]
-        gumbel = {  # rows at one position share their noise
-            position: keyed.gumbel(self.seed, keyed.TARGET, position, (1, vocabulary))
-            for position in dict.fromkeys(positions)
-        }
-        rows = []
-        for row, position in enumerate(positions):
-            filtered_row = self.filter(logprobs[row : row + 1], position).astype(mx.float32)
-            rows.append(filtered_row + self.temperature * gumbel[position])
-        scores = mx.concatenate(rows)
+        filtered = [
+            self.filter(logprobs[row : row + 1], position).astype(mx.float32)
+            for row, position in enumerate(positions)
+        ]
+        noise = self._noise.rows(positions, logprobs.shape[-1])
+        scores = mx.concatenate(filtered) + self.temperature * noise
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(

@@ -171,9 +171,7 @@ class Growth:
 
     def _most_probable(self, among: Sequence[int]) -> list[int]:
         """The nodes to go on after: the end of the most probable chain, then by probability."""
-        ranked = sorted(
-            among, key=lambda index: (index != self._end, -self.nodes[index].logprob)
-        )
+        ranked = sorted(among, key=lambda index: (index != self._end, -self.nodes[index].logprob))
         going_on = (index for index in ranked if self._translated(index).goes_on)
         return list(islice(going_on, self._width))
 
