@@ -67,6 +67,43 @@ def test_mlx_lms_command_line_drafts_across_tokenizers() -> None:
         run(main, *generate, *draft)  # alone, mlx-lm refuses the pair
 
 
+_FAILING = """
+import tokalign
+from tokalign.api import text
+from tokalign.errors import IncompatibleError, UsageError
+def failing(*args, **given):
+    raise {error}("no way here")
+def failing_late(*args, **given):
+    failing()
+    yield
+failing.__signature__ = __import__("inspect").signature(text.stream_generate)
+failing_late.__signature__ = failing.__signature__
+text.stream_generate = {name}
+tokalign.patch_mlx_lm({options})
+tokalign.patch_mlx_lm({options})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["failing", "failing_late"])
+def test_what_tokalign_cannot_generate_mlx_lm_generates_as_before(name: str) -> None:
+    generate = (
+        *("--model", str(DEMO / "target"), "--prompt", "Wisła jest", "--max-tokens", "12"),
+        *("--verbose", "False", "--ignore-chat-template"),
+    )
+    main = "from mlx_lm.generate import main; main()"
+    program = _FAILING.format(name=name, options="", error="IncompatibleError") + main
+    plain = run(main, *generate)
+    # A draft model that mlx-lm would have refused is left out.
+    for draft in ((), ("--draft-model", str(DEMO / "draft"))):
+        patched = run(program, *generate, *draft)
+        assert patched.stdout == plain.stdout
+        assert patched.stderr.count("no way here") == 1
+    wrong = _FAILING.format(name=name, options="method='copy'", error="UsageError") + main
+    with pytest.raises(subprocess.CalledProcessError):
+        run(wrong, *generate)  # an option of tokalign's is the caller's own mistake
+
+
 @contextmanager
 def server(program: str, *arguments: str) -> Iterator[int]:
     """mlx-lm's server, started by a program; gives its port."""

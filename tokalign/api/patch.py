@@ -8,13 +8,15 @@ main()
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from importlib import import_module
 from inspect import signature
 from typing import Any
 
 from tokalign.api import text
-from tokalign.api.objects import remember_tokenizer
+from tokalign.api.objects import remember_tokenizer, tokenizer_of
+from tokalign.errors import BundleError, MissingAssetError, UsageError
 
 _PROGRAMS = ("mlx_lm.generate", "mlx_lm.chat", "mlx_lm.cache_prompt", "mlx_lm.server")
 """The modules of mlx-lm that import `load` and `stream_generate` under their own names."""
@@ -38,8 +40,19 @@ def _agree_with_any(tokenizer: Any) -> None:
     tokenizer.__class__ = type(type(tokenizer).__name__, (type(tokenizer),), {"vocab_size": size})
 
 
+def _own_draft_model(asked: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without a draft model whose tokenizer mlx-lm would have refused."""
+    draft = asked.get("draft_model")
+    size = getattr(None if draft is None else tokenizer_of(draft), "vocab_size", None)
+    if size is not None and int(size) == int(asked["tokenizer"].vocab_size):
+        return asked
+    return {**asked, "draft_model": None}
+
+
 def patch_mlx_lm(**options: Any) -> None:
     """Have mlx-lm's own programs generate with tokalign, with draft models of any tokenizer.
+
+    What tokalign cannot generate, mlx-lm generates as before; a line on stderr says so.
 
     options: keywords of `tokalign.stream_generate` for every generation, such as `dictionary`.
     mlx-lm's functions are replaced in its modules for the rest of the process. Calling this again
@@ -48,9 +61,40 @@ def patch_mlx_lm(**options: Any) -> None:
     """
     signature(text.stream_generate).bind_partial(**options)
 
+    told = set[str]()
+
+    def instead(error: Exception, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """mlx-lm's generation in the place of one that failed; the error if it is the caller's."""
+        if options and isinstance(error, UsageError | MissingAssetError | BundleError):
+            raise error
+        asked = signature(mlx_lm_generate).bind(*args, **given).arguments
+        asked.update(asked.pop("kwargs", {}))
+        line = f"tokalign: mlx-lm decodes this alone, as before: {error or type(error).__name__}"
+        if line not in told:
+            told.add(line)
+            print(line, file=sys.stderr)
+        return mlx_lm_generate(**_own_draft_model(asked))
+
     @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:
-        return text.stream_generate(*args, **{**options, **given})
+        try:
+            responses = text.stream_generate(*args, **{**options, **given})
+        except Exception as error:
+            return instead(error, args, given)
+        return started(responses, args, given)
+
+    def started(responses: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """The responses; mlx-lm's where the first fails and no cache of the caller's is touched."""
+        try:
+            first = next(responses, None)
+        except Exception as error:
+            if given.get("prompt_cache") is not None:
+                raise
+            yield from instead(error, args, given)
+            return
+        if first is not None:
+            yield first
+        yield from responses
 
     @wraps(text.load)
     def load(*args: Any, **given: Any) -> Any:
@@ -60,7 +104,10 @@ def patch_mlx_lm(**options: Any) -> None:
         return loaded
 
     utils = import_module("mlx_lm.utils")
+    generation = import_module("mlx_lm.generate")
     mlx_lm_load = getattr(utils.load, "__wrapped__", utils.load)
+    mlx_lm_generate = getattr(generation.stream_generate, "_mlx_lm", generation.stream_generate)
+    stream_generate._mlx_lm = mlx_lm_generate  # type: ignore[attr-defined]
     load.__wrapped__ = mlx_lm_load
     package = import_module("mlx_lm")
     for module in (package, utils, *map(import_module, _PROGRAMS)):
