@@ -14,12 +14,14 @@ if TYPE_CHECKING:
         speculative_generate_step,
         stream_generate,
     )
+    from tokalign.runtime.grammar import Grammar
     from tokalign.runtime.session_store import clear_session
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GenerationResponse",
+    "Grammar",
     "batch_generate",
     "clear_session",
     "generate",
@@ -36,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from tokalign.runtime.session_store import clear_session
 
         return clear_session
+    if name == "Grammar":
+        from tokalign.runtime.grammar import Grammar
+
+        return Grammar
     if name in __all__:
         from tokalign import api
 

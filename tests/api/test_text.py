@@ -176,6 +176,18 @@ def test_stop_ids_are_also_those_of_the_models_configuration(
     assert found[-1].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("method", ["plain", "auto"])
+def test_an_output_matches_its_grammar(pair: dict[str, Any], method: str) -> None:
+    grammar = tokalign.Grammar.choice(["żółty", "zielony"])
+    for sampler in (None, lambda logprobs: mx.argmax(logprobs, axis=-1)):
+        text = tokalign.generate(
+            prompt=PROMPT, max_tokens=24, grammar=grammar, sampler=sampler, method=method, **pair
+        )
+        assert text in ("żółty", "zielony")
+    with pytest.raises(UsageError, match="grammar has to be"):
+        tokalign.stream_generate(prompt=PROMPT, grammar={"type": "object"}, **pair)
+
+
 def test_two_tokenizers_without_translation_are_refused(pair: dict[str, Any]) -> None:
     with pytest.raises(IncompatibleError, match="needs one tokenizer"):
         tokalign.stream_generate(prompt=PROMPT, translation="none", **pair)

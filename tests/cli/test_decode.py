@@ -64,6 +64,19 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(command, [*arguments], input=stdin)
 
 
+def test_an_output_follows_a_schema(models: dict[str, str], tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"enum": [1, 23]}, "maxItems": 3}', "utf-8")
+    made = decode(models, "--json-schema", str(schema))
+    assert set(json.loads(made["text"])) <= {1, 23}
+    assert made["finish_reason"] == "stop"
+    schema.write_text('{"type": "strng"}', "utf-8")
+    for path in (schema, tmp_path / "none.json"):
+        result = run("--target", models["target"], "-p", "x", "--json-schema", str(path))
+        assert isinstance(result.exception, UsageError)
+        assert str(path) in str(result.exception)
+
+
 def decode(models: dict[str, str], *arguments: str) -> dict[str, Any]:
     given = ["--target", models["target"], "-p", PROMPT, "-m", "20", "--json", "--quiet"]
     result = CliRunner().invoke(command, [*given, *arguments], catch_exceptions=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +25,7 @@ from tokalign.assemble import assemble, no_note
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.methods import AUTO, DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -94,6 +95,7 @@ def stream_generate(
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    grammar: Grammar | None = None,
     stop: str | Sequence[str] = (),
     max_kv_size: int | None = None,
     prompt_cache: list[Any] | None = None,
@@ -137,6 +139,7 @@ def stream_generate(
     sampling: temperature, filters and seed; greedy decoding by default.
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.
+    grammar: what the output has to match, such as `Grammar.json_schema({...})`.
     stop: texts before which the output ends.
     max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start: how the KV
         caches are filled and stored, as in mlx-lm.
@@ -158,7 +161,11 @@ def stream_generate(
     require_integer("max_tokens", max_tokens, least=-1)
     if max_tokens == 0:
         raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
-    for name, value, kind in (("sampling", sampling, Sampling), ("session", session, str)):
+    for name, value, kind in (
+        ("sampling", sampling, Sampling),
+        ("session", session, str),
+        ("grammar", grammar, Grammar),
+    ):
         if not isinstance(value, kind | None):
             raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
     if prompt_progress_callback is not None:
@@ -199,7 +206,7 @@ def stream_generate(
         note=note,
     )
     call = Call(
-        decoder,
+        replace(decoder, grammar=grammar),
         encode("prompt", target, prompt),
         prompt_cache,
         draft_prompt=None

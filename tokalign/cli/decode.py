@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 
 from tokalign.arguments import as_path
 from tokalign.atomic_file import require_writable, write_file
-from tokalign.cli.command import Command, FilePath, Option
+from tokalign.cli.command import FILE, Command, FilePath, Option
 from tokalign.cli.generation import PromptOptions, as_text, legend, load, styled
 from tokalign.cli.options import COLOR, GENERATION, read_max_tokens, read_text, take
 from tokalign.cli.output import for_stdout, note, print_json, reading_stdin, tell, write
@@ -20,6 +21,7 @@ from tokalign.errors import UsageError
 if TYPE_CHECKING:
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
+    from tokalign.runtime.grammar import Grammar
 
 _OPTIONS = (
     Option(
@@ -37,6 +39,7 @@ _OPTIONS = (
         callback=read_max_tokens,
     ),
     *GENERATION,
+    Option("--json-schema", "Have the output be JSON of the schema in this file.", type=FILE),
     Option(
         "--html", "Also write a page that shows how each token came about.", type=FilePath(".html")
     ),
@@ -60,6 +63,7 @@ def command(
     *,
     prompt: str,
     max_tokens: int | None,
+    json_schema: Path | None,
     html: Path | None,
     color: bool,
     verbose: bool | None,
@@ -77,7 +81,8 @@ def command(
         require_writable(html)
     named = {name: given[name] and str(given[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, given), read_prompt(prompt)
-    decoder = load(given, note=noted)
+    grammar = None if json_schema is None else _read_schema(json_schema)
+    decoder = replace(load(given, note=noted), grammar=grammar)
     generation = _begin(decoder, options, text, max_tokens)
 
     def show(*, interrupted: bool) -> None:
@@ -105,6 +110,20 @@ def command(
         vocabulary = decoder.target.tokenizer.vocabulary
         run = Run.of(generation.rounds, vocabulary, generation.summary())
         write_file(html, run_page(run))
+
+
+def _read_schema(path: Path) -> Grammar:
+    """Raises: UsageError for what is no JSON schema, or uses what cannot be enforced."""
+    from tokalign.runtime.grammar import Grammar
+
+    try:
+        return Grammar.json_schema(path.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--json-schema {path} is not UTF-8") from error
+    except OSError as error:
+        raise UsageError(f"--json-schema {path} cannot be read: {error.strerror}") from error
+    except UsageError as error:
+        raise UsageError(f"--json-schema {path}: {error}") from error
 
 
 def _begin(

@@ -97,6 +97,13 @@ class Grammar:
             raise UsageError(f"the {kind} cannot be used: {_line(messages[0])}")
         return cls(definition)
 
+    def __or__(self, other: Grammar) -> Grammar:
+        """What matches one of two grammars, each of one part."""
+        (one,), (two,) = _parts(self.definition), _parts(other.definition)
+        either = {"lark_grammar": "start: @one | @two"}
+        parts = [either, {**one, "name": "one"}, {**two, "name": "two"}]
+        return Grammar(json.dumps({"grammars": parts}))
+
     def after(self, opening: str) -> Grammar:
         """The same after what `opening` matches, an expression in Lark's format."""
         first, *others = _parts(self.definition)

@@ -65,7 +65,7 @@ class Batch:
             caches=[held.layers],
             all_tokens=[list(held.ids)],
             samplers=[job.batch_sampler()],
-            logits_processors=[list(job.sampler.processors)],
+            logits_processors=[job.batch_processors()],
             stop_sequences=[make_stop_sequences(job.tokenizer, [])],
         )
         self._jobs[uid], self._began[uid] = job, len(held.ids)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 from tokalign.arguments import shown
 from tokalign.runtime.chat import RESERVED
 from tokalign.serve.admission import Refusal
+from tokalign.serve.structured import ANY_TOOL
 
 _MOST_TOP_LOGPROBS = 11
 _MOST_STOP_CHARACTERS = 4096
@@ -22,19 +23,10 @@ _RESERVED = RESERVED | {"tools"}
 """A request has a field of its own for tools."""
 
 _UNSERVED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "response_format": (
-        "nothing makes the model write JSON here; ask for it in a message, and leave the field out",
-        lambda value: value != {"type": "text"},
-    ),
     "echo": ("the prompt is never part of the answer; leave the field out", bool),
     "suffix": ("nothing is written before a given end; leave the field out", bool),
     "best_of": ("one answer is made per request; leave the field out", lambda value: value != 1),
     "functions": ("give the functions as tools", bool),
-    "tool_choice": (
-        "nothing makes the model call a tool here; ask for the call in a message, and give auto, "
-        "none or no choice",
-        lambda value: value == "required" or isinstance(value, dict),
-    ),
 }
 """Fields of OpenAI's API that ask for another answer than is given: why or what instead, and when.
 
@@ -103,6 +95,24 @@ def predicted(body: Mapping[str, Any]) -> str | None:
         content = "".join(part["text"] for part in content)
     _require(isinstance(content, str), "prediction.content has to be a text, not {}", content)
     return cast("str", content)
+
+
+def tool_choice(body: Mapping[str, Any]) -> str | None:
+    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
+    choice = body.get("tool_choice", "auto")
+    if isinstance(choice, dict):
+        function = _function_of(choice)
+        _require(
+            function is not None,
+            'tool_choice has to name a function: {{"type": "function", '
+            '"function": {{"name": ...}}}}',
+        )
+        return str((function or {})["name"])
+    words = ("auto", "none", "required")
+    _require(
+        choice in words, f"tool_choice has to be {', '.join(words)} or a function, not {{}}", choice
+    )
+    return ANY_TOOL if choice == "required" else None
 
 
 def _require(fits: bool, message: str, value: object = None) -> None:
@@ -190,9 +200,7 @@ def _check_tools(body: dict[str, Any]) -> None:
         _require(_function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
         kind = tool.get("type", "function")
         _require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
-    choice = body.pop("tool_choice", "auto")
-    _require(choice in ("auto", "none"), "tool_choice has to be auto or none, not {}", choice)
-    if choice == "none":
+    if body.pop("tool_choice", "auto") == "none":
         body.pop("tools", None)
 
 

@@ -37,6 +37,7 @@ from tokalign.serve.admission import (
 )
 from tokalign.serve.job import NO_TOKEN, Asked
 from tokalign.serve.scheduler import Scheduler
+from tokalign.serve.structured import grammar_of
 
 _CHATS = ("/v1/chat/completions", "/chat/completions")
 _COMPLETIONS = "/v1/completions"
@@ -127,7 +128,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         if path not in (*_CHATS, _COMPLETIONS):
             raise Refusal(404, f"there is nothing at {path or self.path}", code="not_found")
         given = body.read_json(data)
-        prediction = body.predicted(given)
+        prediction, grammar = body.predicted(given), grammar_of(given)
+        tool_choice = body.tool_choice(given)
         checked = body.check(given, chat=path in _CHATS)
         for name in ("xtc_probability", "xtc_threshold"):  # mlx-lm's server has no flags for these
             checked.setdefault(name, getattr(self.settings, name))
@@ -139,6 +141,9 @@ class Handler(APIHandler):  # type: ignore[misc]
             checked.get("role_mapping"),
             api_key=key,
             prediction=prediction,
+            grammar=grammar,
+            tool_choice=tool_choice if path in _CHATS else None,
+            several_calls=given.get("parallel_tool_calls") is True,
             connection=self.connection,
             arrived=arrived,
         )

@@ -22,7 +22,8 @@ from mlx_lm.server import (
 )
 
 from tokalign.arguments import shown
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.grammar import Constraint, Grammar
+from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling, masking
 from tokalign.runtime.proposal import Array
 from tokalign.serve.contexts import NOTHING, Held
 from tokalign.tokenizer.vocabulary import TargetId
@@ -51,13 +52,17 @@ class Answer(GenerationContext):  # type: ignore[misc]
 class Asked(CompletionRequest):  # type: ignore[misc]
     """A request as the handler hands it over.
 
-    prompt: a text, or its ids. connection: the client's socket. shown: responses that the handler
-    has taken, for their log-probabilities.
+    prompt: a text, or its ids. grammar: what the answer has to match. tool_choice: the tool that
+    has to be called, see `body.tool_choice`; several_calls: whether more than once. connection: the
+    client's socket. shown: responses that the handler has taken, for their log-probabilities.
     """
 
     prompt: str | list[int]
     api_key: str = ""
     prediction: str | None = None
+    grammar: Grammar | None = None
+    tool_choice: str | None = None
+    several_calls: bool = False
     connection: socket.socket | None = None
     arrived: float = field(default_factory=monotonic)
     answer: Answer | None = None
@@ -146,6 +151,7 @@ class Job:
     ids: prompt and answer so far. max_tokens: of the answer; the context has room for them.
     deadline: when the answer ends, finished or not. ended: why it ended; None until then.
     opening: the target's cache that was found for the prompt. draft: the draft's, until it is used.
+    grammar: what the answer has to match; constraint: the same after this prompt.
     marks: numbers of prompt ids after which the cache is worth keeping, and what ends there.
     """
 
@@ -161,6 +167,8 @@ class Job:
     opening: Held = NOTHING
     draft: Sequence[Any] = ()
     marks: dict[int, str] = field(default_factory=dict)
+    grammar: Grammar | None = None
+    constraint: Constraint | None = None
     ended: Reason | None = None
 
     def __post_init__(self) -> None:
@@ -194,6 +202,13 @@ class Job:
         if self.sampler.temperature == 0:
             return make_sampler(0.0)  # type: ignore[no-any-return]  # one for all, so one call
         return Positioned(self.sampler, len(self.ids))
+
+    def batch_processors(self) -> list[LogitsProcessor]:
+        """What changes the logits, as mlx-lm's batches call it."""
+        processors = list(self.sampler.processors)
+        if self.constraint is not None:
+            processors.append(masking(self.constraint))
+        return processors
 
     def progress(self, read: int, total: int) -> None:
         """Tell how much of the prompt has been read; a stream sends that to keep it open."""

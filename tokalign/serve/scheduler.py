@@ -22,6 +22,7 @@ import mlx.core as mx
 from mlx_lm.server import GenerationArguments, ResponseGenerator
 
 from tokalign.errors import ContextLengthError, TokalignError
+from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.serve.admission import Refusal, refusal_of
 from tokalign.serve.batch import Batch
@@ -31,6 +32,8 @@ from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.settings import Settings
 from tokalign.serve.speculation import Speculation, check_bias, decoder_of, prompt_of, sampling_of
+from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import TargetId
 
 _IDLE = 0.1
@@ -335,6 +338,7 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             prompt=prompt,
             prompt_cache_count=len(opening.ids),
         )
+        grammar = self._grammar(asked)
         job = Job(
             queue=queue,
             asked=asked,
@@ -348,11 +352,34 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
             opening=opening,
             draft=opening.draft,
             marks=marks,
+            grammar=grammar,
+            constraint=None if grammar is None else models.decoder.constrain(grammar, prompt),
         )
         self.metrics.prompt_tokens.inc(len(prompt))
         self.metrics.cached_tokens.inc(len(opening.ids))
         queue.put(answer)
         return job
+
+    def _grammar(self, asked: Asked) -> Grammar | None:
+        """What the answer has to match. Raises: Refusal where that cannot be enforced."""
+        target = self.model_provider.decoder.target.tokenizer
+        form = ToolFormat.of(self.model_provider.tokenizer)
+        grammar, tools = asked.grammar, asked.tools or ()
+        choice = asked.tool_choice
+        if choice is not None or (grammar is not None and tools and can_call(form)):
+            several = asked.several_calls
+            calls = calls_grammar(
+                form, target.vocabulary, tools, choice or ANY_TOOL, several=several
+            )
+            grammar = calls if choice is not None or grammar is None else grammar | calls
+        if grammar is not None and target.level is Level.IDS_ONLY:
+            raise Refusal(
+                400,
+                f"no grammar can be enforced: the model's tokenizer is used by its ids only "
+                f"({target.spec.why})",
+                code="unsupported_parameter",
+            )
+        return grammar
 
     def _read(
         self, asked: Asked, args: GenerationArguments

@@ -98,7 +98,8 @@ def decoder_of(
         else:
             ids = tokenizer.encode_parts([job.asked.prediction])[0]
         outputs.append(SuffixAutomaton([*prompt[-_LEAD:], *ids]))
-    return replace(decoder, drafting=replace(drafting, outputs=tuple(outputs)), sampler=job.sampler)
+    drafting = replace(drafting, outputs=tuple(outputs))
+    return replace(decoder, drafting=drafting, sampler=job.sampler, grammar=job.grammar)
 
 
 def prompt_of(decoder: Decoder, job: Job, settings: Settings) -> Prompt:

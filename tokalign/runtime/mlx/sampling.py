@@ -18,8 +18,10 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
 from tokalign.arguments import require_callables, require_integer, require_number
+from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx import noise as keyed
 from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import TargetId
 
 _XTC = 1
@@ -296,6 +298,16 @@ def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsP
         return row[:, :own]
 
     return (process,)
+
+
+def masking(constraint: Constraint) -> LogitsProcessor:
+    """A grammar as a logits processor, for rows that somebody else computes."""
+
+    def process(ids: Array, logits: Array) -> Array:
+        allowed = constraint.rows(ids.tolist(), EMPTY_TREE, logits.shape[-1])
+        return logits if allowed is None else mx.where(mx.array(allowed), logits, -mx.inf)
+
+    return process
 
 
 def logprobs_of(

@@ -1,0 +1,202 @@
+"""Answers that have to match something, through OpenAI's own client: schemas, grammars, calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+import pytest
+from jsonschema import validate
+from places import DEMO
+from served import demo_settings, echo_folder, metric, serving
+
+from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.serve.admission import Refusal
+from tokalign.serve.server import Server
+from tokalign.serve.settings import Settings
+from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "imię": {"type": "string", "maxLength": 8},
+        "wiek": {"type": "integer", "minimum": 1, "maximum": 120},
+    },
+    "required": ["imię", "wiek"],
+    "additionalProperties": False,
+}
+BY_SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "osoba", "schema": PERSON, "strict": True},
+}
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties][:1],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("pogoda", miasto={"type": "string", "maxLength": 9}, dni={"type": "integer"}),
+    tool("czas", strefa={"type": "string", "enum": ["CET", "UTC"]}),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(demo_settings()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose model answers with the user's message, and whose template calls tools."""
+    folder = echo_folder(tmp_path_factory.mktemp("models") / "echo")
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as running:
+        yield running
+
+
+def ask(server: Server, text: str = "Kto to?", **more: Any) -> Any:
+    from openai import OpenAI
+
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+    given = {"model": "default_model", "messages": [{"role": "user", "content": text}]}
+    return client.chat.completions.create(**{**given, "max_tokens": 80, **more})
+
+
+def said(server: Server, **more: Any) -> tuple[str, str]:
+    choice = ask(server, **more).choices[0]
+    return choice.message.content, choice.finish_reason
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 3}])
+def test_a_schema_is_followed_with_and_without_drafts(
+    server: Server, sampling: dict[str, Any]
+) -> None:
+    given = {"response_format": BY_SCHEMA, **sampling}
+    text, reason = said(server, **given)
+    validate(json.loads(text), PERSON)
+    assert reason == "stop"
+    assert said(server, extra_body={"num_draft_tokens": 0}, **given) == (text, reason)
+    chunks = list(ask(server, stream=True, **given))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
+    assert said(server, max_tokens=3, **given)[1] == "length"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "pattern"),
+    [
+        ("guided_json", PERSON, r"\{.*\}"),
+        ("json_schema", json.dumps(PERSON), r"\{.*\}"),
+        ("guided_regex", "[a-z]{2,5} [0-9]{3}", "[a-z]{2,5} [0-9]{3}"),
+        ("guided_choice", ["tak", "nie wiem"], "tak|nie wiem"),
+        ("guided_grammar", 'start: "a" /[0-9]{2}/', "a[0-9]{2}"),
+        ("grammar", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
+        ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
+    ],
+)
+def test_grammars_as_vllm_and_llama_cpp_take_them(
+    server: Server, field: str, value: Any, pattern: str
+) -> None:
+    text, reason = said(server, temperature=1.0, seed=1, extra_body={field: value})
+    assert re.fullmatch(pattern, text), text
+    assert reason == "stop"
+
+
+def test_two_grammars_are_one_too_many(server: Server) -> None:
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match="exclude each other"):
+        ask(server, response_format=BY_SCHEMA, extra_body={"guided_regex": "a"})
+
+
+def test_answers_that_come_together_are_those_that_come_alone(server: Server) -> None:
+    """In a batch the grammar is a logits processor; a request may move in and out of it."""
+    more = {"temperature": 1.0, "seed": 3}
+    asked = [{**more, "response_format": BY_SCHEMA}, more, {"response_format": BY_SCHEMA}, {}]
+    alone = [said(server, **one) for one in asked]
+    before = metric(server, 'tokalign_output_tokens_total{decoding="batch"}')
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: said(server, **one), asked * 2))
+    assert together == alone * 2
+    assert metric(server, 'tokalign_output_tokens_total{decoding="batch"}') > before
+
+
+@pytest.mark.parametrize("choice", ["required", "czas"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_that_has_to_be_called_is(echo: Server, choice: str, stream: bool) -> None:
+    named = {"type": "function", "function": {"name": choice}}
+    given: dict[str, Any] = {
+        "tools": TOOLS,
+        "tool_choice": choice if choice == "required" else named,
+        "stream": stream,
+    }
+    answer = ask(echo, "Nie wołaj niczego.", **given)
+    if stream:
+        chunks = [one for one in answer if one.choices]
+        calls = [call for one in chunks for call in one.choices[0].delta.tool_calls or ()]
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        calls, reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+    (call,) = calls
+    assert reason == "tool_calls"
+    names = {one["function"]["name"]: one["function"]["parameters"] for one in TOOLS}
+    assert call.function.name in ([*names] if choice == "required" else [choice])
+    validate(json.loads(call.function.arguments), names[call.function.name])
+
+
+def test_a_schema_leaves_tools_that_may_be_called(echo: Server) -> None:
+    call = '<tool_call>\n{"name": "czas", "arguments": {"strefa": "UTC"}}\n</tool_call>'
+    given: dict[str, Any] = {"tools": TOOLS, "response_format": BY_SCHEMA}
+    (made,) = ask(echo, call, **given).choices[0].message.tool_calls
+    assert made.function.arguments == '{"strefa": "UTC"}'
+    text = '{"imię": "Ala", "wiek": 7}'
+    assert ask(echo, text, **given).choices[0].message.content == text
+
+
+FORMATS = {
+    "json_tools": '\n{{"name": "pogoda", "arguments": {0}}}\n',
+    "glm47": '\n{{"name": "pogoda", "arguments": {0}}}\n',
+    "longcat": '\n{{"name": "pogoda", "arguments": {0}}}\n',
+    "mistral": '[{{"name": "pogoda", "arguments": {0}}}]',
+    "qwen3_coder": "\n<function=pogoda>\n<parameter=miasto>\nŁódź\n</parameter>\n"
+    "<parameter=dni>\n3\n</parameter>\n</function>\n",
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_grammar_of_calls_takes_what_mlx_lms_parser_reads(name: str) -> None:
+    tokenizer: Any = Tokenizer.from_file(DEMO / "target")
+    parser = import_module(f"mlx_lm.tool_parsers.{name}")
+    form = ToolFormat(name, parser.tool_call_start, parser.tool_call_end)
+    arguments = {"miasto": "Łódź", "dni": 3}
+    body = FORMATS[name].format(json.dumps(arguments, ensure_ascii=False))
+    assert parser.parse_tool_call(body, TOOLS) == {"name": "pogoda", "arguments": arguments}
+    stops = tokenizer.vocabulary.roles.eos
+    for choice, fits in ((ANY_TOOL, True), ("pogoda", True), ("czas", False)):
+        grammar = calls_grammar(form, tokenizer.vocabulary, TOOLS, choice)
+        ids = tokenizer.encode_parts([f"{form.begin}{body}{form.end}"])[0]
+        state = constrain(grammar, tokenizer, [5], stops).after([5, *ids])
+        assert (state is not None) is fits
+        if state is not None:
+            ends = min(stops)
+            assert state.allowed is not None
+            assert state.allowed[ends // 8] >> ends % 8 & 1
+
+
+def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
+    vocabulary: Any = Tokenizer.from_file(DEMO / "target").vocabulary
+    for form in (None, ToolFormat("gemma4", "<|tool_call>", "<tool_call|>")):
+        with pytest.raises(Refusal, match="cannot be enforced"):
+            calls_grammar(form, vocabulary, TOOLS, ANY_TOOL)
+    assert Grammar.json_object() | Grammar.regex("a+")
