@@ -14,7 +14,7 @@ from places import DEMO
 
 from tokalign.cli.bench import command
 from tokalign.cli.bench_options import read_prompts
-from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
+from tokalign.errors import IncompatibleError, TokalignError, UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import read_measurements
 from tokalign.shipped import LANGUAGES
@@ -61,12 +61,6 @@ def test_three_sets_are_measured_and_shown(kept: Path) -> None:
     assert "| exact | 2 |" in kept.with_name("x.md").read_text("utf-8")
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
-
-
-def test_a_language_without_a_dictionary_is_refused() -> None:
-    result = bench(*PAIR, *SHORT, "--language", "sk")
-    assert isinstance(result.exception, MissingAssetError)
-    assert "no dictionary of language sk" in str(result.exception)
 
 
 def test_what_is_kept_is_shown_without_a_model(kept: Path, tmp_path: Path) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from places import DEMO
 from polish import SENTENCES
 from random_models import write_model
-from small_tables import dictionary_bundle, write_dictionary
+from small_tables import dictionary_bundle
 
 from tokalign.cli.bench import command
-from tokalign.errors import CorpusError, IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.evaluate.recorded_proposals import read_trace
 from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -96,17 +94,6 @@ def test_the_dictionary_of_a_language_is_played(
     assert "language: pl" in str(refused)
 
 
-def test_a_dictionary_beside_the_target_is_found(tmp_path: Path) -> None:
-    model, text = tmp_path / "model", tmp_path / "t.txt"
-    copytree(DEMO / "target", model, ignore=lambda _folder, names: ["model.safetensors"])
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(model)
-    (model / "tokalign").mkdir()
-    path = write_dictionary(model / "tokalign" / "pl.dictionary.tok", tokenizer, TEXT)
-    text.write_text(TEXT)
-    for target in (model, model / "tokenizer.json"):
-        assert f"dictionary -> {path}\n" in play(text, target=str(target)).stderr
-
-
 def test_a_curve_says_what_it_is_worth(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(" ".join([TEXT] * 6) + "\n")
@@ -167,23 +154,3 @@ def test_what_cannot_be_honoured_is_refused(draft: Path, two_texts: Path) -> Non
     assert "--cost" in str(play(two_texts, "-k", "auto").exception)
     nothing = CliRunner().invoke(command, ["--target", "bielik", "--text"]).exception
     assert "FILEs" in str(nothing)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.txt", None, "no such file"),
-        ("empty.txt", b"\n\n", "no text"),
-        ("latin.txt", "żółw\n".encode("iso-8859-2"), "not UTF-8"),
-        ("other.jsonl", b'{"tekst": "a"}\n', "--field"),
-        ("broken.jsonl", b"{\n", "not JSON"),
-    ],
-)
-def test_texts_that_cannot_be_read(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    error = play(tmp_path / name).exception
-    assert isinstance(error, CorpusError)
-    assert message in str(error)

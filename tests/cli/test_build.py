@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from places import DEMO
 from polish import SENTENCES
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-from tokalign.cli.build import command
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.dictionary import HOW_TO_BUILD
@@ -282,29 +280,6 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
         assert_one_line_error(tokalign(*build, only, "--language", name), 2, "--language")
     unknown = tokalign("build", "--target", "beilik", only, "--language", "pl", corpus)
     assert_one_line_error(unknown, 2, "did you mean bielik")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--tasks", "4"], "--tasks does nothing without --engine datatrove"),
-        (["--workers", "4"], "--workers does nothing"),
-        (["--local-tasks", "4"], "--local-tasks does nothing"),
-        (["--local-rank-offset", "4"], "--local-rank-offset does nothing"),
-        (["--draft", "x"], "--draft does nothing with --dictionary-only"),
-        (["--positions", "9"], "--positions does nothing without --from-model"),
-        (["--p-min", "nan"], "nan is not a finite number"),
-    ],
-)
-def test_an_option_that_would_do_nothing_is_refused(
-    tmp_path: Path, target: Path, corpus: Path, options: list[str], told: str
-) -> None:
-    build = ["--target", target, "--dictionary-only", "--language", "pl", corpus]
-    arguments = [*map(str, build), "--output", str(tmp_path / "out"), *options]
-    result = CliRunner().invoke(command, arguments)
-    assert isinstance(result.exception, UsageError | SystemExit)
-    assert told in result.output + str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

@@ -103,18 +103,6 @@ def test_it_ends_with_what_to_expect_of_this_machine(
 
 
 @pytest.mark.slow
-def test_shares_by_hand(tmp_path: Path) -> None:
-    """One word: Llama's ` Polska` and Mistral's `▁Pol`, `ska` counted by eye."""
-    text = tmp_path / "one.txt"
-    text.write_text("Polska\n")
-    found = check("--draft", "llama3.2", "--target", "bielik", str(text))
-    assert found["words"] == 1
-    assert found["text_bytes"] == len("Polska")
-    assert found["draft_fertility"] == found["draft_tokens"]
-    assert found["target_fertility"] == found["target_tokens"]
-
-
-@pytest.mark.slow
 def test_a_text_of_any_language_says_what_a_dictionary_of_it_would_save(tmp_path: Path) -> None:
     words = ["ранок", "вечір", "ліс", "море", "дорога", "місто", "вода", "хліб", "книга", "вікно"]
     text = tmp_path / "uk.txt"

@@ -137,17 +137,6 @@ def test_sampling_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
     assert plain["seed"] == 7
 
 
-def test_auto_says_once_what_it_assumes(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
-    arguments = ["--target", models["target"], "--draft", models["draft"], "-p", PROMPT]
-    auto = run(*arguments, "-m", "40")
-    assert auto.exit_code == 0, auto.output
-    assert auto.stderr.count("verification cost not measured") == 1
-    assert "auto:" not in run(*arguments, "-m", "5", "--num-draft-tokens", "2").stderr
-
-
 def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str]) -> None:
     found = decode(models, "-m", "-1", "--method", "plain")
     longer = decode(models, "-m", "500", "--method", "plain")
@@ -156,14 +145,6 @@ def test_minus_one_token_is_as_many_as_the_context_holds(models: dict[str, str])
     for given in ("0", "-2"):
         message = refused(UsageError, "--target", "t", "-p", PROMPT, "-m", given)
         assert "-1 for no limit" in message
-
-
-def test_a_draft_model_that_the_method_does_not_use_is_named(models: dict[str, str]) -> None:
-    arguments = ["--target", models["target"], "-p", PROMPT, "-m", "4", "--method", "copy"]
-    result = run(*arguments, "--draft", models["draft"])
-    assert result.stderr.count("draft model is not used") == 1
-    assert f"{models['draft']} -> " not in result.stderr
-    assert "draft model" not in run(*arguments).stderr
 
 
 def test_the_chat_template_gets_its_variables(models: dict[str, str], tmp_path: Path) -> None:
@@ -265,14 +246,6 @@ def test_a_page_shows_how_the_tokens_came_about(models: dict[str, str], tmp_path
     assert (found["drafter"], found["prompt"]) == (None, PROMPT)
 
 
-def test_a_run_in_json_is_never_overwritten_by_a_page(tmp_path: Path) -> None:
-    saved = tmp_path / "run.json"
-    saved.write_text("{}")
-    result = run("--target", "t", "-p", PROMPT, "--html", str(saved))
-    assert (result.exit_code, saved.read_text()) == (2, "{}")
-    assert "does not end in .html" in result.stderr
-
-
 def test_the_answer_may_be_begun(models: dict[str, str], tmp_path: Path) -> None:
     folder = copytree(models["target"], tmp_path / "chat")
     (folder / "chat_template.jinja").write_text(
@@ -296,14 +269,6 @@ def test_further_tokens_may_end_the_output(models: dict[str, str]) -> None:
     arguments = ["--target", models["target"], "-p", PROMPT]
     for given in ("dwa żółwie", ""):
         assert "no single token" in refused(UsageError, *arguments, "--extra-eos-token", given)
-
-
-def test_xtc_is_reproduced_whatever_drafts(models: dict[str, str]) -> None:
-    sampling = ["--temp", "0.9", "--seed", "7", "--xtc-probability", "0.7"]
-    sampling += ["--xtc-threshold", "0.0001"]
-    plain = decode(models, "--method", "plain", *sampling)
-    assert plain["token_ids"] == decode(models, "--draft", models["draft"], *sampling)["token_ids"]
-    assert plain["token_ids"] != decode(models, "--method", "plain", *sampling[:4])["token_ids"]
 
 
 def test_a_bounded_cache_is_said_to_have_no_effect_where_it_has_none(
@@ -361,13 +326,6 @@ def test_an_interrupt_still_prints_the_statistics(
     assert found["generation_tokens"] == len(found["token_ids"]) == 4
 
 
-def test_no_draft_tokens_is_a_usage_error(models: dict[str, str]) -> None:
-    message = refused(
-        UsageError, "--target", models["target"], "-p", PROMPT, "--num-draft-tokens", "0"
-    )
-    assert "--method plain" in message
-
-
 def test_a_prompt_longer_than_the_context_is_refused(models: dict[str, str]) -> None:
     message = refused(ContextLengthError, "--target", models["target"], "-p", "żółw " * 200)
     assert "holds 256" in message
@@ -376,12 +334,6 @@ def test_a_prompt_longer_than_the_context_is_refused(models: dict[str, str]) -> 
 def test_an_empty_prompt_is_refused(models: dict[str, str]) -> None:
     message = refused(UsageError, "--target", models["target"], "-p", "")
     assert "the prompt is empty; give some text" in message
-
-
-def test_the_context_ends_a_generation_that_goes_on(models: dict[str, str]) -> None:
-    found = decode(models, "-p", "żółw " * 20, "-m", "500", "--draft", models["draft"])
-    if found["finish_reason"] == "length":
-        assert found["prompt_tokens"] + found["generation_tokens"] == 256
 
 
 def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
@@ -412,15 +364,6 @@ def test_of_two_languages_both_are_followed_unless_one_is_chosen(
     assert f"dictionary -> {tmp_path / 'uk.dictionary.tok'}" in said.stderr
     assert "hybrid of context copy, dictionary" in said.stderr
     assert "pl, uk" in refused(MissingAssetError, *arguments, "--language", "de")
-
-
-def test_a_method_without_what_it_needs_is_refused(models: dict[str, str]) -> None:
-    arguments = ["--target", models["target"], "-p", PROMPT]
-    assert "--draft" in refused(UsageError, *arguments, "--method", "draft")
-    message = refused(MissingAssetError, *arguments, "--method", "dictionary")
-    assert "tokalign build" in message
-    wrong = ["--draft", models["draft"], "--translation", "exakt"]
-    assert "no translation" in refused(UsageError, *arguments, *wrong)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -265,20 +265,6 @@ def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: 
     assert compared >= 3
 
 
-@pytest.mark.slow
-def test_calibrate_times_a_drafter_that_lies_beside_its_target(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
-    target = copytree(files.target, tmp_path / "target")
-    copytree(files.drafter, target / "drafter")
-    arguments = ["--target", str(target), "--budget", "1"]
-    shown = CliRunner().invoke(calibrate, arguments, catch_exceptions=False).stdout
-    assert "beam search, 4 x 4" in shown
-    assert "acceptance by position" in shown
-    assert "expected to" in shown
-
-
 @pytest.mark.parametrize("place", ["named", "beside"])
 def test_chat_times_the_drafter_before_the_first_turn(
     files: Files, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -306,9 +292,3 @@ def test_chat_times_the_drafter_before_the_first_turn(
     times = decoder.drafting.knowledge.costs.draft_times(4)
     assert [times[0], times[3]] == pytest.approx([beam["4"][steps][0] for steps in ("1", "4")])
     assert len(measured(*named)) == 2, "once"
-
-
-def test_calibrate_takes_one_of_draft_and_drafter(files: Files) -> None:
-    arguments = ["--target", files.target, "--draft", files.draft, "--drafter", files.drafter]
-    result = CliRunner().invoke(calibrate, list(map(str, arguments)))
-    assert isinstance(result.exception, UsageError)
