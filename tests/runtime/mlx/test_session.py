@@ -25,10 +25,11 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx import session
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import ModelSession
+from tokalign.runtime.mlx.session import BusyTime, ModelSession, UnderWay
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.rounds import Round
@@ -294,3 +295,48 @@ def test_a_folder_without_weights_names_the_remedy(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(MissingAssetError, match=r"mlx_lm\.convert"):
         load_weights(tmp_path)
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(session, "perf_counter", found)
+    return found
+
+
+def test_time_in_which_passes_overlap_counts_once(clock: Clock) -> None:
+    time = BusyTime()
+    time.begin()
+    clock.now = 1.0
+    time.begin()
+    clock.now = 2.0
+    time.end()
+    assert time.seconds == 2.0
+    clock.now = 3.0
+    time.end()
+    clock.now = 7.0
+    assert time.seconds == 3.0
+
+
+def test_a_result_counts_from_its_start_until_it_is_read_even_if_reading_fails(
+    clock: Clock,
+) -> None:
+    def fail() -> None:
+        clock.now = 2.0
+        raise KeyboardInterrupt
+
+    time = BusyTime()
+    result = UnderWay(time, fail)
+    with pytest.raises(KeyboardInterrupt):
+        result.read()
+    clock.now = 9.0
+    assert time.seconds == 2.0
