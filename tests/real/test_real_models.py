@@ -28,7 +28,7 @@ from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve.settings import Settings
+from tokalign.serve import Settings
 
 pytestmark = pytest.mark.long
 

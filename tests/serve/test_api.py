@@ -12,8 +12,8 @@ import pytest
 from places import DEMO
 from served import demo_settings, echo_folder, metric, request, serving
 
+from tokalign.serve import Settings
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Settings
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 USER = "Opisz krótko Wisłę."

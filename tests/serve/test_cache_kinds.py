@@ -20,7 +20,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.serve.settings import Settings
+from tokalign.serve import Settings
 
 
 def hybrid(vocabulary: int) -> Any:

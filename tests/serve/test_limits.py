@@ -9,8 +9,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, RequestStream, read_body
-from tokalign.serve.settings import Settings
 
 SETTINGS = Settings(max_body_size=100, read_timeout=10)
 

@@ -31,8 +31,8 @@ from served import (
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.serve import Settings
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Settings
 
 WORDS = ("Wisła jest", "W roku 1920", "Kraków, miasto", "Rzeka Odra płynie", "Zima w górach")
 KINDS: dict[str, dict[str, Any]] = {

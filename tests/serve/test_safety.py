@@ -11,8 +11,8 @@ from served import chat, complete, demo_settings, metric, request, serving
 
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.serve.decoding import decoder_of
 from tokalign.serve.server import Server
-from tokalign.serve.speculation import decoder_of
 
 PROMPT = "Wisła jest najdłuższą rzeką w Polsce i płynie"
 BODY = {"prompt": PROMPT, "max_tokens": 40, "logit_bias": {"2": -100, "4": -100}}

@@ -15,9 +15,9 @@ from places import DEMO
 from served import demo_settings, echo_folder, metric, serving
 
 from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.server import Server
-from tokalign.serve.settings import Settings
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar
 from tokalign.tokenizer.tokenizer import Tokenizer
 

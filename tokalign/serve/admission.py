@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError, UsageError
-from tokalign.serve.settings import Settings
+from tokalign.serve import Settings
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 

@@ -15,9 +15,9 @@ from tokalign.errors import CacheError, MissingAssetError
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import Decoder, LanguageModel, tokens_that_stop
 from tokalign.runtime.mlx.cache import CacheOptions
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.contexts import Key
-from tokalign.serve.settings import Settings
 from tokalign.tokenizer.foreign import tokenizer_of_folder
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

@@ -24,14 +24,20 @@ from mlx_lm.server import GenerationArguments, ResponseGenerator
 from tokalign.errors import ContextLengthError, TokalignError
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, refusal_of
-from tokalign.serve.batch import Batch
 from tokalign.serve.contexts import NOTHING, Contexts, Held
+from tokalign.serve.decoding import (
+    Batch,
+    Speculation,
+    check_bias,
+    decoder_of,
+    prompt_of,
+    sampling_of,
+)
 from tokalign.serve.job import Answer, Asked, Job, checked
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
-from tokalign.serve.settings import Settings
-from tokalign.serve.speculation import Speculation, check_bias, decoder_of, prompt_of, sampling_of
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar, can_call
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import TargetId

@@ -17,12 +17,12 @@ from mlx_lm.server import get_system_fingerprint
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from tokalign.errors import UsageError
+from tokalign.serve import Settings
 from tokalign.serve.admission import is_loopback
 from tokalign.serve.handler import Handler
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.scheduler import Scheduler
-from tokalign.serve.settings import Settings
 
 _LAST_WORDS = 5.0
 """Seconds that clients have at the end to read the answer that there will be none."""
