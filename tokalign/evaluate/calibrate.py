@@ -124,7 +124,7 @@ def measure_briefly(
     """Measure a curve in about three seconds: few counts of rows, after a short context only.
 
     Of a recurrent drafter, beam searches of the width that decoding uses.
-    A slow machine takes eight seconds, and further ones for 128 ids of prompt.
+    A slow machine takes eight seconds, with fewer counts if necessary.
     advance: as in `measure_curve`, which knows more in the end.
     """
     began = perf_counter()

@@ -27,6 +27,7 @@ from rich.table import Table
 from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
 from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked, Contender, Run
+from tokalign.assemble import load_decoder
 from tokalign.cli.bench_options import read_texts
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.chat import encode_prompt
@@ -55,11 +56,14 @@ def contenders(target: Path, drafts: Sequence[Path], tokens: int, k: int) -> lis
     for draft in drafts:
         exact = DraftingOptions(method="draft", translation="exact", num_draft_tokens=k)
         for kind, options in (("chain", replace(exact, alternatives=0)), ("tree", exact)):
-            ours = Tokalign(target, draft, tokens=tokens, options=options)
+            decoder = load_decoder(str(target), str(draft), options, dtype="float32")
+            ours = Tokalign(decoder, tokens=tokens)
             name = f"tokalign, exact, {kind}, {draft.name}"
             found.append(Contender(name, plain_name, ours.generate))
     for method in ("copy", "hybrid"):
-        ours = Tokalign(target, None, tokens=tokens, options=DraftingOptions(method=method))
+        options = DraftingOptions(method=method)
+        decoder = load_decoder(str(target), None, options, dtype="float32")
+        ours = Tokalign(decoder, tokens=tokens)
         found.append(Contender(f"tokalign, {method}", plain_name, ours.generate))
     return found
 

@@ -12,8 +12,7 @@ import mlx.nn as nn
 from mlx_lm import load, stream_generate
 
 from lab.benchmarks.peers.outcome import Asked, Run
-from tokalign.assemble import load_decoder
-from tokalign.drafting_options import DraftingOptions
+from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 
 
@@ -23,28 +22,17 @@ class Tokalign:
     endless: no token stops an output, and prompts are read as they are, without a chat template.
     """
 
-    def __init__(
-        self,
-        target: Path,
-        draft: Path | None,
-        *,
-        tokens: int,
-        options: DraftingOptions,
-        endless: bool = True,
-    ) -> None:
+    def __init__(self, decoder: Decoder, *, tokens: int, endless: bool = True) -> None:
         self._tokens = tokens
-        decoder = load_decoder(
-            str(target), None if draft is None else str(draft), options, dtype="float32"
-        )
         if endless:
             decoder = replace(decoder, target=replace(decoder.target, stop_ids=frozenset()))
         self._decoder, self._endless = decoder, endless
 
-    def generate(self, asked: Asked) -> Run:
-        """Decode greedily."""
+    def generate(self, asked: Asked, *, tokens: int | None = None) -> Run:
+        """Decode greedily. tokens: at most so many in this answer."""
         prompt = self._decoder.prompt(asked.text, use_template=not self._endless)
         assert list(prompt.target) == asked.ids
-        generation = Generation(self._decoder, prompt, max_tokens=self._tokens)
+        generation = Generation(self._decoder, prompt, max_tokens=tokens or self._tokens)
         began = perf_counter()
         emitted = [int(piece.token) for piece in generation]
         seconds = perf_counter() - began
@@ -71,33 +59,36 @@ class _Counted:
 class MlxLm:
     """mlx-lm's own functions; its draft model has to share the target's tokenizer.
 
-    The draft model is the target itself in 4 bits.
+    The draft model is the target itself in 4 bits. model: the target's, if it is loaded already.
     """
 
     def __init__(
-        self, target: Path, *, tokens: int, num_draft_tokens: int, endless: bool = True
+        self,
+        target: Path,
+        *,
+        tokens: int,
+        num_draft_tokens: int,
+        endless: bool = True,
+        model: Any = None,
     ) -> None:
-        self._target, self._tokenizer = load(str(target))[:2]
+        loaded, self._tokenizer = load(str(target), lazy=True)[:2]
+        self._target = loaded if model is None else model
         if endless:
             self._tokenizer.eos_token_ids = set()
-        draft = load(str(target))[0]
+        draft = load(str(target), lazy=True)[0]
         draft.set_dtype(mx.float32)
         self._target.set_dtype(mx.float32)
         nn.quantize(draft, group_size=32, bits=4)
         self._draft, self._tokens, self._k = _Counted(draft), tokens, num_draft_tokens
 
-    def generate(self, asked: Asked, *, drafted: bool) -> Run:
-        """Decode greedily."""
-        options: dict[str, Any] = {}
+    def generate(self, asked: Asked, *, drafted: bool, tokens: int | None = None) -> Run:
+        """Decode greedily. tokens: at most so many in this answer."""
+        options: dict[str, Any] = {"max_tokens": tokens or self._tokens}
         if drafted:
-            options = {"draft_model": self._draft, "num_draft_tokens": self._k}
+            options |= {"draft_model": self._draft, "num_draft_tokens": self._k}
         self._draft.passes = 0
         began = perf_counter()
-        found = list(
-            stream_generate(
-                self._target, self._tokenizer, asked.ids, max_tokens=self._tokens, **options
-            )
-        )
+        found = list(stream_generate(self._target, self._tokenizer, asked.ids, **options))
         seconds = perf_counter() - began
         # Every round of mlx-lm's yields one token that was not drafted.
         passes = sum(not one.from_draft for one in found)

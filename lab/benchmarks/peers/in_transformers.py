@@ -55,8 +55,13 @@ class Transformers:
             config.num_assistant_tokens_schedule = "constant"
             config.assistant_confidence_threshold = 0.0
 
-    def generate(self, asked: Asked, *, assisted: bool, **options: Any) -> Run:
-        """Decode greedily, or with the options of the library that are given."""
+    def generate(
+        self, asked: Asked, *, assisted: bool, tokens: int | None = None, **options: Any
+    ) -> Run:
+        """Decode greedily, or with the options of the library that are given.
+
+        tokens: at most so many in this answer.
+        """
         self.target.passes = self.draft.passes = 0
         if assisted:
             options |= {
@@ -70,7 +75,7 @@ class Transformers:
             found = self.target.model.generate(
                 given,
                 attention_mask=torch.ones_like(given),
-                max_new_tokens=self._tokens,
+                max_new_tokens=tokens or self._tokens,
                 **({"do_sample": False} | options),
             )
         seconds = perf_counter() - began

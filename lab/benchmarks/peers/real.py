@@ -42,7 +42,10 @@ from tokalign.tokenizer.vocabulary import TargetId
 SAMPLED = ", T = 0.7"
 """Ends the names of ways that sample; plain decoding among them is `PLAIN` with it."""
 
-Ways = dict[str, Callable[[Asked], Run]]
+Ways = dict[str, Callable[..., Run]]
+"""By name: each takes an `Asked`, and `tokens` for a shorter answer than usual."""
+
+_WARM_UP_TOKENS = 4
 
 
 def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> Ways:
@@ -60,9 +63,11 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
         theirs = Counted(draft)
         return Transformers(ours, theirs, tokens=tokens, num_draft_tokens=None, endless=False)
 
-    def sampled(pair: Transformers, asked: Asked, *, assisted: bool) -> Run:
+    def sampled(
+        pair: Transformers, asked: Asked, *, assisted: bool, tokens: int | None = None
+    ) -> Run:
         torch.manual_seed(len(asked.ids))
-        return pair.generate(asked, assisted=assisted, **sampling)
+        return pair.generate(asked, assisted=assisted, tokens=tokens, **sampling)
 
     greedy, shared, ordered = pair(), pair(), pair()
     by_id = sorted(ordered.draft.tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -81,16 +86,21 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
 def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path]) -> Ways:
     """mlx-lm, plain and with the only draft model that it could use here, and tokalign."""
     from lab.benchmarks.peers.in_mlx import MlxLm, Tokalign
+    from tokalign.assemble import assemble, load_models
     from tokalign.drafting_options import DraftingOptions
 
-    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, endless=False)
+    ours, theirs = load_models([str(target), str(draft)], dtype="float32")
+    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, endless=False, model=ours.model)
     hybrid = DraftingOptions(method="hybrid", dictionary=dictionaries or None)
-    made = partial(Tokalign, target, tokens=tokens, options=hybrid, endless=False)
+    free, joined = (
+        Tokalign(assemble(ours, other, hybrid), tokens=tokens, endless=False)
+        for other in (None, theirs)
+    )
     return {
         PLAIN: partial(own.generate, drafted=False),
         "mlx-lm, the target in 4 bits drafts": partial(own.generate, drafted=True),
-        "tokalign, free sources": made(None).generate,
-        "tokalign, hybrid with the draft": made(draft).generate,
+        "tokalign, free sources": free.generate,
+        "tokalign, hybrid with the draft": joined.generate,
     }
 
 
@@ -109,7 +119,7 @@ def asked_prompts(target: Path, per_kind: int) -> Iterator[tuple[str, int, Asked
 def in_python(ways: Ways, left: Sequence[tuple[str, int, Asked]]) -> Iterator[dict[str, Any]]:
     """A line for each generation."""
     for way in ways.values():
-        way(left[0][2])  # tables are made and kernels compiled now
+        way(left[0][2], tokens=_WARM_UP_TOKENS)  # tables are made now
     for turn, (kind, number, asked) in enumerate(left):
         names = list(ways)
         first = turn % len(names)
