@@ -58,10 +58,10 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
     ours = Counted(target)
     sampling = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
 
-    def pair() -> Transformers:
+    def pair(k: int | None = None) -> Transformers:
         # The library prunes a draft model's head to the shared vocabulary: each way has its own.
         theirs = Counted(draft)
-        return Transformers(ours, theirs, tokens=tokens, num_draft_tokens=None, endless=False)
+        return Transformers(ours, theirs, tokens=tokens, num_draft_tokens=k, endless=False)
 
     def sampled(
         pair: Transformers, asked: Asked, *, assisted: bool, tokens: int | None = None
@@ -69,13 +69,14 @@ def transformers_ways(target: Path, draft: Path, tokens: int, threads: int) -> W
         torch.manual_seed(len(asked.ids))
         return pair.generate(asked, assisted=assisted, tokens=tokens, **sampling)
 
-    greedy, shared, ordered = pair(), pair(), pair()
+    greedy, few, shared, ordered = pair(), pair(4), pair(), pair()
     by_id = sorted(ordered.draft.tokenizer.get_vocab().items(), key=lambda item: item[1])
     ordered.draft.tokenizer.get_vocab = lambda: dict(by_id)  # see `sampled.py`
     lookup = partial(greedy.generate, assisted=False, prompt_lookup_num_tokens=10)
     return {
         PLAIN: partial(greedy.generate, assisted=False),
         "assisted across tokenizers": partial(greedy.generate, assisted=True),
+        "assisted across tokenizers, 4 ids": partial(few.generate, assisted=True),
         "prompt lookup, 10 ids": lookup,
         PLAIN + SAMPLED: partial(sampled, greedy, assisted=False),
         "vocabulary intersection" + SAMPLED: partial(sampled, shared, assisted=True),
