@@ -72,6 +72,9 @@ _FEWER_ROWS = (1, 2, 4, 8, 16, 33, 3, 5, 9, 6, 7, 12, 13, 17, 24, 32, 11, 14)
 """Measured where every count would take too long: no chip is known to have a step between them. The
 first ones tell most."""
 
+_USUAL_COST = 1.5
+"""Of a pass over some rows, in passes over one, before any is known."""
+
 _DRAFT_STEPS = 4
 
 _SEARCHES = tuple(BeamShape(width, steps) for width in (1, 2, 4, 8) for steps in (1, 4))
@@ -106,9 +109,7 @@ def measure_curve(
     """
     began = perf_counter()
     benches = _affordable_benches(target, draft, budget)
-    slowest = [benches[0].verify(rows) for rows in (1, MOST_ROWS)]
-    slowest = [benches[0].verify(rows) for rows in (1, MOST_ROWS)]  # compiled now
-    one_repetition = len(benches) * sum(slowest) / 2 * MOST_ROWS
+    one_repetition = len(benches) * MOST_ROWS * _USUAL_COST * benches[0].verify(1)
     enough = one_repetition * (_LEAST_REPETITIONS + 1) <= budget
     others = range(1, MOST_ROWS + 1) if enough else ()
     rows = tuple(dict.fromkeys([*_FEWER_ROWS, *others]))
@@ -150,11 +151,14 @@ def _curve(
     sync = costs[0].rows[1].median
     spread = _spread(costs[0].rows[1])
     ahead = times.get((benches[0], "ahead", 1))
+    count = len(times[benches[0], "rows", 1])
+    repetitions = (
+        f"{count} repetitions, the warm-up left out" if count > 1 else "a single repetition"
+    )
     return CostCurve(
         name=f"{device_name()}, measured",
-        source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of "
-        f"{len(times[benches[0], 'rows', 1])} repetitions, the warm-up left out; the times of one "
-        f"row differ by {spread:.0%}"
+        source=f"tokalign calibrate, mlx {mlx_version()}; medians and quartiles of {repetitions}; "
+        f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else "")
         + ("" if control is None else f"; {control}"),
         contexts=costs,
