@@ -97,7 +97,12 @@ def main(
         with sorted_vocabulary(pair.draft.tokenizer) if ordered else nullcontext():
             for number, one in enumerate(asked):
                 torch.manual_seed(number)
-                options = {"do_sample": True, "temperature": temp, "top_k": 0, "top_p": 1.0}
+                options: dict[str, Any] = {
+                    "do_sample": True,
+                    "temperature": temp,
+                    "top_k": 0,
+                    "top_p": 1.0,
+                }
                 run = pair.generate(one, assisted=name != "plain", **options)
                 passes += run.passes
                 nats.append(float(np.mean(pair.negative_log_likelihood(one.ids, run.ids))))
