@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, Attribution
 from lab.study.oracle import Oracle
-from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.measurements import Block, Condition
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.methods import METHODS
@@ -41,7 +41,7 @@ class Explainer:
     explainer is for one draft model.
     """
 
-    def __init__(self, bench: Bench, draft: str) -> None:
+    def __init__(self, bench: StudyBench, draft: str) -> None:
         decoder = bench.others[draft]
         assert decoder.draft is not None, f"{draft} is no draft model"
         self._bench, self._decoder = bench, decoder

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from lab.study.bench import StudyBench
 from lab.study.protocol import Arm, Protocol, is_disturbed, is_measured
-from tokalign.evaluate.bench import Bench, MakePrompt
+from tokalign.evaluate.bench import MakePrompt
 from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition, Measurement
 
 
@@ -21,7 +22,7 @@ class Study:
 
     protocol: Protocol
     arms: Sequence[Arm]
-    bench: Bench
+    bench: StudyBench
 
     def run(
         self,
@@ -32,12 +33,12 @@ class Study:
         """Measure what is not `done` yet; equal `done` gives an equal schedule.
 
         told: is given, at the beginning of each attempt, how many generations it still has and
-        about how many seconds they take. Raises: as `Bench.run`.
+        about how many seconds they take. Raises: as `StudyBench.run`.
         """
         found = list(done)
         for attempt in range(1, self.protocol.attempts + 1):
             bench = self._attempt(attempt, found)
-            pending = _unfinished(bench, found)
+            pending = bench.pending(found)
             if not pending:
                 continue
             for one in bench.run(found, warmed=partial(self._tell, told, pending)):
@@ -59,9 +60,9 @@ class Study:
 
     def pending(self, done: Iterable[Measurement] = ()) -> list[tuple[Block, Condition]]:
         """What the first attempt has still to measure."""
-        return _unfinished(self._attempt(1, ()), done)
+        return self._attempt(1, ()).pending(done)
 
-    def _attempt(self, attempt: int, found: Sequence[Measurement]) -> Bench:
+    def _attempt(self, attempt: int, found: Sequence[Measurement]) -> StudyBench:
         """The bench of an attempt: all prompts, later those whose last attempt was disturbed."""
         first = self.bench.prompts
         again = first if attempt == 1 else _disturbed(first, found, attempt - 1)
@@ -75,11 +76,6 @@ class Study:
             conditions=list(arms),
             chosen=lambda block, condition: is_measured(arms[condition], block, self.protocol),
         )
-
-
-def _unfinished(bench: Bench, done: Iterable[Measurement]) -> list[tuple[Block, Condition]]:
-    finished = {(m.block, m.condition) for m in done}
-    return [pair for pair in bench.schedule() if pair not in finished]
 
 
 def _disturbed(blocks: Iterable[Block], found: Sequence[Measurement], attempt: int) -> list[Block]:

@@ -181,9 +181,8 @@ def assembled(
     curves: Mapping[str, CostCurve],
 ) -> Study:
     """The study of these models, conditions and prompts."""
+    from lab.study.bench import StudyBench
     from lab.study.run import Study
-    from lab.study.watch import MachineWatch
-    from tokalign.evaluate.bench import Bench
     from tokalign.runtime.draft_length.knowledge import Knowledge
     from tokalign.runtime.draft_length.opening_knowledge import knowledge_from
 
@@ -194,7 +193,7 @@ def assembled(
         return knowledge_from(curves[name_of[id(model)]], decoder.target.model, model)
 
     protocol = options.protocol
-    bench = Bench(
+    bench = StudyBench(
         decoder=loaded.alone,
         others=loaded.pairs,
         prompts=prompts.by_block,
@@ -202,7 +201,6 @@ def assembled(
         max_tokens=protocol.max_tokens,
         seed=protocol.seed,
         knowledge=knowledge,
-        watch=MachineWatch(),
     )
     return Study(protocol=protocol, arms=chosen, bench=bench)
 

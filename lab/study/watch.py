@@ -23,7 +23,7 @@ _WINDOW = "generation"
 
 
 class MachineWatch:
-    """A `Watch` that asks the system after each generation, and the energy meter around it."""
+    """Asks the system after each generation, and the energy meter around it."""
 
     def __init__(self) -> None:
         self._meter = _energy_meter()
@@ -34,13 +34,13 @@ class MachineWatch:
         return self._meter is not None
 
     def begin(self) -> None:
-        """See `bench.Watch`."""
+        """A generation is about to begin."""
         reset_peak_memory()
         if self._meter is not None:
             self._meter.begin_window(_WINDOW)
 
     def end(self) -> Surroundings:
-        """See `bench.Watch`. Cost: some milliseconds, outside what is timed."""
+        """What the machine was like. Cost: some milliseconds, outside what is timed."""
         joules = None if self._meter is None else _joules(self._meter.end_window(_WINDOW))
         return Surroundings(
             load=round(os.getloadavg()[0], 2),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import pytest
 from measured import block
@@ -14,7 +12,7 @@ from places import DEMO
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import compare, conditions_of
-from tokalign.evaluate.measurements import CONTROL, PLAIN, Block, Condition
+from tokalign.evaluate.measurements import CONTROL, PLAIN, Condition
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -55,35 +53,6 @@ def test_every_condition_takes_every_place(bench: Bench) -> None:
     places = Counter((condition, place % 5) for place, (_, condition) in enumerate(order))
     assert set(places.values()) == {1}
     assert order == list(fair.schedule())
-
-
-def test_of_a_prompt_the_first_condition_of_each_draft_model_reads_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others compute only its last id, because their session's cache holds the rest of it."""
-    computed: list[int] = []
-    target = bench.decoder.target.model
-    original = type(target).__call__
-
-    def counted(model: Any, ids: Any, *arguments: Any, **named: Any) -> Any:
-        if model is target:
-            computed.append(ids.shape[-1])
-        return original(model, ids, *arguments, **named)
-
-    monkeypatch.setattr(type(target), "__call__", counted)
-    conditions = [Condition(PLAIN), Condition("copy", 2), Condition("context:5", 2, "draft")]
-    shared = replace(
-        bench, conditions=conditions, others={"draft": bench.decoder}, max_tokens=1, seed=1
-    )
-    found, before = [], set[tuple[Block, str]]()
-    for one in shared.run(warmed=lambda _: computed.clear()):
-        found.append(one)
-        group = one.block, one.condition.draft
-        assert one.work.reads_prompt == (group not in before)
-        assert (sum(computed) >= one.prompt_tokens - 1) == one.work.reads_prompt
-        before.add(group)
-        computed.clear()
-    assert sum(bool(one.work.reads_prompt) for one in found) == 4, "two blocks, two groups"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from places import DEMO
 from random_drafters import random_drafter
 from studied import a_result
 
+from lab.study.bench import StudyBench
 from lab.study.check import SCHEMA
 from lab.study.command import _language_of_prompts, command
 from lab.study.prompts import PromptFiles, study_prompts
@@ -27,7 +28,6 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.cost.curve import CostCurve
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
-from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.evaluate.measurements import Block
 from tokalign.runtime.decoder import LanguageModel
@@ -54,20 +54,20 @@ def briefly(target: Any, draft: Any, *, budget: float) -> CostCurve:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of a short study that was stopped and given again."""
     output = tmp_path_factory.mktemp("study") / "out"
-    run = Bench.run
+    run = StudyBench.run
     with pytest.MonkeyPatch.context() as patch:
         # A brief curve: how long one is measured is not what is tested here.
         patch.setattr("tokalign.evaluate.calibrate.measure_curve", briefly)
 
-        def stopped(self: Bench, done: Any, **options: Any) -> Iterator[Any]:
+        def stopped(self: StudyBench, done: Any, **options: Any) -> Iterator[Any]:
             for count, one in enumerate(run(self, done, **options)):
                 if count == 5:
                     raise KeyboardInterrupt
                 yield one
 
-        patch.setattr(Bench, "run", stopped)
+        patch.setattr(StudyBench, "run", stopped)
         assert study(*PAIR, *SHORT, "--output", output).exit_code != 0
-        patch.setattr(Bench, "run", run)
+        patch.setattr(StudyBench, "run", run)
         result = study(*PAIR, *SHORT, "--output", output)
     assert result.exit_code == 0, result.output
     assert "holds 5 measurements already" in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 from measured import measured
@@ -12,13 +13,12 @@ from studied import CONTROL, PLAIN, a_block
 
 from lab.baselines.decoder import BaselineDecoder
 from lab.study.attribution import Explainer, _Judge
+from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, shares_of
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
-from lab.study.watch import MachineWatch
 from tokalign.build.alignment.alignment_bundle import align
-from tokalign.evaluate.bench import Bench
-from tokalign.evaluate.measurements import Condition, Measurement
+from tokalign.evaluate.measurements import Block, Condition, Measurement
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx.sampling import Sampling
@@ -49,7 +49,7 @@ def study() -> Study:
         Arm(NAIVE),
         Arm(UNISPEC),
     ]
-    bench = Bench(
+    bench = StudyBench(
         decoder=alone,
         others={"draft": pair},
         prompts={
@@ -59,7 +59,6 @@ def study() -> Study:
         },
         conditions=[arm.condition for arm in arms],
         max_tokens=10,
-        watch=MachineWatch(),
     )
     return Study(protocol=replace(PRESETS["quick"], attempts=1), arms=arms, bench=bench)
 
@@ -87,6 +86,34 @@ def test_a_study_is_whole_lossless_and_resumable(study: Study) -> None:
             assert one.work.chain_proposed == one.proposed
     assert any(m.work.chain_proposed < m.proposed for m in found if m.condition == TREE)
     assert any("unispec" in m.sources for m in found if m.condition == UNISPEC)
+
+
+def test_of_a_prompt_the_first_condition_of_each_draft_model_reads_it(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others compute only its last id, because their session's cache holds the rest of it."""
+    computed: list[int] = []
+    target = study.bench.decoder.target.model
+    original = type(target).__call__
+
+    def counted(model: Any, ids: Any, *arguments: Any, **named: Any) -> Any:
+        if model is target:
+            computed.append(ids.shape[-1])
+        return original(model, ids, *arguments, **named)
+
+    monkeypatch.setattr(type(target), "__call__", counted)
+    conditions = [Condition(PLAIN), Condition("copy", 2), Condition("context:5", 2, "draft")]
+    greedy = {b: make for b, make in study.bench.prompts.items() if not b.temperature}
+    shared = replace(study.bench, conditions=conditions, prompts=greedy, max_tokens=1, seed=1)
+    found, before = [], set[tuple[Block, str]]()
+    for one in shared.run(warmed=lambda _: computed.clear()):
+        found.append(one)
+        group = one.block, one.condition.draft
+        assert one.work.reads_prompt == (group not in before)
+        assert (sum(computed) > one.prompt_tokens / 2) == one.work.reads_prompt
+        before.add(group)
+        computed.clear()
+    assert sum(bool(one.work.reads_prompt) for one in found) == 4, "two blocks, two groups"
 
 
 @pytest.mark.slow
