@@ -50,7 +50,7 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.hybrid import FREE_ROWS
+from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
 from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
@@ -58,6 +58,7 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter, RowStore, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Finished, Started
 from tokalign.runtime.statistics import Statistics
@@ -83,12 +84,13 @@ WIDE = ("m3-max", "m4-pro-8-bit", "m5-max")
 TRAINING = 10
 """The first prompts, which weights may have been fitted to."""
 
-Maker = Callable[[RowStore | None], Drafter]
+Maker = Callable[[RowStore | None, ComingNoise | None], Drafter]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A way to draft: what makes its store, and the drafter of a request from a store.
+    """A way to draft: what makes its store, and the drafter of a request from a store
+    and the noise of the coming choices.
 
     decide: makes a controller from drafter and verifier, where one decides how much to draft.
     """
@@ -125,11 +127,11 @@ class Found:
 def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator[list[TargetId]]:
     """Decode every text, and add what it took to `found`."""
     session = TargetModelSession(outputs.model.model)
-    store = condition.store()
+    store, vocabulary = condition.store(), vocabulary_size(outputs.model.model)
     for text in outputs.texts:
         store = condition.store() if outputs.empty else store
         context = Context(text.ids[: text.given])
-        drafter: Drafter = condition.make(store)
+        drafter: Drafter = condition.make(store, text.noise(vocabulary))
         verifier: Verifier = RememberingVerifier(session, text, store)
         if condition.decide is not None:
             drafter = verifier = condition.decide(drafter, verifier)
@@ -155,8 +157,9 @@ def measured(outputs: OwnOutputs, condition: Condition) -> Found:
 def drafting_as(drafting: Drafting) -> Condition:
     """A way to draft that tokalign has."""
 
-    def make(store: RowStore | None) -> Drafter:
-        return make_drafter(replace(drafting, logits=store), None)  # type: ignore[arg-type]
+    def make(store: RowStore | None, noise: ComingNoise | None) -> Drafter:
+        known = replace(drafting, logits=store, noise=noise)  # type: ignore[arg-type]
+        return make_drafter(known, None)
 
     return Condition(lambda: drafting.with_stores().row_store, make)
 
@@ -171,7 +174,11 @@ def methods(base: Drafting) -> dict[str, Callable[[int], Condition]]:
 
     def storeless(most: int) -> Condition:
         drafting = replace(base, method="hybrid", draft_rows=most)
-        return Condition(lambda: None, lambda _: make_drafter(drafting, None))
+
+        def make(_: RowStore | None, noise: ComingNoise | None) -> Drafter:
+            return make_drafter(replace(drafting, noise=noise), None)
+
+        return Condition(lambda: None, make)
 
     return {
         "prompt lookup": published("prompt-lookup"),
@@ -195,14 +202,14 @@ Sized = Callable[[int], Condition]
 def published(name: str) -> Callable[[int | None], Condition]:
     """A baseline; without a number of ids it drafts as many as were published."""
     return lambda size: Condition(
-        lambda: store_of(name), lambda store: baseline(name, store, most=size)
+        lambda: store_of(name), lambda store, _: baseline(name, store, most=size)
     )
 
 
 def unispec(expansion: Expansion, size: int) -> Condition:
     """UniSpec with a tree that is grown in another way."""
     make = partial(UniSpecDrafter, size=size, expansion=expansion)
-    return Condition(lambda: Adjacency(UNISPEC_WIDTH), lambda store: make(store))  # type: ignore[arg-type]
+    return Condition(lambda: Adjacency(UNISPEC_WIDTH), lambda store, _: make(store))  # type: ignore[arg-type]
 
 
 CALIBRATED = {

@@ -36,7 +36,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.cost_aware import ModelDrafter
-from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
+from tokalign.runtime.draft.hybrid import AnswerSource, ComingNoise, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Source, Weights, weights_of
@@ -137,6 +137,7 @@ def examples_of(
 
         def make(
             store: RowStore | None,
+            _: ComingNoise | None,
             mixing: Mixing = mixing,
             begun: Iterator[tuple[int, Text]] = begun,
         ) -> WatchedHybrid:

@@ -44,6 +44,7 @@ from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.limits import Limits
 from tokalign.runtime.loop import decode
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
@@ -121,6 +122,7 @@ class World:
     """What all conditions share."""
 
     session: TargetModelSession
+    vocabulary: int
     texts: Sequence[Text]
     answers: Sequence[Answers]
     tokens: int
@@ -146,11 +148,12 @@ class World:
         )
         for text, answers in zip(self.texts, self.answers, strict=True):
             verifier: Verifier = RememberingVerifier(self.session, text, store)
+            known = replace(how, noise=text.noise(self.vocabulary))
             if decide is not None:
                 drafter: Drafter
-                drafter = verifier = decide(answers, how, verifier)
+                drafter = verifier = decide(answers, known, verifier)
             else:
-                drafter = make(answers, how)
+                drafter = make(answers, known)
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=min(self.tokens, len(text.output)))
             events = decode(context, drafter, verifier, limits=limits)
@@ -274,7 +277,14 @@ def benchmark(
             kept.write_bytes(pickle.dumps(answers))
     table = open_dictionary(model.tokenizer, files=[dictionary] if dictionary else [])
     base = Drafting(method="hybrid", dictionary=table)
-    world = World(TargetModelSession(model.model), texts, answers[: len(texts)], tokens, base)
+    world = World(
+        TargetModelSession(model.model),
+        vocabulary_size(model.model),
+        texts,
+        answers[: len(texts)],
+        tokens,
+        base,
+    )
     if outputs.only != "machines":
         fixed_rows(world, [int(count) for count in rows.split(",")], steps)
         outputs.save()

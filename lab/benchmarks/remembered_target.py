@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from lab.baselines.unispec import UNISPEC_WIDTH
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.draft.hybrid import ComingNoise
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.interfaces import RowStore, Sampler
 from tokalign.runtime.limits import Limits
@@ -89,6 +90,11 @@ class Text:
     def output(self) -> list[TargetId]:
         """What is to be decoded."""
         return self.ids[self.given : -MOST_DEPTH]
+
+    def noise(self, vocabulary: int) -> ComingNoise | None:
+        """The noise that its ids are chosen with; None for a given text."""
+        sampler = self.sampler
+        return sampler.noise_ahead(vocabulary) if isinstance(sampler, Sampling) else None
 
 
 class TextSampler:
