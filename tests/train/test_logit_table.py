@@ -66,7 +66,7 @@ def test_rows_are_the_mean_of_what_the_target_expects(
     found = store.after(tail_of([token]), 1)
     assert count > 1
     assert found is not None
-    assert set(found[0]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
+    assert set(found[0][:KEPT]) == set(np.argsort(-sums, kind="stable")[:KEPT].tolist())
     means = sums[list(found[0])] / count
     assert [probability(code) for code in found[1]] == pytest.approx(means, rel=0.07, abs=1e-3)
 
@@ -82,8 +82,9 @@ def test_the_keys_that_came_most_often_are_kept() -> None:
     assert kept == [(5,), (6,), (5, 6), (6, 5)]
     found = store.after(tail_of([TargetId(5)]), 1)
     assert found is not None
-    assert list(found[0]) == [100, 101, 102, 103, 104, 0, 0, 0]  # ids beyond the vocabulary are out
-    assert [probability(code) for code in found[1]] == pytest.approx([0.1] * 5 + [0] * 3, abs=4e-3)
+    assert list(found[0][:6]) == [100, 101, 102, 103, 104, 0]  # ids beyond the vocabulary are out
+    expected = [0.1] * 5 + [0] * (len(found[1]) - 5)
+    assert [probability(code) for code in found[1]] == pytest.approx(expected, abs=4e-3)
 
 
 def _has(store: LogitStore, *key: int) -> bool:

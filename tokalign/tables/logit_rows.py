@@ -1,7 +1,7 @@
 """What a target found likely after short runs of ids, as a table: keys, ids and log-odds.
 
-A key is one, two or three ids in one number. A row belongs to a key and has the top `KEPT`
-next ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
+A key is one, two or three ids in one number. A row belongs to a key and has the most probable next
+ids with their probabilities, which are kept as log-odds in steps of 1/16. The logit store
 (`runtime/draft/logit_store.py`) keeps its rows in the same form.
 """
 
@@ -19,7 +19,7 @@ from tokalign.tables.bundle import Bundle, Section, array_bytes
 KIND = "logits"
 
 KEPT = 8
-"""Ids kept of each row."""
+"""Ids kept of each row of a table. The store keeps more, as it costs no file."""
 
 LONGEST_KEY = 3
 """Ids in the longest key."""
@@ -61,7 +61,7 @@ def codes_of(logprobs: NDArray[Any]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class LogitRows:
-    """keys: u64[rows]. ids: u32[rows, KEPT], the most probable first. codes: u8[rows, KEPT]."""
+    """keys: u64[rows]. ids: u32[rows, kept], the most probable first. codes: u8[rows, kept]."""
 
     keys: NDArray[np.uint64]
     ids: NDArray[np.uint32]
@@ -87,11 +87,14 @@ class LogitRows:
         """
         said = bundle.vocabulary_size(vocabulary_size)
         keys = bundle.array(f"{KIND}.keys", "<u8")
-        ids = bundle.array(f"{KIND}.ids", "<u4", length=KEPT * len(keys))
-        codes = bundle.array(f"{KIND}.codes", "u1", length=KEPT * len(keys))
+        ids = bundle.array(f"{KIND}.ids", "<u4")
+        kept = max(1, len(ids) // max(1, len(keys)))
+        if len(ids) != kept * len(keys):
+            raise bundle.wrong(f"the section {KIND}.ids has {len(ids)} ids for {len(keys)} keys")
+        codes = bundle.array(f"{KIND}.codes", "u1", length=len(ids))
         _check_keys(bundle, keys, said)
         bundle.check_ids(ids, said, f"{KIND}.ids")
-        return cls(keys, ids.reshape(-1, KEPT), codes.reshape(-1, KEPT))
+        return cls(keys, ids.reshape(-1, kept), codes.reshape(-1, kept))
 
 
 def _check_keys(bundle: Bundle, keys: NDArray[np.uint64], vocabulary_size: int) -> None:

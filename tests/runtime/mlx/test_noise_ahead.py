@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokalign.runtime.draft.mixing import Candidate, given_noise
+from tokalign.runtime.draft.mixing import given_noise
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.vocabulary import TargetId
@@ -37,8 +37,8 @@ def test_known_noise_tells_more_than_probabilities_do(error: float) -> None:
         came = int(np.argmax(np.log(truth) + noise))
         said = truth[:3] * np.exp(chance.normal(0, error, 3))
         said /= max(1.0, said.sum() / 0.95)
-        found = [Candidate(TargetId(i), said[i], "it", i, said[i]) for i in named]
-        given = {one.token: one.probability for one in given_noise(found, np.exp(noise), 0.0)}
+        rated = [(TargetId(i), float(said[i]), "it", i) for i in named]
+        given = {one.token: one.probability for one in given_noise(rated, np.exp(noise))}
         assert sum(given.values()) <= 1.0 + 1e-9
         known += max(given, key=lambda i: given[i]) == came
         plain += int(np.argmax(said)) == came

@@ -92,8 +92,10 @@ class _Growth:
             node.states, least / node.reached, _LEAST_REACHED / node.reached, noise
         )
         for one in node.candidates:
-            self._found += 1
-            insort(frontier, (-node.reached * one.probability, self._found, node, one))
+            reached = node.reached * one.probability
+            if reached >= least:
+                self._found += 1
+                insort(frontier, (-reached, self._found, node, one))
         del frontier[room:]
 
     @property
@@ -194,8 +196,7 @@ class Hybrid(Drafter):
     max_tokens: the most ids of a proposal. rows: propose so many, whatever they cost; fewer only
     where the sources know no more. branches: whether a proposal may be a tree; else it is a chain.
     mixing: what was learned about sources; requests may share it.
-    noise: of the coming choices, where the target samples. A draft model that joins knows it by
-    itself, so it is not looked at again then.
+    noise: of the coming choices, where the target samples.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class Hybrid(Drafter):
         self._mixing = mixing or Mixing()
         self._mixer = Mixer(self._mixing, self._sources)
         self._noise = noise
+        self._coming: Sequence[Sequence[float]] = ()
         self._states: list[Any] = []
         self._last: tuple[Mixer, _Node | None] = self._mixer, None
 
@@ -228,8 +230,8 @@ class Hybrid(Drafter):
         ids = context.ids
         self._states = [source.follow(ids) for source in self._sources]
         limit = min(limit, self._max_tokens)
-        noise = () if self._noise is None else self._noise.rows(len(ids))
-        growth = self._growth(self._mixer, self._sources, self._states, limit, noise)
+        self._coming = () if self._noise is None else self._noise.rows(len(ids))
+        growth = self._growth(self._mixer, self._sources, self._states, limit)
         return Proposal(tree=self._grow(growth, limit, spent=0.0))
 
     def _growth(
@@ -238,12 +240,11 @@ class Hybrid(Drafter):
         sources: Sequence[Source],
         states: Sequence[Any],
         limit: int,
-        noise: Sequence[Sequence[float]] = (),
     ) -> _Growth:
         """A tree to be grown, from which this round will learn."""
         # A chain is the best branch of a tree of twice as many ids.
         most = limit if self._branches else 2 * limit
-        growth = _Growth(mixer, sources, states, most, noise)
+        growth = _Growth(mixer, sources, states, most, self._coming)
         self._last = mixer, growth.root
         return growth
 

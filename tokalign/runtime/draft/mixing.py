@@ -15,8 +15,8 @@ for lossless data compression", 2005).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from math import exp, inf, log
-from typing import Any, NamedTuple, Protocol
+from math import exp, log
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tokalign.runtime.draft.trust import Trust
 from tokalign.tokenizer.vocabulary import TargetId
@@ -106,8 +106,11 @@ class Candidate(NamedTuple):
     stated: float
 
 
-_OTHERS = [-1.0 / log((eighth + 0.5) / 8) for eighth in range(8)]
-"""Eight quantiles of e to the Gumbel noise of the ids that nobody named, all together."""
+_LIFT = 2.0
+"""Log-odds that the noise is expected to lift an improbable id by, at most."""
+
+Rated: TypeAlias = tuple[TargetId, float, str, Hashable]
+"""The fields of a candidate before the noise of sampling is looked at."""
 
 _MOST = 0.995
 """The most that an id may be expected; see `trust.LEAST`."""
@@ -133,12 +136,12 @@ class Mixer:
     def __init__(self, mixing: Mixing, sources: Sequence[Source]) -> None:
         self._trust = mixing.trust(tuple([source.name for source in sources]))
         self._sources = []
-        self._models = set[int]()
+        self._models = 0  # their bits
         for place, source in enumerate(sources):
             odds, named, silent = weights_of(source.name) if len(sources) > 1 else ALONE
             self._sources.append((1 << place, source, source.name, odds, named - silent, silent))
             if source.name in MODELS:
-                self._models.add(1 << place)
+                self._models |= 1 << place
 
     def candidates(
         self,
@@ -149,13 +152,14 @@ class Mixer:
     ) -> list[Candidate]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
+        Where the noise is known, less probable ones are among them: to learn only from those that
+        the noise lifts would be biased.
+
         states: of every source; None for one that is not to be asked. stated: what a source finds
         less probable than this is not looked at. noise: e to the noise that the target will choose
-        with, by id, where it samples and that is known.
+        with, by id, where it samples and that is known. What a model says has that in it already.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
-        if noise is not None:
-            floor = -inf  # noise lifts improbable ids, and all of them share in what is left
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
@@ -179,9 +183,12 @@ class Mixer:
                     if x > surest:
                         surest, by = x, name
                     votes[token] = before | bit, total + odds * x + lift, surest, by
-        found: list[Candidate] = []
-        factor_of = self._trust.factor
-        model_alone = asked in self._models
+        rated: list[Rated] = []
+        factor_of = self._trust.factors.get
+        models = asked & self._models
+        model_alone = models == asked
+        if noise is not None and not models:
+            floor -= _LIFT
         for token, (voters, total, surest, name) in votes.items():
             total = surest if model_alone else total + silent_odds
             if total < floor:
@@ -191,10 +198,11 @@ class Mixer:
             )
             situation = voters, asked, sure
             against = exp(-total)
-            factor = factor_of(situation)
-            probability = factor / (factor + against)
-            found.append(Candidate(token, probability, name, situation, probability))
-        return found if noise is None else given_noise(found, noise, least)
+            factor = factor_of(situation, 1.0)
+            rated.append((token, factor / (factor + against), name, situation))
+        if noise is not None and not models:
+            return given_noise(rated, noise)
+        return [Candidate(token, p, name, situation, p) for token, p, name, situation in rated]
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
@@ -203,23 +211,20 @@ class Mixer:
             learn(stated, situation, right=token == came)
 
 
-def given_noise(
-    found: Sequence[Candidate], noise: Sequence[float], least: float
-) -> list[Candidate]:
-    """The same with the probability of being chosen, now that the noise is known.
+def given_noise(rated: Sequence[Rated], noise: Sequence[float]) -> list[Candidate]:
+    """The candidates with their probabilities of being chosen, now that the noise is known.
 
     The target chooses the largest of log-probability plus Gumbel noise (`mlx/noise.py`). If these
     were the target's own probabilities, one id would be certain to win. They differ by an error,
-    which is taken to be Gumbel noise too, as in `Sampling.expect`; and the best of the ids that
-    nobody named has noise that was not looked at.
+    which is taken to be Gumbel noise too, as in `Sampling.expect`. The noise of the ids that nobody
+    named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
-    scores = [one.probability * noise[one.token] for one in found]
-    total, others = sum(scores), max(_LEAST_OTHERS, 1.0 - sum([one.stated for one in found]))
-    share = sum([1.0 / (total + others * quantile) for quantile in _OTHERS]) / len(_OTHERS)
+    scores = [p * noise[token] for token, p, _, _ in rated]
+    others = max(_LEAST_OTHERS, 1.0 - sum([p for _, p, _, _ in rated]))
+    share = 1.0 / (sum(scores) + others)
     return [
-        one._replace(probability=min(score * share, _MOST))
-        for one, score in zip(found, scores, strict=True)
-        if score * share >= least
+        Candidate(token, min(score * share, _MOST), name, situation, p)
+        for (token, p, name, situation), score in zip(rated, scores, strict=True)
     ]
 
 

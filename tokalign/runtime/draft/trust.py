@@ -10,7 +10,7 @@ weighing of context models for lossless data compression", 2005), reduced to the
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from math import exp
 
 LEAST = 0.005
@@ -31,12 +31,13 @@ class Trust:
 
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
-        self._factors: dict[Hashable, float] = {}  # of the odds: e to the shift
+        self._factors: dict[Hashable, float] = {}
         self._information: dict[Hashable, float] = {}
 
-    def factor(self, situation: Hashable) -> float:
-        """What the odds of guesses in this situation are multiplied by."""
-        return self._factors.get(situation, 1.0)
+    @property
+    def factors(self) -> Mapping[Hashable, float]:
+        """What the odds of guesses are multiplied by, by situation; 1 where nothing is known."""
+        return self._factors
 
     def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
         """A stated probability, corrected by what has come in this situation.

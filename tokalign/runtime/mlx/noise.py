@@ -119,7 +119,7 @@ class NoiseAhead:
         return rows
 
 
-_KNOWN, _BATCH = 6, 8
+_KNOWN, _BATCH = 8, 8
 """Positions of which the noise is looked at: few ids of a tree lie deeper. Those computed at once,
 while more than that many are left: a round emits fewer."""
 
