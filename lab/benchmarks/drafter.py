@@ -52,8 +52,7 @@ from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.recurrent import BeamDrafter
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.drafter_session import DrafterSession

@@ -32,8 +32,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, make_prompt_cache
 from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
 from tokalign.runtime.context import Context
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions, kinds_without_rewinding
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.sampling import Sampling

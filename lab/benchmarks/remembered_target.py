@@ -24,8 +24,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.hybrid import ComingNoise
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.interfaces import RowStore, Sampler
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal, Verdict

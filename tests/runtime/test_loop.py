@@ -17,8 +17,7 @@ from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.rounds import Event, Finished, Round, Started
@@ -182,3 +181,10 @@ def test_time_between_events_is_not_counted() -> None:
     )
     seconds = [e.seconds for e in events if isinstance(e, Round)]
     assert seconds == [1.0, 2.0]
+
+
+def test_nothing_is_proposed_across_the_position_where_quantization_begins() -> None:
+    limits = Limits(max_tokens=None, quantized_from=20)
+    for length, most in ((17, 3), (19, 1), (20, 0)):
+        assert limits.proposed(Context([TargetId(0)] * length)) == most
+    assert limits.proposed(Context([TargetId(0)] * 21)) > 1000

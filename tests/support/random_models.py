@@ -16,8 +16,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.interfaces import Drafter, RowStore
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal

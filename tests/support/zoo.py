@@ -22,7 +22,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, LanguageModel, Prompt
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round

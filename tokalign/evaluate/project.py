@@ -20,8 +20,7 @@ from tokalign.runtime.draft_length.decision import MAX_DRAFT
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 

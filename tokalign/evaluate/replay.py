@@ -21,8 +21,7 @@ from tokalign.evaluate.recorded_proposals import ProposalTrace, RecordedProposal
 from tokalign.runtime.context import Context
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.rounds import Event
 from tokalign.runtime.statistics import Statistics

@@ -5,7 +5,7 @@ A round, to be read in this order:
     loop.py                 propose, verify, commit: the whole round on one screen
     interfaces.py           what drafter, verifier and session ask of each other
     proposal.py, verify.py  a guess, and the target's verdict on it
-    context.py, limits.py   the committed ids, and what ends a generation
+    context.py              the committed ids
     events.py, rounds.py    what goes out of the loop, and what one round did
 
 What drafts:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from tokalign.tokenizer.vocabulary import TargetId
 
+UNBOUNDED = 1 << 30
+"""A number of ids that no context holds."""
+
 
 class Context:
     """Prompt and committed output as target ids. It only grows; committed ids never change.

@@ -26,15 +26,8 @@ from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
-from tokalign.runtime.interfaces import (
-    Drafter,
-    DraftSampler,
-    DraftSession,
-    Sampler,
-    Verifier,
-)
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.interfaces import Drafter, DraftSampler, DraftSession, Sampler, Verifier
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokalign.arguments import require_integer, require_texts
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import peak_memory, wired

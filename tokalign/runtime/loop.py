@@ -1,4 +1,4 @@
-"""The decode loop: propose, verify, commit.
+"""The decode loop: propose, verify, commit; and the limits that end it.
 
 It knows two collaborators and one context, and tells the drafter what became of every round. It
 never asks for a rollback: sessions compare the committed context with their caches and trim these.
@@ -6,13 +6,84 @@ never asks for a rollback: sessions compare the committed context with their cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
-from tokalign.runtime.context import Context
+from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.interfaces import Drafter, Verifier
-from tokalign.runtime.limits import Limits
 from tokalign.runtime.rounds import Event, Finished, FinishReason, Round, Started
+from tokalign.runtime.text import TextStream
+from tokalign.tokenizer.vocabulary import TargetId
+
+MOST_READ_AGAIN = 8
+"""A round that reads more ids again proposes nothing. It emits one id, so that no more passes are
+needed than if these ids were read in a pass of their own. With 4 and 12 decoding took longer, if a
+row costs 5 to 24 % of a pass (`lab/benchmarks/models.py --rows`)."""
+
+
+def _none(_: Sequence[TargetId]) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one generation.
+
+    max_tokens: output tokens; None for no bound. context_length: prompt and output together.
+    stop_ids: the first of them in the output is emitted and ends it.
+    drafted_length: nothing is proposed beyond so many ids of the context.
+    quantized_from: the position from which rows see a quantized cache. No pass begins before it and
+    ends after it, because one token at a time none would.
+    read_again: how many ids that the target has read already its next pass reads once more, given
+    the context (recurrent states cannot be rewound to every position). If they are many, nothing
+    is proposed: then nothing is rejected either, and the round after begins with none.
+    drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
+    pass, but mlx-lm does it, and says which tokens were drafted.
+    text: finds stop strings in the output; the token that completes one is the last to be emitted.
+    """
+
+    max_tokens: int | None
+    context_length: int = UNBOUNDED
+    stop_ids: frozenset[TargetId] = field(default_factory=frozenset)
+    drafted_length: int = UNBOUNDED
+    quantized_from: int = -1
+    read_again: Callable[[Sequence[TargetId]], int] = _none
+    drafts_last_id: bool = False
+    text: TextStream | None = None
+
+    def room(self, context: Context) -> int:
+        """How many more ids may be emitted."""
+        room = self.context_length - len(context.ids)
+        if self.max_tokens is not None:
+            room = min(room, self.max_tokens - context.emitted_count)
+        return room
+
+    def proposed(self, context: Context) -> int:
+        """How many ids in a row may be proposed."""
+        # The target adds one id of its own, so the last one need not be proposed.
+        most = self.room(context) - (not self.drafts_last_id)
+        most = min(most, self.drafted_length - len(context.ids))
+        if len(context.ids) <= self.quantized_from:
+            most = min(most, self.quantized_from - len(context.ids))
+        if most > 0 and self.read_again(context.ids) > MOST_READ_AGAIN:
+            return 0
+        return max(0, most)
+
+    def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
+        """The ids of a round up to the one that ends the output, and the reason if one does."""
+        if self.text is None and not self.stop_ids:
+            return ids, None
+        for count, token in enumerate(ids, 1):
+            if token in self.stop_ids or self._completes_stop_string(token):
+                return ids[:count], "stop"
+        return ids, None
+
+    def _completes_stop_string(self, token: TargetId) -> bool:
+        if self.text is None:
+            return False
+        self.text.push(token)
+        return self.text.stopped
 
 
 def decode(

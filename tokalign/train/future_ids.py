@@ -21,7 +21,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.hidden_state import HiddenStates
 from tokalign.runtime.mlx.layers import Layers, leaves_of
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch

@@ -25,8 +25,7 @@ from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
 from tokalign.runtime.rounds import Event
 from tokalign.tables.token_tree import TokenTree

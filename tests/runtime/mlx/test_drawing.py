@@ -17,7 +17,7 @@ from random_models import random_model
 from tokalign.build.alignment.alignment_bundle import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.limits import Limits
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx import noise
 from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of

@@ -16,8 +16,7 @@ from random_models import VOCABULARY, RandomDrafter, generate
 
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling, logprobs_of
 from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.verify import TargetVerifier

@@ -23,8 +23,7 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.limits import Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx import session
 from tokalign.runtime.mlx.cache import CacheOptions, common_prefix
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -30,8 +30,7 @@ from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.interfaces import Drafter
-from tokalign.runtime.limits import MOST_READ_AGAIN, Limits
-from tokalign.runtime.loop import decode
+from tokalign.runtime.loop import MOST_READ_AGAIN, Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.model_arguments import embedding_of

@@ -18,7 +18,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 from tokalign.arguments import require_integer
 from tokalign.errors import CacheError, IncompatibleError, UsageError
-from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.layers import (
     Layers,
     least_positions,

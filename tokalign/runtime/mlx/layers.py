@@ -27,7 +27,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from tokalign.runtime.limits import UNBOUNDED
+from tokalign.runtime.context import UNBOUNDED
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.proposal import Array
 
