@@ -49,6 +49,11 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
+def dictionary_of(target: Path, corpus: Path, *more: str) -> tuple[str | Path, ...]:
+    """The command that builds a Polish dictionary."""
+    return ("build", "--target", target, "--dictionary-only", "--language", "pl", corpus, *more)
+
+
 def assert_one_line_error(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
     assert result.returncode == code, result.stderr
     last = result.stderr.splitlines()[-1]
@@ -95,16 +100,7 @@ def test_tables_go_to_the_users_data_folder_by_default(
     tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    build = (
-        "build",
-        "--target",
-        target,
-        "--dictionary-only",
-        "--language",
-        "pl",
-        corpus,
-        "--json",
-    )
+    build = dictionary_of(target, corpus, "--json")
     for variable, folder in (
         ("", tmp_path / "data" / "tokalign" / "tables"),
         (str(tmp_path / "chosen"), tmp_path / "chosen"),
@@ -163,16 +159,7 @@ def test_the_command_in_messages_is_one_that_works(
 def test_weights_memory_and_workspace_are_honoured(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
-    build = (
-        "build",
-        "--target",
-        target,
-        "--dictionary-only",
-        "--language",
-        "pl",
-        corpus,
-        "--output",
-    )
+    build = dictionary_of(target, corpus, "--output")
     counted = {}
     for weight in ("1", "3"):
         out = tmp_path / weight
@@ -188,16 +175,7 @@ def test_weights_memory_and_workspace_are_honoured(
 
 
 def test_a_dictionary_is_of_the_size_asked_for(tmp_path: Path, target: Path, corpus: Path) -> None:
-    build = (
-        "build",
-        "--target",
-        target,
-        "--dictionary-only",
-        "--language",
-        "pl",
-        corpus,
-        "--output",
-    )
+    build = dictionary_of(target, corpus, "--output")
     given = ("--dictionary-bytes", "9000", "--p-min", "0.15")
     assert tokalign(*build, tmp_path / "out", *given).returncode == 0
     path = tmp_path / "out" / "small-target" / "pl.dictionary.tok"
@@ -209,15 +187,7 @@ def test_a_dictionary_is_of_the_size_asked_for(tmp_path: Path, target: Path, cor
 def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: Path) -> None:
     corpus = tmp_path / "bad.txt"
     corpus.write_bytes(TEXT.encode() + b"za\xc5 dobrze\n" * 12)
-    build = (
-        "build",
-        "--target",
-        target,
-        "--dictionary-only",
-        "--language",
-        "pl",
-        corpus,
-    )
+    build = dictionary_of(target, corpus)
     out = tmp_path / "out"
 
     skipped = tokalign(*build, "--output", out, "--json")
@@ -308,15 +278,7 @@ main()
 
 def test_ctrl_c_leaves_no_file(tmp_path: Path, target: Path, corpus: Path) -> None:
     out = tmp_path / "out"
-    arguments = (
-        "build",
-        "--target",
-        target,
-        "--dictionary-only",
-        "--language",
-        "pl",
-        corpus,
-    )
+    arguments = dictionary_of(target, corpus)
     process = subprocess.Popen(
         [sys.executable, "-c", _SLOW_BUILD, *map(str, arguments), "--output", str(out)],
         stderr=subprocess.PIPE,
