@@ -44,7 +44,7 @@ def test_the_example_of_the_module(bielik: Tokenizer[Any]) -> None:
         *("▁w ▁Pol sk", "▁w ▁Pol s", "ce · ·", "sk ę ·"),
         *("▁Pol sk ę", "▁Pol s ce", "s ce ·", "ę · ·"),
     ]
-    orders = count_ngrams(windows, space, least=1)
+    orders = count_ngrams(windows, space, least=[1] * 3)
     counts = {spell(list(ngram)): c for order in orders for ngram, c in as_dict(order).items()}
     assert {ngram: c for ngram, c in counts.items() if c > 1} == {
         "▁w": 2,
@@ -97,7 +97,7 @@ def test_stretches_of_runs_count_what_the_whole_has(
         found: list[TokenNgrams] = []
         held = TokenNgrams(np.zeros((0, n), dtype=space.dtype), np.zeros(0, dtype=np.int64))
         for part in parts:
-            whole, held = join(held, count_ngrams(part, space, least=least)[n - 1])
+            whole, held = join(held, count_ngrams(part, space, least=[least] * max_order)[n - 1])
             found.append(whole)
         kept = [as_dict(some[some.counts >= least]) for some in (*found, held)]
         counted = {gram: count for some in kept for gram, count in some.items()}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +34,21 @@ from tokalign.build.counting.windows import (
     sort_windows,
 )
 from tokalign.build.counting.word_encoder import WordEncoder
+from tokalign.build.counting.word_list import WordList
 from tokalign.build.counting.workers import MEMORY, Apply, Task, plan_processes, workers
 from tokalign.build.counting.workspace import digest, open_workspace
 from tokalign.build.text_files import FileStamp, TextFile
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
+Encodes: TypeAlias = Tokenizer[TargetId] | WordList
+"""What text is cut with: n-grams are of tokens, or of words."""
+
 MAX_ORDER = 9
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-_WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
+WEIGHT_UNIT = 1000  # weights and counts are kept in thousandths
 _FORMAT = 4  # of the files in a workspace; part of their names
 _WORTH_A_PROCESS = 1 << 21  # bytes on disk; a process takes a second to start
 _MOST_RAISED = 1 << 16  # how often the least count is raised by 1 at most
@@ -69,10 +73,11 @@ class Counting:
     """What is counted, and the folder for its files. See `count_token_ngrams`."""
 
     corpus: Corpus
-    tokenizer: Tokenizer[TargetId]
+    tokenizer: Encodes
     folder: Path
     max_order: int = MAX_ORDER
     min_count: float = MIN_COUNT
+    rare_orders: int = 0
     max_ngrams: int = MAX_NGRAMS
     chunks: Chunks = Chunks()
 
@@ -80,6 +85,11 @@ class Counting:
     def space(self) -> IdSpace:
         """How the ids of the tokenizer are written."""
         return IdSpace(len(self.tokenizer.vocabulary))
+
+    def least(self, order: int) -> int:
+        """The least count of n-grams of this order, in thousandths."""
+        least = min(1, self.min_count) if order <= self.rare_orders else self.min_count
+        return math.ceil(least * WEIGHT_UNIT)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -89,16 +99,18 @@ class Counting:
             "tokenizer": self.tokenizer.fingerprint,
             "max_order": self.max_order,
             "min_count": self.min_count,
+            "rare_orders": self.rare_orders,
             "max_ngrams": self.max_ngrams,
         }
 
 
 def count_token_ngrams(
     corpus: Corpus,
-    tokenizer: Tokenizer[TargetId],
+    tokenizer: Encodes,
     *,
     max_order: int = MAX_ORDER,
     min_count: float = MIN_COUNT,
+    rare_orders: int = 0,
     max_ngrams: int = MAX_NGRAMS,
     memory: int = MEMORY,
     jobs: int | None = None,
@@ -114,8 +126,9 @@ def count_token_ngrams(
     suffix of a kept n-gram are kept too. The result does not depend on `memory`, `jobs`,
     `workspace` and `chunks`.
 
-    max_ngrams: the most n-grams to keep, of all orders together; `min_count` is raised by 1 until
-        they fit. It bounds the memory of the result: 30 bytes per n-gram.
+    rare_orders: n-grams up to this order are kept from a count of 1 on.
+    max_ngrams: the most n-grams to keep, of all orders together; the least counts are raised by 1
+        until they fit. It bounds the memory of the result: 30 bytes per n-gram.
     memory: how many bytes all processes together may hold at once, without the result.
     jobs: the most processes; default: one per core, fewer for a small corpus.
     workspace: a folder for finished files, from which a killed count resumes. It is deleted at the
@@ -134,6 +147,7 @@ def count_token_ngrams(
             folder=folder,
             max_order=max_order,
             min_count=min_count,
+            rare_orders=rare_orders,
             max_ngrams=max_ngrams,
             chunks=chunks,
         )
@@ -147,8 +161,10 @@ def count_token_ngrams(
         yield from kept
 
 
-def make_encoder(tokenizer: Tokenizer[TargetId], max_words: int) -> WordEncoder:
+def make_encoder(tokenizer: Encodes, max_words: int) -> WordEncoder | WordList:
     """The state of a process that encodes."""
+    if isinstance(tokenizer, WordList):
+        return tokenizer
     return WordEncoder(tokenizer, IdSpace(len(tokenizer.vocabulary)), max_words=max_words)
 
 
@@ -164,7 +180,7 @@ def encode(
 
     def missing() -> Iterator[Task]:
         for reading in readings:
-            weight = round(reading.weight * _WEIGHT_UNIT)
+            weight = round(reading.weight * WEIGHT_UNIT)
             for lines in batches(reading.paragraphs(), counting.chunks.shard_characters):
                 fingerprint = counting.tokenizer.fingerprint
                 name = digest(_FORMAT, fingerprint, counting.max_order, weight, lines)
@@ -179,7 +195,7 @@ def encode(
 
 
 def _write_shard(
-    encoder: WordEncoder, path: Path, lines: list[str], max_order: int, weight: int
+    encoder: WordEncoder | WordList, path: Path, lines: list[str], max_order: int, weight: int
 ) -> None:
     ids = encoder.encode(lines)
     write_run(path, [sort_windows(ids, max_order, encoder.space, weight=weight)])
@@ -210,7 +226,8 @@ def count(
 
     advance: called with the part of all windows that is counted next.
     """
-    space, least = counting.space, math.ceil(counting.min_count * _WEIGHT_UNIT)
+    space = counting.space
+    least = [counting.least(n) for n in range(1, counting.max_order + 1)]
     dtype = space.windows(counting.max_order)
     windows = sum(run.stat().st_size for run in runs) / dtype.itemsize
 
@@ -219,28 +236,30 @@ def count(
             advance(len(stretch) / windows)
             yield stretch, space, least
 
-    orders = [_Order(counting, n, least) for n in range(1, counting.max_order + 1)]
+    orders = [_Order(counting, n) for n in range(1, counting.max_order + 1)]
     for counted in apply(_count_stretch, tasks()):
         for order, ngrams in zip(orders, counted, strict=True):
             order.add(ngrams)
     raised = np.sum([order.finish() for order in orders], axis=0)
     kept = np.append(raised[:0:-1].cumsum()[::-1], 0)
-    least += int(np.argmax(kept <= counting.max_ngrams)) * _WEIGHT_UNIT
+    more = int(np.argmax(kept <= counting.max_ngrams)) * WEIGHT_UNIT
     whole = all(weight == int(weight) for weight in counting.corpus.weights.values())
-    return (order.kept(least, whole=whole) for order in orders)
+    return (order.kept(more, whole=whole) for order in orders)
 
 
-def _count_stretch(_: object, windows: Windows, space: IdSpace, least: int) -> list[TokenNgrams]:
+def _count_stretch(
+    _: object, windows: Windows, space: IdSpace, least: list[int]
+) -> list[TokenNgrams]:
     return count_ngrams(windows, space, least=least)
 
 
 class _Order:
     """The n-grams of one order that are frequent enough so far, in a file."""
 
-    def __init__(self, counting: Counting, order: int, least: int) -> None:
+    def __init__(self, counting: Counting, order: int) -> None:
         self._path = counting.folder / f"{order}.counted"
         self._dtype = counting.space.windows(order)
-        self._least, self._at_once = least, counting.chunks.at_once
+        self._least, self._at_once = counting.least(order), counting.chunks.at_once
         nothing = np.zeros(0, dtype=self._dtype)
         self._held = TokenNgrams(nothing["ids"].reshape(-1, order), nothing["count"])
         self._raised = np.zeros(_MOST_RAISED + 2, dtype=np.int64)
@@ -259,7 +278,7 @@ class _Order:
 
     def _write(self, ngrams: TokenNgrams) -> None:
         kept = ngrams[ngrams.counts >= self._least]
-        above = (kept.counts - self._least) // _WEIGHT_UNIT + 1
+        above = (kept.counts - self._least) // WEIGHT_UNIT + 1
         above = np.minimum(above, _MOST_RAISED + 1).astype(np.int64)
         self._raised += np.bincount(above, minlength=_MOST_RAISED + 2)
         rows = np.zeros(len(kept), dtype=self._dtype)
@@ -270,13 +289,16 @@ class _Order:
         except OSError as error:
             raise unwritable(self._path, error, REMEDY) from error
 
-    def kept(self, least: int, *, whole: bool) -> TokenNgrams:
-        """Those that occur often enough. Cost: 30 bytes per n-gram."""
+    def kept(self, more: int, *, whole: bool) -> TokenNgrams:
+        """Those that are frequent enough if the least count is raised by so much.
+
+        Cost: 30 bytes per n-gram.
+        """
         kept = [np.zeros(0, dtype=self._dtype)]
         with self._path.open("rb") as file:
             while data := file.read(self._at_once * self._dtype.itemsize):
                 rows = np.frombuffer(data, dtype=self._dtype)
-                kept.append(rows[rows["count"] >= least])
+                kept.append(rows[rows["count"] >= self._least + more])
         rows = np.concatenate(kept)
-        counts = rows["count"] // _WEIGHT_UNIT if whole else rows["count"] / _WEIGHT_UNIT
+        counts = rows["count"] // WEIGHT_UNIT if whole else rows["count"] / WEIGHT_UNIT
         return TokenNgrams(np.ascontiguousarray(rows["ids"]), counts)
