@@ -230,6 +230,10 @@ def choose_drafting(
     """
     dictionary = None
     if options.uses_dictionary:
+        if options.languages or not options.dictionaries:
+            from tokalign.build.compile_pack import compile_missing
+
+            compile_missing(target, options.languages, model_folder=model_folder, note=note)
         dictionary = open_dictionary(
             target,
             files=options.dictionaries,

@@ -17,8 +17,10 @@ from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.token_ngrams import Chunks
+from tokalign.build.counting.word_list import find_words
 from tokalign.build.counting.workspace import sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import BuildReport
 from tokalign.build.sources import Source
 from tokalign.errors import CorpusError, OutputError, UsageError
@@ -73,6 +75,16 @@ def test_datatrove_makes_the_same_file(tmp_path: Path, corpus: Corpus, expected:
     assert (table.bytes, table.previous) == (len(expected), None)
     assert report.text_bytes == corpus.size
     assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.slow
+def test_datatrove_makes_the_same_pack(tmp_path: Path, corpus: Corpus) -> None:
+    options = BackoffOptions(max_bytes=4000, workspace=tmp_path / "workspace")
+    expected = encode_bundle(build_pack(corpus, options, language="pl"))
+    path = tmp_path / "pl.pack.tok"
+    words = find_words(corpus)
+    run_job(plan_dictionary(words, corpus, options, language="pl", path=path, shares=2))
+    assert path.read_bytes() == expected
 
 
 @pytest.mark.slow

@@ -23,18 +23,26 @@ from typing import Any, Literal
 from tokalign.atomic_file import write_file
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.runs import REMEDY, is_whole
-from tokalign.build.counting.token_ngrams import Counting, count, encode, make_encoder, merge
+from tokalign.build.counting.token_ngrams import (
+    Counting,
+    Encodes,
+    count,
+    encode,
+    make_encoder,
+    merge,
+)
 from tokalign.build.counting.word_encoder import MAX_WORDS
+from tokalign.build.counting.word_list import WordList
 from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.counting.workspace import require_workspace, sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.pack import RARE_ORDERS, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table
 from tokalign.build.text_files import FileStamp
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.header import MOST_HEADER_BYTES
-from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tables.pack import MAX_NGRAMS, MAX_ORDER
 
 StepName = Literal["encode", "table"]
 STEPS: tuple[StepName, ...] = ("encode", "table")
@@ -91,7 +99,7 @@ class DictionaryJob:
 
 
 def plan_dictionary(
-    target: Tokenizer[TargetId],
+    target: Encodes,
     corpus: Corpus,
     options: BackoffOptions,
     *,
@@ -101,7 +109,9 @@ def plan_dictionary(
     jobs: int = 1,
     max_words: int = MAX_WORDS,
 ) -> DictionaryJob:
-    """Describe a dictionary to be counted in shares, and take its folder for it.
+    """Describe a dictionary, or a pack, to be counted in shares, and take its folder for it.
+
+    target: a tokenizer; for a pack, the words of the corpus.
 
     options.workspace: the folder, which all machines have to see; it may hold a job that was
         killed, which then goes on. Its memory is not used here.
@@ -111,13 +121,16 @@ def plan_dictionary(
     """
     corpus.require_room(MOST_HEADER_BYTES)
     folder = options.workspace or path.with_suffix(".counting")
+    what: dict[str, Any] = {"max_order": MAX_CONTEXT + 1}
+    if isinstance(target, WordList):
+        what = {"max_order": MAX_ORDER, "rare_orders": RARE_ORDERS, "max_ngrams": MAX_NGRAMS}
     job = DictionaryJob(
         counting=Counting(
             corpus=corpus,
             tokenizer=target,
             folder=folder.absolute(),
-            max_order=MAX_CONTEXT + 1,
             min_count=options.min_count,
+            **what,
         ),
         options=options,
         language=language,
@@ -203,9 +216,11 @@ def _make_table(job: DictionaryJob) -> None:
     counting.corpus.finish(FileStamp(**stamp) for record in records for stamp in record["stamps"])
     with workers(job.jobs, object) as apply:
         counted = count(counting, runs, apply, lambda _: None)
-    bundle = backoff_bundle(
-        counting.tokenizer, counting.corpus, counted, job.options, language=job.language
-    )
+    target, corpus, options = counting.tokenizer, counting.corpus, job.options
+    if isinstance(target, WordList):
+        bundle = pack_bundle(target, corpus, counted, options, language=job.language)
+    else:
+        bundle = backoff_bundle(target, corpus, counted, options, language=job.language)
     written = write_table(job.path, bundle)
     report = {
         "table": asdict(written),

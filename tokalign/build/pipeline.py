@@ -30,7 +30,12 @@ COVERAGE_BYTES = 1 << 23
 _MOST_CHARACTERS = 1 << 26
 """And on no more than so many characters: an archive may be a thousandth of its text."""
 
-_ENTRIES = {"dictionary": "entries", "alignment": "intersection_pairs", "logits": "rows"}
+_ENTRIES = {
+    "dictionary": "entries",
+    "alignment": "intersection_pairs",
+    "logits": "rows",
+    "pack": "ngrams",
+}
 """For each kind of bundle, the statistic that counts its entries."""
 
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.build_plan import (
+    build_from_pack,
     build_on_datatrove,
     find_corpus,
+    plan_pack,
     plan_reading,
     plan_tables,
     read_weights,
 )
 from tokalign.cli.command import (
     AT_LEAST_1,
+    FILE,
     FOLDER,
     FROM_0,
     NAME,
@@ -29,7 +32,7 @@ from tokalign.cli.command import (
     Option,
     Size,
 )
-from tokalign.cli.options import FIELD, TARGET_TOKENIZER
+from tokalign.cli.options import FIELD
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import CorpusError, UsageError
 from tokalign.shipped import POLISH, sample_text
@@ -41,10 +44,11 @@ if TYPE_CHECKING:
 _SHOWN_PROBLEMS = 10
 
 
+_OTHERS = ("--draft", "--dictionary-only", "--alignment-only", "--from-model")
 _NOT_COUNTED = ("--alignment-only", "--from-model")
 _DATATROVE = "--engine datatrove"
 _OPTIONS = (
-    TARGET_TOKENIZER,
+    Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", type=NAME),
     Option(
         "--draft",
         "The draft, or its tokenizer alone.",
@@ -80,6 +84,18 @@ _OPTIONS = (
         is_flag=True,
     ),
     Option(
+        "--pack",
+        "Count the FILEs for every tokenizer: a pack of the language (docs/packs.md).",
+        is_flag=True,
+        excludes=(*_OTHERS, "--target"),
+    ),
+    Option(
+        "--from-pack",
+        "Make the dictionary of TARGET from a .pack.tok file, without FILEs.",
+        type=FILE,
+        excludes=(*_OTHERS, "--pack", "--language", "--engine datatrove", "FILE"),
+    ),
+    Option(
         "--positions",
         "How many tokens the model reads.",
         type=AT_LEAST_1,
@@ -88,7 +104,7 @@ _OPTIONS = (
     ),
     Option(
         "--dictionary-bytes",
-        "The largest size of the dictionary. Default: 5000000.",
+        "The largest size of the dictionary, or of the pack. Default: 5000000 or 12000000.",
         type=AT_LEAST_1,
         excludes=_NOT_COUNTED,
     ),
@@ -175,7 +191,7 @@ _OPTIONS = (
 def command(
     *,
     draft: str | None,
-    target: str,
+    target: str | None,
     files: tuple[str, ...],
     field: str,
     weights: tuple[str, ...],
@@ -189,6 +205,8 @@ def command(
     dictionary_only: bool,
     alignment_only: bool,
     from_model: bool,
+    pack: bool,
+    from_pack: Path | None,
     positions: int,
     engine: str,
     tasks: int | None,
@@ -208,22 +226,38 @@ def command(
     URL such as hf://datasets/..., or - for lines on standard input. Without them, a small bundled
     Polish text is counted.
     """
-    if draft is None and not dictionary_only and not from_model:
+    if target is None and not pack:
+        raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
+    if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     on_datatrove = engine == "datatrove"
-    if on_datatrove and not dictionary_only:
+    if on_datatrove and not (dictionary_only or pack):
         raise UsageError(
-            "--engine datatrove counts a dictionary; give --dictionary-only, and build the "
-            "alignment with a command of its own"
+            "--engine datatrove counts a dictionary or a pack; give --dictionary-only, and build "
+            "the alignment with a command of its own"
         )
     from tokalign.build.cluster import log_problem
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
+    from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables
     from tokalign.build.text_files import refuse
 
     tell = partial(note, quiet=quiet)
     report = _Problems(tell)
+    given: dict[str, Any] = {
+        "max_bytes": dictionary_bytes or (PACK_BYTES if pack else None),
+        "p_min": p_min,
+        "memory": memory,
+        "workspace": workspace,
+    }
+    options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
+    if from_pack is not None:
+        assert target is not None
+        stage = partial(progress, quiet=quiet)
+        built = build_from_pack(target, from_pack, options, output=output, stage=stage, tell=tell)
+        _show(built, as_json=as_json, tell=tell)
+        return
     if not alignment_only:
         language = _check_language(language, bundled=not files)
     if not files:
@@ -239,13 +273,6 @@ def command(
         weights=read_weights(weights, sources),
         report=refuse if on_invalid == "refuse" else log_problem if on_datatrove else report,
     )
-    given: dict[str, Any] = {
-        "max_bytes": dictionary_bytes,
-        "p_min": p_min,
-        "memory": memory,
-        "workspace": workspace,
-    }
-    options = BackoffOptions(**{name: one for name, one in given.items() if one is not None})
     if on_datatrove:
         built = build_on_datatrove(
             target,
@@ -261,7 +288,9 @@ def command(
         )
     else:
         language = language or POLISH
-        if from_model:
+        if target is None:
+            builders = plan_pack(options, output=output, language=language)
+        elif from_model:
             builders = plan_reading(target, positions, output=output, language=language, tell=tell)
         else:
             builders = plan_tables(
@@ -281,6 +310,10 @@ def command(
             ),
         )
     report.summarize()
+    _show(built, as_json=as_json, tell=tell)
+
+
+def _show(built: BuildReport, *, as_json: bool, tell: Callable[[str], None]) -> None:
     for written in built.tables:
         if written.previous is not None:
             tell(f"the table that was there is kept as {written.previous}")

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tokalign.cli.output import reading_stdin
 from tokalign.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokalign.build.corpus import Corpus
+    from tokalign.build.corpus import Corpus, Stage
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pipeline import Builder, BuildReport
     from tokalign.build.sources import Source
@@ -63,6 +64,53 @@ def plan_tables(
     return builders
 
 
+def plan_pack(
+    options: BackoffOptions, *, output: Path | None, language: str
+) -> dict[Path, Builder]:
+    """Map the file of a pack to what builds it."""
+    from tokalign.build.pack import build_pack
+    from tokalign.tables.finding import table_folder
+
+    folder = output or table_folder()
+    options = replace(options, workspace=options.workspace or folder / f"{language}.counting")
+    return {
+        folder / f"{language}.pack.tok": lambda corpus, stage: build_pack(
+            corpus, options, language=language, stage=stage
+        )
+    }
+
+
+def build_from_pack(
+    target: str,
+    pack: Path,
+    options: BackoffOptions,
+    *,
+    output: Path | None,
+    stage: Stage,
+    tell: Callable[[str], None],
+) -> BuildReport:
+    """Compile a pack for the tokenizer of TARGET, and write the dictionary."""
+    from tokalign.build.compile_pack import compile_pack
+    from tokalign.build.counting.workers import peak_memory
+    from tokalign.build.pipeline import BuildReport, write_table
+    from tokalign.names.registry import Resolved, resolve_tokenizer
+    from tokalign.tables.bundle import read_bundle
+    from tokalign.tables.finding import table_folder
+
+    started = time.monotonic()
+    ours: Resolved[TargetId] = resolve_tokenizer(target)
+    tell(ours.description)
+    bundle = compile_pack(ours.tokenizer, read_bundle(pack), options, stage=stage)
+    path = (output or table_folder()) / ours.slug / f"{bundle.language}.dictionary.tok"
+    return BuildReport(
+        tables=(write_table(path, bundle),),
+        text_bytes=0,
+        lines_skipped=0,
+        seconds=time.monotonic() - started,
+        peak_memory=peak_memory(),
+    )
+
+
 def plan_reading(
     target: str,
     positions: int,
@@ -87,7 +135,7 @@ def plan_reading(
 
 
 def build_on_datatrove(
-    target: str,
+    target: str | None,
     corpus: Corpus,
     options: BackoffOptions,
     *,
@@ -101,22 +149,31 @@ def build_on_datatrove(
 ) -> BuildReport:
     """Build a dictionary on datatrove; no table in the report if another machine makes it.
 
+    target: None for a pack; then each machine counts the words first.
     tasks, workers: by default one per core. local_tasks: of this machine, from number `first` on;
         by default all the rest.
     Raises: UsageError for tasks that do not fit together.
     """
     from tokalign.build.cluster import plan_dictionary, run_job
+    from tokalign.build.counting.token_ngrams import Encodes
+    from tokalign.build.counting.word_list import find_words
     from tokalign.build.counting.workers import plan_processes
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tables.finding import table_folder
 
-    ours: Resolved[TargetId] = resolve_tokenizer(target)
-    tell(ours.description)
-    folder = (output or table_folder()) / ours.slug
+    folder, name = output or table_folder(), f"{language}.pack.tok"
+    if target is None:
+        tell("counting the words of the corpus")
+        counted: Encodes = find_words(corpus)
+    else:
+        ours: Resolved[TargetId] = resolve_tokenizer(target)
+        tell(ours.description)
+        counted = ours.tokenizer
+        folder, name = folder / ours.slug, f"{language}.dictionary.tok"
     options = replace(options, workspace=options.workspace or folder / f"{language}.job")
     wanted = workers or os.cpu_count() or 1
     processes, max_words = plan_processes(
-        options.memory, jobs=wanted, vocabulary_size=len(ours.tokenizer.vocabulary)
+        options.memory, jobs=wanted, vocabulary_size=len(counted.vocabulary)
     )
     tasks = tasks or wanted
     here = local_tasks or tasks - first
@@ -128,11 +185,11 @@ def build_on_datatrove(
     if len(corpus.weights) < tasks:
         tell(f"{tasks} tasks share {len(corpus.weights)} corpus files; some of them encode nothing")
     job = plan_dictionary(
-        ours.tokenizer,
+        counted,
         corpus,
         options,
         language=language,
-        path=folder / f"{language}.dictionary.tok",
+        path=folder / name,
         shares=tasks,
         jobs=processes,
         max_words=max_words,

@@ -21,7 +21,7 @@ from tokalign.errors import BundleError, MissingAssetError
 from tokalign.shipped import TABLES, shipped
 from tokalign.tables.bundle import Header, read_header
 
-KINDS = ("dictionary", "alignment", "logits")
+KINDS = ("dictionary", "alignment", "logits", "pack")
 """The kinds of tables; a file is found if its name ends in .KIND.tok."""
 
 Note = Callable[[str], None]
@@ -72,6 +72,19 @@ def find_tables(
     out; `note` is told of it. Only headers are read.
     """
     wanted = {"target": target} if draft is None else {"target": target, "draft": draft}
+    return _find(kind, wanted, model_folder, note)
+
+
+def find_packs(
+    *, model_folder: Path | None = None, note: Note = lambda _: None
+) -> Iterator[tuple[Path, Header]]:
+    """The packs, which are for any tokenizer, as `find_tables` finds tables."""
+    return _find("pack", {}, model_folder, note)
+
+
+def _find(
+    kind: str, wanted: dict[str, str], model_folder: Path | None, note: Note
+) -> Iterator[tuple[Path, Header]]:
     paths = (path for folder in _folders(model_folder) for path in table_files(folder, kind))
     for path in paths:
         try:

@@ -16,7 +16,12 @@ KEYS = ("kind", "fingerprints", "corpus", "parameters", "statistics", "sections"
 ALIGNMENT = 64
 """Sections start at multiples of this: a cache line, and more than any array needs."""
 
-_ROLES = {"dictionary": {"target"}, "alignment": {"draft", "target"}, "logits": {"target"}}
+_ROLES: dict[str, set[str]] = {
+    "dictionary": {"target"},
+    "alignment": {"draft", "target"},
+    "logits": {"target"},
+    "pack": set(),
+}
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[\x21-\x7e]{1,64}")
 _STAMP: dict[str, Any] = {

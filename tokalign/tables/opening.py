@@ -22,6 +22,8 @@ from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dicti
 from tokalign.tables.finding import Note, find_tables
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
+from tokalign.tables.pack import KIND as PACK
+from tokalign.tables.pack import Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
@@ -149,6 +151,7 @@ _READERS: dict[str, Callable[[Bundle], object]] = {
     "dictionary": BackoffTable.from_bundle,
     "alignment": Alignment.from_bundle,
     LOGITS: LogitRows.from_bundle,
+    PACK: Pack.from_bundle,
 }
 
 

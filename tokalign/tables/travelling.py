@@ -183,7 +183,7 @@ def _verify_table(file: Path, path: str, name: str) -> Verified:
         kind=bundle.kind,
         language=bundle.parameters.get("language"),
         sha256=sha256(data).hexdigest(),
-        target=bundle.fingerprints["target"],
+        target=bundle.fingerprints.get("target", ""),
         corpus=tuple(str(text.get("name", "unnamed")) for text in texts),
         private=any(text.get("private") for text in texts),
         contents={path: data},
@@ -242,14 +242,15 @@ def model_card(tables: Sequence[Verified], repository: str) -> str:
         f"{one['bytes']:,} | {_cell(', '.join(one['corpus']))} | `{one['sha256']}` |"
         for one in (table.described() for table in tables)
     )
-    targets = sorted({table.target for table in tables})
+    targets = sorted({table.target for table in tables} - {""})
     fitting = ", ".join(f"`{target[:12]}…`" for target in targets)
+    which = f" whose tokenizer has the fingerprint {fitting}" if targets else ""
     return f"""\
 ## Tables for tokalign
 
 [tokalign](https://github.com/tokalign/tokalign) decodes faster with these tables. They change the
-speed, never the output. They fit every model whose tokenizer has the fingerprint {fitting}; a
-drafter fits only the model that it was trained on.
+speed, never the output. They fit every model{which}; a
+drafter fits only the model that it was trained on, a pack is compiled for any tokenizer.
 
 ```sh
 tokalign tables pull {repository}

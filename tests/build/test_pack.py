@@ -1,0 +1,159 @@
+"""A pack of everything gives the dictionary that the corpus gives, less of it one less good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from polish import SENTENCES
+from small_tokenizers import write_tokenizer
+
+from tokalign.assemble import choose_drafting
+from tokalign.build.compile_pack import compile_pack
+from tokalign.build.corpus import Corpus
+from tokalign.build.counting.word_list import words_of
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.pack import build_pack
+from tokalign.drafting_options import DraftingOptions
+from tokalign.errors import BundleError, TokalignError
+from tokalign.shipped import TABLES, sample_text, shipped
+from tokalign.tables.bundle import (
+    Bundle,
+    decode_bundle,
+    encode_bundle,
+    read_header,
+    write_bundle,
+)
+from tokalign.tables.opening import verify_table
+from tokalign.tables.pack import Pack
+from tokalign.tables.packed_numbers import pack_numbers, unpack_numbers
+from tokalign.tokenizer.tokenizer import Tokenizer
+
+OPTIONS = BackoffOptions(max_bytes=20_000)
+EVERYTHING = BackoffOptions(max_bytes=1_000_000, min_count=1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Lines of at most six words, so that no n-gram is longer than those of a pack."""
+    random, lines = Random(7), []
+    for text in [*SENTENCES, *sample_text("pl").read_text("utf-8").splitlines()[:40]]:
+        words = words_of([text.replace("\n", " ")])
+        for at in range(0, len(words), 5):
+            line = "".join(words[at : at + random.randint(2, 6)]).strip()
+            lines += [line] * random.randint(1, 4) if len(words_of([line])) <= 6 else []
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return Corpus([path])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    return Tokenizer.from_file(write_tokenizer(folder, vocabulary_size=400))
+
+
+@pytest.fixture(scope="module")
+def packed(corpus: Corpus) -> Bundle:
+    return build_pack(corpus, EVERYTHING, language="pl")
+
+
+def test_words_are_cut_where_no_token_reaches_across() -> None:
+    assert words_of(["Ala ma kota, a (kot)…", "– To 12.5 zł."]) == [
+        *("\nAla", " ma", " kota", ",", " a", " (kot", ")…"),
+        *("\n–", " To", " 12.5", " zł", "."),
+    ]
+
+
+def test_a_pack_of_everything_gives_the_native_dictionary(
+    corpus: Corpus, tokenizer: Tokenizer[Any], packed: Bundle
+) -> None:
+    native = build_dictionary(tokenizer, corpus, OPTIONS, language="pl")
+    compiled = compile_pack(tokenizer, packed, OPTIONS)
+    counted = {name: n for name, n in native.statistics.items() if name.startswith("ngrams")}
+    assert counted["ngrams_of_9"] > 100
+    assert {name: compiled.statistics[name] for name in counted} == counted
+    # The same contexts are stored; their probabilities come from rounded counts.
+    fingerprints = "backoff.fingerprints"
+    assert compiled.sections[fingerprints] == native.sections[fingerprints]
+    assert compiled.corpus == corpus.stamp
+
+
+def test_less_of_it_fits_into_fewer_bytes(corpus: Corpus, tokenizer: Tokenizer[Any]) -> None:
+    whole = build_pack(corpus, EVERYTHING, language="pl")
+    size = len(encode_bundle(whole))
+    less = build_pack(corpus, replace(EVERYTHING, max_bytes=size * 2 // 3), language="pl")
+    assert size // 2 < len(encode_bundle(less)) <= size * 2 // 3
+    made = compile_pack(tokenizer, less, OPTIONS)
+    assert made.statistics["ngrams_of_3"] > 0
+
+
+def test_equal_corpora_give_equal_bytes(corpus: Corpus, packed: Bundle) -> None:
+    again = build_pack(corpus, EVERYTHING, language="pl")
+    assert encode_bundle(again) == encode_bundle(packed)
+    read = Pack.from_bundle(decode_bundle(encode_bundle(packed)))
+    assert read.to_sections() == dict(packed.sections)
+
+
+def test_numbers_come_back() -> None:
+    random = np.random.default_rng(3)
+    numbers = np.concatenate([np.arange(70), random.integers(0, 1 << 32, 500) - 1, [0, 2**32 - 2]])
+    numbers = np.maximum(numbers, 0)
+    contexts = random.integers(0, 1 << 16, len(numbers))
+    symbols, bits = pack_numbers(numbers, contexts)
+    assert (unpack_numbers(symbols, memoryview(bits), contexts) == numbers).all()
+
+
+def test_a_forged_pack_is_refused_or_compiled(tokenizer: Tokenizer[Any], packed: Bundle) -> None:
+    random, refused = Random(5), 0
+    for name, section in packed.sections.items():
+        data = bytes(section)
+        for forged in (data[:-1], _garbled(data, random)):
+            sections = {**packed.sections, name: forged}
+            try:
+                compile_pack(tokenizer, replace(packed, sections=sections), OPTIONS, jobs=1)
+            except TokalignError:
+                refused += 1
+    assert refused > len(packed.sections) // 2
+    without: Mapping[str, Any] = {k: v for k, v in packed.sections.items() if k != "3.gaps"}
+    with pytest.raises(BundleError, match="gaps"):
+        Pack.from_bundle(replace(packed, sections=without))
+
+
+def _garbled(data: bytes, random: Random) -> bytes:
+    changed = bytearray(data or b"x")
+    for _ in range(3):
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+def test_a_pack_is_compiled_once_for_a_tokenizer(
+    tokenizer: Tokenizer[Any], packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    other = {**packed.parameters, "language": "yy"}
+    write_bundle(tmp_path / "yy.pack.tok", replace(packed, parameters=other))
+    told: list[str] = []
+    options = DraftingOptions(method="dictionary", language="yy")
+    assert choose_drafting(tokenizer, None, options, note=told.append).dictionary
+    assert any("now, once" in line for line in told)
+    told.clear()
+    # Now it is there, for who names no language too; without it, nothing would be compiled.
+    asks_for_none = DraftingOptions(method="dictionary")
+    assert choose_drafting(tokenizer, None, asks_for_none, note=told.append).dictionary
+    assert not any("now, once" in line for line in told)
+
+
+@pytest.mark.slow
+def test_the_shipped_packs_can_be_read() -> None:
+    found = {path.name.split(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
+    assert found.keys() == {"crh", "cs", "en", "pl", "uk"}
+    for language, path in found.items():
+        verify_table(path)
+        assert read_header(path).language == language

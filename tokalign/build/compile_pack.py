@@ -1,0 +1,253 @@
+"""From a pack to the dictionary of a tokenizer, without a corpus.
+
+Each word of the pack is encoded once. Word n-grams then stand for the text that they were counted
+in: a position of that text is a word, and the longest n-gram of the pack that begins there. Of an
+n-gram, as many positions are left as its longer ones do not take, and each gives the windows of
+tokens that begin in its first word. These windows go where those of a corpus go, so n-grams of
+tokens are counted, smoothed and chosen as in any dictionary (`counting/`, `dictionary/`).
+
+Example: of 5 times " w Polsce", the pack knows 3 as " w Polsce", and of 2 only " w". For Bielik,
+the windows of the first three begin with `▁w ▁Pol sce`; those of the other two end after `▁w`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokalign.arguments import shown_path
+from tokalign.atomic_file import require_writable
+from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
+from tokalign.build.counting.runs import write_run
+from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
+from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
+from tokalign.build.counting.workers import Task, workers
+from tokalign.build.counting.workspace import open_workspace
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.errors import TokalignError
+from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, read_bundle, write_bundle
+from tokalign.tables.dictionary import MAX_CONTEXT
+from tokalign.tables.finding import Note, find_packs, find_tables, table_folder
+from tokalign.tables.pack import COUNTS, Pack
+from tokalign.tables.packed_numbers import Numbers
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import TargetId
+
+_MAX_NGRAMS = 12_000_000
+"""The most token n-grams that are kept. They and what is computed of them take 100 bytes each."""
+
+_MOST_POSITIONS = 1 << 44
+"""The counts of windows, in thousandths, then fit into 64 bits."""
+
+_USUAL = BackoffOptions()
+_ORDER = MAX_CONTEXT + 1
+_AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
+_SHARD = 100_000  # word n-grams whose windows are sorted together
+
+
+class _Counted(Corpus):
+    """What a pack was counted from, by its header."""
+
+    def __init__(self, pack: Bundle) -> None:
+        super().__init__([])
+        self._stamp = dict(pack.corpus)
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """See `Corpus`."""
+        return self._stamp
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Words as ids: those of word w are `ids[starts[w] : starts[w] + lengths[w]]`."""
+
+    ids: IdArray
+    starts: Numbers
+    lengths: Numbers
+    space: IdSpace
+
+
+def compile_pack(
+    target: Tokenizer[TargetId],
+    bundle: Bundle,
+    options: BackoffOptions = _USUAL,
+    *,
+    jobs: int | None = None,
+    stage: Stage = silent,
+) -> Bundle:
+    """The dictionary of this tokenizer from a pack.
+
+    Raises: BundleError for a bundle that is no pack; as `backoff_bundle`.
+    """
+    corpus = _Counted(bundle)
+    with open_workspace(options.workspace) as folder:
+        counting = Counting(
+            corpus=corpus,
+            tokenizer=target,
+            folder=folder,
+            max_order=_ORDER,
+            min_count=options.min_count,
+            max_ngrams=_MAX_NGRAMS,
+        )
+        counted = _count(counting, target, bundle, jobs or min(2, os.cpu_count() or 1), stage)
+        return backoff_bundle(
+            target, corpus, counted, options, language=bundle.language, stage=stage
+        )
+
+
+def _count(
+    counting: Counting, target: Tokenizer[TargetId], bundle: Bundle, jobs: int, stage: Stage
+) -> Iterator[TokenNgrams]:
+    """The n-grams of tokens, by order. The pack is out of memory when they come."""
+    pack = Pack.from_bundle(bundle)
+    positions = positions_of(pack)
+    if sum(left.sum() for left in positions) > _MOST_POSITIONS:
+        raise bundle.wrong("its counts are those of no text")
+    with stage(len(pack.words), "Encoding the words of the pack") as advance:
+        encoded = _encode(target, pack.words, advance)
+    state = partial(_Encoded, encoded.ids, encoded.starts, encoded.lengths, encoded.space)
+    with workers(jobs, state) as apply:
+        runs = list[Path]()
+        with stage(sum(map(len, pack.orders)), "Encoding its n-grams") as advance:
+            shards = _shards(pack, positions, counting.folder)
+            del pack, positions
+            for path, size in apply(_write_windows, shards):
+                runs.append(path)
+                advance(size)
+            del shards
+        with stage(1000, "Counting token n-grams") as advance:
+            return count(counting, runs, apply, lambda part: advance(int(1000 * part)))
+
+
+def compile_missing(
+    target: Tokenizer[TargetId],
+    languages: Sequence[str],
+    *,
+    model_folder: Path | None = None,
+    note: Note = lambda _: None,
+) -> None:
+    """Compile the packs of these languages that have no dictionary of this tokenizer yet.
+
+    With no languages, that of the user (`_user_language`). What is compiled is kept in the table
+    folder, under the fingerprint of the tokenizer. `note` is told of each, and of packs that
+    could be compiled; one that cannot be is left out.
+    """
+    packs = dict[str, Path]()
+    for path, header in find_packs(model_folder=model_folder, note=note):
+        packs.setdefault(header.language, path)
+    known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
+    for _, header in known if packs else ():
+        packs.pop(header.language, None)
+    wanted = set(languages) or {_user_language()}
+    if (others := packs.keys() - wanted) and not languages:
+        note(
+            f"packs -> of {', '.join(sorted(others))}: --language CODE compiles one for this "
+            "tokenizer, once"
+        )
+    for language in packs.keys() & wanted:
+        path = packs[language]
+        note(f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute")
+
+        @contextmanager
+        def told(_total: int, label: str) -> Iterator[Progress]:
+            note(f"  {label}")
+            yield lambda _: None
+
+        made = table_folder() / target.fingerprint[:16] / f"{language}.dictionary.tok"
+        try:
+            require_writable(made, parents=True, remedy=OUTPUT_REMEDY)
+            write_bundle(made, compile_pack(target, read_bundle(path), stage=told))
+        except TokalignError as error:
+            note(f"{error}; the pack is not used")
+
+
+def _user_language() -> str:
+    """By the locale of the environment: pl for pl_PL.UTF-8."""
+    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
+    return next((name for name in names if name), "").partition(".")[0].partition("_")[0]
+
+
+def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Any) -> _Encoded:
+    """Every word as it is encoded after other text, or at the beginning of a line."""
+    space = IdSpace(len(target.vocabulary))
+    texts = [target.prepared(word[1:]) if word[0] == "\n" else word for word in words]
+    parts = list[IdArray]()
+    lengths = list[int]()
+    for some in batches(texts, _AT_ONCE):
+        encoded = target.encode_parts(some)
+        lengths += map(len, encoded)
+        parts.append(np.array([id for ids in encoded for id in ids], dtype=space.dtype))
+        advance(len(some))
+    counted = np.array(lengths)
+    return _Encoded(np.concatenate(parts), np.cumsum(counted) - counted, counted, space)
+
+
+def positions_of(pack: Pack) -> list[Numbers]:
+    """At how many positions of the text each n-gram is the longest one that begins there.
+
+    Counts are rounded, so what an n-gram occurs in may add up to more than its own count: then it
+    counts so much. So no suffix is rarer than what ends with it, which the tree of n-grams needs.
+    """
+    counts = [COUNTS[order.levels] for order in pack.orders]
+    left = counts[-1:]
+    for n in range(len(counts) - 1, 0, -1):
+        longer, size = pack.orders[n], len(counts[n - 1])
+        after, before = (
+            np.bincount(of, weights=counts[n], minlength=size).astype(np.int64)
+            for of in (longer.prefix, longer.suffix)
+        )
+        counts[n - 1] = np.maximum(counts[n - 1], np.maximum(after, before))
+        left.insert(0, counts[n - 1] - after)
+    return left
+
+
+def _shards(pack: Pack, positions: Sequence[Numbers], folder: Path) -> Iterator[Task]:
+    for n, left in enumerate(positions):
+        nodes = np.flatnonzero(left)
+        for begin in range(0, len(nodes), _SHARD):
+            some = nodes[begin : begin + _SHARD]
+            words, at = np.empty((len(some), n + 1), dtype=np.int64), some
+            for place in range(n, -1, -1):
+                words[:, place] = pack.orders[place].last[at]
+                at = pack.orders[place].prefix[at]
+            yield folder / f"{n + 1}-{begin}.run", words, left[some]
+
+
+def _write_windows(
+    encoded: _Encoded, path: Path, words: Numbers, times: Numbers
+) -> tuple[Path, int]:
+    """Write the windows that begin in the first of these words.
+
+    words: [n-grams, words]. times: how often each n-gram is the longest one at its position.
+    """
+    space, lengths = encoded.space, encoded.lengths[words]
+    # Every n-gram as one row of ids in a long array, each row followed by a gap.
+    ends = np.cumsum(lengths, axis=1)
+    rows = np.cumsum(ends[:, -1] + 1) - ends[:, -1] - 1
+    text = np.full(int((ends[:, -1] + 1).sum()) + _ORDER, space.gap, dtype=space.dtype)
+    for place in range(words.shape[1]):
+        which, inside = _ragged(lengths[:, place])
+        begin = rows + ends[:, place] - lengths[:, place]
+        text[begin[which] + inside] = encoded.ids[encoded.starts[words[which, place]] + inside]
+    which, inside = _ragged(lengths[:, 0])
+    ids = np.lib.stride_tricks.sliding_window_view(text, _ORDER)[rows[which] + inside]
+    for place in range(1, _ORDER):
+        ids[ids[:, place - 1] == space.gap, place] = space.gap
+    windows = np.zeros(len(ids), dtype=space.windows(_ORDER))
+    windows["ids"], windows["count"] = ids, times[which] * WEIGHT_UNIT
+    write_run(path, [merge_windows(windows)])
+    return path, len(words)
+
+
+def _ragged(lengths: Numbers) -> tuple[Numbers, Numbers]:
+    """For each element of lists of these lengths: which list, and where in it."""
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -1,0 +1,193 @@
+"""Making a pack: the counts of word n-grams that will be worth most in a given number of bytes.
+
+What a pack is: `tables/pack.py`. Words are counted first, then their n-grams, by the engine that
+counts those of tokens: in bounded memory and on all cores. What an n-gram is worth is how often it
+occurs, times by how much it makes its last word more probable than the n-gram without its first
+word does. Those that are worth most for their bytes are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tokalign.build.corpus import Corpus, Progress, Stage, silent
+from tokalign.build.counting.token_ngrams import count_token_ngrams
+from tokalign.build.counting.windows import TokenNgrams
+from tokalign.build.counting.word_list import WordList, find_words
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
+from tokalign.build.dictionary.ngram_tree import Floats, Level, grow_tree, smooth
+from tokalign.build.dictionary.pruning import Mask
+from tokalign.errors import UsageError
+from tokalign.tables.bundle import Bundle, encode_bundle
+from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
+
+PACK_BYTES = 12_000_000
+"""The largest size of a pack by default."""
+
+RARE_ORDERS = 2
+"""Words and pairs of words are kept from a count of 1 on: tokenizers cut rare words finely, and a
+token may be frequent in words and pairs that are rare."""
+
+_BITS = 25.0, 15.0, 9.0  # about what an n-gram of 1, of 2, of more words takes
+_BITS_INSIDE = 8.0  # what knowing a word saves inside it
+_RARELY_SEEN = 0.5  # as in `pruning.py`
+_TRIALS = 5
+_FULL = 0.97  # of the bytes allowed; a pack that takes so many is full
+
+
+def build_pack(
+    corpus: Corpus, options: BackoffOptions, *, language: str, stage: Stage = silent
+) -> Bundle:
+    """The pack of a corpus, which is read twice.
+
+    options: the size, the least count of n-grams, and what counting takes.
+    Raises: as `fit_pack`.
+    """
+    words = find_words(corpus, stage=stage)
+    counted = count_token_ngrams(
+        corpus,
+        words,
+        max_order=MAX_ORDER,
+        min_count=options.min_count,
+        rare_orders=RARE_ORDERS,
+        max_ngrams=MAX_NGRAMS,
+        memory=options.memory,
+        workspace=options.workspace,
+        stage=stage,
+    )
+    return pack_bundle(words, corpus, counted, options, language=language, stage=stage)
+
+
+def pack_bundle(
+    words: WordList,
+    corpus: Corpus,
+    counted: Iterable[TokenNgrams],
+    options: BackoffOptions,
+    *,
+    language: str,
+    stage: Stage = silent,
+) -> Bundle:
+    """The pack of n-grams of words that are counted, by order from 1 on. See `backoff_bundle`."""
+    levels = grow_tree(counted)
+    numbers = {"min_count": options.min_count, "max_bytes": options.max_bytes}
+    frame = Bundle(
+        kind=KIND,
+        fingerprints={},
+        corpus=corpus.stamp,
+        parameters={"language": language, **numbers},
+        sections={},
+    )
+    with stage(_TRIALS, "Choosing n-grams") as advance:
+        return fit_pack(words.vocabulary, levels, frame, options.max_bytes, advance)
+
+
+def fit_pack(
+    words: Sequence[str],
+    levels: Sequence[Level],
+    frame: Bundle,
+    max_bytes: int,
+    progress: Progress = lambda _: None,
+) -> Bundle:
+    """The most valuable of these n-grams in so many bytes. words: by their ids in `levels`.
+
+    Raises: UsageError if nothing fits.
+    """
+    worth, room = _worth(levels), 8.0 * max_bytes
+    best: Bundle | None = None
+    for _ in range(_TRIALS):
+        kept = _most_valuable(levels, worth, room)
+        pack = select(words, levels, kept)
+        bundle = replace(
+            frame,
+            parameters={
+                **frame.parameters,
+                "words": len(pack.words),
+                "max_order": len(pack.orders),
+            },
+            statistics={
+                "ngrams": sum(map(len, pack.orders)),
+                **{f"ngrams_of_{n}": len(some) for n, some in enumerate(pack.orders, start=1)},
+            },
+            sections=pack.to_sections(),
+        )
+        size = len(encode_bundle(bundle))
+        progress(1)
+        if size <= max_bytes:
+            best = bundle
+            if size > _FULL * max_bytes or _bits(_keep(levels, worth, 0)) <= room:
+                break
+        room *= (1 + _FULL) / 2 * max_bytes / size
+    if best is None:
+        raise UsageError(f"{max_bytes} bytes hold no pack of this corpus; give more")
+    return best
+
+
+def _worth(levels: Sequence[Level]) -> list[Floats]:
+    """What each n-gram of each order saves for each bit that it takes."""
+    probabilities, _ = smooth(levels)
+    often = [np.maximum(level.counts - _RARELY_SEEN, 0) for level in levels]
+    worth = [often[0] * np.float32(_BITS_INSIDE / _BITS[0])]
+    for n, level in enumerate(levels[1:], start=1):
+        surer = np.log2(probabilities[n] / probabilities[n - 1][level.suffix])
+        worth.append(often[n] * surer / np.float32(_BITS[min(n, len(_BITS) - 1)]))
+    return worth
+
+
+def _most_valuable(levels: Sequence[Level], worth: Sequence[Floats], room: float) -> list[Mask]:
+    """Those that are worth most, with their prefixes and suffixes, in about so many bits."""
+
+    def bits(kept: Sequence[Mask]) -> float:
+        return sum(float(mask.sum()) * _BITS[min(n, len(_BITS) - 1)] for n, mask in enumerate(kept))
+
+    low, high = 0.0, 1e9
+    if _bits(kept := _keep(levels, worth, low)) <= room:
+        return kept
+    while high > 1.003 * max(low, 1e-6):
+        middle = np.sqrt(max(low, 1e-6) * high)
+        if _bits(trial := _keep(levels, worth, middle)) <= room:
+            high, kept = middle, trial
+        else:
+            low = middle
+    return kept
+
+
+def _bits(kept: Sequence[Mask]) -> float:
+    return sum(float(mask.sum()) * _BITS[min(n, len(_BITS) - 1)] for n, mask in enumerate(kept))
+
+
+def _keep(levels: Sequence[Level], worth: Sequence[Floats], price: float) -> list[Mask]:
+    """Those that are worth more than their price, with their prefixes and suffixes."""
+    kept = [values > price for values in worth]
+    for n in range(len(levels) - 1, 0, -1):
+        for shorter in (levels[n].prefix, levels[n].suffix):
+            kept[n - 1][shorter[kept[n]]] = True
+    return kept
+
+
+def select(words: Sequence[str], levels: Sequence[Level], kept: Sequence[Mask]) -> Pack:
+    """The pack of these n-grams, in its order: see `tables/pack.py`."""
+    orders = list[WordNgrams]()
+    numbers = first = np.zeros(0, dtype=np.int64)
+    for n, (level, mask) in enumerate(zip(levels, kept, strict=True)):
+        nodes = np.flatnonzero(mask)
+        if not len(nodes):
+            break
+        prefix, suffix = level.prefix[nodes].astype(np.int64), level.suffix[nodes].astype(np.int64)
+        last, counted = level.last[nodes].astype(np.int64), levels_of(level.counts[nodes])
+        if n:
+            prefix, suffix, last = numbers[prefix], numbers[suffix], first[last]
+        order = np.lexsort((suffix, -counted, prefix)) if n else np.argsort(-counted, kind="stable")
+        numbers = np.zeros(len(level), dtype=np.int64)
+        numbers[nodes[order]] = np.arange(len(nodes))
+        if not n:
+            first, last = numbers, numbers[nodes]
+            named = [words[word] for word in level.last[nodes[order]]]
+        orders.append(
+            WordNgrams(
+                prefix=prefix[order], suffix=suffix[order], last=last[order], levels=counted[order]
+            )
+        )
+    return Pack(named, orders)
