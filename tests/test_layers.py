@@ -111,6 +111,7 @@ RUNS_MODELS = {
     "api/call.py",
     "evaluate/bench.py",
     "evaluate/calibrate.py",
+    "evaluate/exact_rows.py",
     "runtime/decoder.py",
     "runtime/draft_length/opening_knowledge.py",
     "runtime/generate.py",

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _PROMPTS, _PROMPT_WORDS, _LONGEST = 5, 8, 8
 _TOKENS, _FEWEST_TOKENS = 40, 4
 """After each prompt the draft is asked at so many positions, as the time allows."""
-_CURVE_SHARE = 0.6
-"""Of the budget where a draft's acceptance is measured too."""
+_CURVE_SHARE, _EXACT_SHARE = 0.6, 0.2
+"""Of the budget: for the curve where a draft's acceptance is measured too, and for the number of
+rows that are exact."""
 
 
 _OPTIONS = (
@@ -104,6 +105,7 @@ def command(
 def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet: bool) -> CostCurve:
     """Measure the curve; note the draft's acceptance and the best fixed draft length."""
     from tokalign.evaluate.calibrate import conditional_acceptance, measure_curve, self_draft_trace
+    from tokalign.evaluate.exact_rows import exact_rows
     from tokalign.evaluate.project import costs_under, project
     from tokalign.runtime.mlx.weights import slow_blas
 
@@ -114,9 +116,11 @@ def _measured(decoder: Decoder, prompts: Sequence[str], budget: float, *, quiet:
         curve = measure_curve(
             decoder.target.model,
             decoder.drafting_model,
-            budget=budget * (_CURVE_SHARE if drafts else 1),
+            budget=budget * (_CURVE_SHARE if drafts else 1 - _EXACT_SHARE),
             advance=lambda share: advance(round(100 * share)),
         )
+    exact = exact_rows(decoder.target.model, budget=budget * _EXACT_SHARE)
+    curve = replace(curve, exact_rows=exact)
     theirs = decoder.draft.tokenizer.fingerprint if decoder.draft is not None else ""
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     if not drafts:
@@ -186,6 +190,8 @@ def _rows(curve: CostCurve) -> list[tuple[str, Any]]:
             what = f"beam search, {width} x {steps}"
             shown.append((what, f"{milliseconds:.2f} ms, {share:.3f} x one row"))
     shown.append(("host work that running ahead hides", f"{curve.host * 1e3:.2f} ms a round"))
+    if curve.exact_rows is not None:
+        shown.append(("rows with the last bits of a single row", f"up to {curve.exact_rows}"))
     if curve.notes.get("acceptance"):
         shown.append(("acceptance by position", curve.notes["acceptance"]))
     return shown

@@ -98,6 +98,8 @@ class CostCurve:
     machine: None for a curve that was not measured by `tokalign calibrate`.
     searches: a whole beam search of the recurrent drafter, by its width and the number of its
     steps. It does not depend on the context.
+    exact_rows: up to how many rows a pass gives the logits of single rows, bit for bit, see
+    `evaluate/exact_rows.py`; None where that was not tried.
     notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
@@ -108,6 +110,7 @@ class CostCurve:
     host: float = 0.0
     machine: Machine | None = None
     searches: Mapping[int, Mapping[int, Timing]] = field(default_factory=dict)
+    exact_rows: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -215,6 +218,7 @@ class CostCurve:
             "searches": {
                 str(width): _times_to_json(of) for width, of in sorted(self.searches.items())
             },
+            "exact_rows": self.exact_rows,
             "notes": dict(self.notes),
         }
 
@@ -238,6 +242,7 @@ class CostCurve:
                     int(width): _times_from_json(of)
                     for width, of in saved.get("searches", {}).items()
                 },
+                exact_rows=_whole(saved.get("exact_rows")),
                 notes=saved.get("notes", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -304,6 +309,10 @@ def _times_to_json(times: Mapping[int, Timing]) -> dict[str, list[float]]:
 
 def _times_from_json(saved: Mapping[str, Any]) -> dict[int, Timing]:
     return {int(count): _timing(values) for count, values in saved.items()}
+
+
+def _whole(saved: Any) -> int | None:
+    return None if saved is None else int(saved)
 
 
 def _rounded(timing: Timing) -> list[float]:

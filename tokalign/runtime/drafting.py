@@ -58,6 +58,8 @@ class Drafting:
         for a request alone. known_rows: what every store of this kind begins with.
     draft_rows: how many ids the hybrid proposes in every round, whatever they cost; None to have
         costs decide.
+    exact_rows: rows of a pass at most, up to which its logits are those of single rows, bit for
+    bit; None for any number.
     beam: the shape of a recurrent drafter's beam, which is then proposed whole; None to have every
         round choose the rows and the number of steps.
     outputs: other texts to copy from, such as earlier outputs of the same session.
@@ -78,6 +80,7 @@ class Drafting:
     logits: LogitStore | None = None
     known_rows: LogitRows | None = None
     draft_rows: int | None = None
+    exact_rows: int | None = None
     beam: BeamShape | None = None
     outputs: Sequence[SuffixAutomaton] = ()
     knowledge: Knowledge | None = None

@@ -7,11 +7,12 @@ never asks for a rollback: sessions compare the committed context with their cac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Event, Finished, FinishReason, Round, Started
 from tokalign.runtime.text import TextStream
 from tokalign.tokenizer.vocabulary import TargetId
@@ -38,6 +39,8 @@ class Limits:
     read_again: how many ids that the target has read already its next pass reads once more, given
     the context (recurrent states cannot be rewound to every position). If they are many, nothing
     is proposed: then nothing is rejected either, and the round after begins with none.
+    most_rows: nothing is proposed that would make a pass have more rows. unread: how many rows it
+    has without a proposal, given the context.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     text: finds stop strings in the output; the token that completes one is the last to be emitted.
@@ -49,6 +52,8 @@ class Limits:
     drafted_length: int = UNBOUNDED
     quantized_from: int = -1
     read_again: Callable[[Sequence[TargetId]], int] = _none
+    most_rows: int = UNBOUNDED
+    unread: Callable[[Sequence[TargetId]], int] = _none
     drafts_last_id: bool = False
     text: TextStream | None = None
 
@@ -68,7 +73,18 @@ class Limits:
             most = min(most, self.quantized_from - len(context.ids))
         if most > 0 and self.read_again(context.ids) > MOST_READ_AGAIN:
             return 0
+        if most > 0 and self.most_rows < UNBOUNDED:
+            most = min(most, self.most_rows - self.unread(context.ids))
         return max(0, most)
+
+    def fitting(self, proposal: Proposal, limit: int) -> Proposal:
+        """The same with as many ids as there are rows for. limit: from `proposed`.
+
+        A tree may have more ids than fit in a row, so that `limit` alone does not bound it.
+        """
+        if self.most_rows == UNBOUNDED or len(proposal.tree) <= limit:
+            return proposal
+        return replace(proposal, tree=proposal.tree.head(limit))
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""
@@ -106,7 +122,7 @@ def decode(
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
-        proposal = drafter.propose(context, limit)
+        proposal = limits.fitting(drafter.propose(context, limit), limit)
         verdict = verifier.verify(context, proposal)
         ids, ends = limits.cut(verdict.ids[:room])
         context.extend(ids)

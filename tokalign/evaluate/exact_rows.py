@@ -1,0 +1,113 @@
+"""Up to how many rows a pass of a loaded model gives the logits of single rows, bit for bit.
+
+Matrix products of other shapes may add their terms in another order, so that the last bits of a row
+depend on how many rows are computed with it. Where that begins depends on the model, the number
+format, the chip and its libraries; nothing but trying tells. One input is not enough: rounding
+often hides the difference.
+
+A text is read one row at a time, as plain decoding does, and again with several rows in a pass: as
+a chain, and as a tree in which every second id is a wrong one. After each such pass one more row is
+read on its own, so that what the pass has left in the cache is compared as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
+from tokalign.runtime.mlx.target_session import TargetModelSession
+from tokalign.runtime.proposal import Array
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 24, 32, 33)
+"""Rows that are tried. Kernels are not known to change between others."""
+
+_CONTEXTS = (5, 130, 1030)
+"""Ids that come before: attention has other kernels for long caches."""
+
+_SEEDS = (0, 1, 2)
+_READING_SHARE = 0.2
+
+
+def exact_rows(
+    model: Any, *, budget: float = 15.0, clock: Callable[[], float] = perf_counter
+) -> int:
+    """The highest of `COUNTS` up to which all passes were equal; 1 if two rows differ already.
+
+    model: an mlx-lm model. budget: seconds after which no higher count is tried. A context that
+    takes more than a fifth of them to read is left out.
+    """
+    began = clock()
+    texts = list(_texts(model, budget, clock))
+    equal = 1
+    for rows in COUNTS:
+        if equal > 1 and clock() - began > budget:
+            break
+        if not all(text.agrees(rows) for text in texts):
+            break
+        equal = rows
+    return equal
+
+
+def _texts(model: Any, budget: float, clock: Callable[[], float]) -> Iterator[_Text]:
+    """Texts of every context, as far as reading them is affordable; the first one in any case."""
+    longest = TargetModelSession(model).context_length - COUNTS[-1] - 1
+    reading = 0.0  # seconds per id
+    for context in _CONTEXTS:
+        if reading and (context > longest or context * reading > _READING_SHARE * budget):
+            break
+        for seed in _SEEDS:
+            began = clock()
+            yield _Text(model, max(2, min(context, longest)), seed)
+            reading = (clock() - began) / context
+
+
+class _Text:
+    """A text of arbitrary ids, which is read one row at a time and several at once."""
+
+    def __init__(self, model: Any, context: int, seed: int) -> None:
+        self._context, self._size = context, vocabulary_size(model)
+        self._ids = [
+            TargetId((7919 * i + 104729 * seed) % self._size)
+            for i in range(context + COUNTS[-1] + 1)
+        ]
+        self._several, self._singly = TargetModelSession(model), TargetModelSession(model)
+        read = self._ids[: context - 1]
+        self._several.read(self._several.logits(read).argmax(axis=-1))
+        self._singly.adopt(deepcopy(self._several.layers), read)
+        self._rows: list[Array] = []
+
+    def agrees(self, rows: int) -> bool:
+        """Whether passes of so many rows give the logits of single rows."""
+        ids, begin = self._ids, self._context
+        chain = self._several.logits(ids[: begin + rows - 1], last=rows)
+        if not all(self._equal(row, at) for at, row in enumerate(chain)):
+            return False
+        if not self._equal(self._several.logits(ids[: begin + rows])[0], rows):
+            return False
+        if not self._several.can_branch:
+            return True
+        # Row 0 is that of the context; then come a wrong id and the right one, in turns.
+        right = (rows - 1) // 2
+        proposed = [
+            token
+            for at in range(begin, begin + right + 1)
+            for token in (TargetId((ids[at] + 1) % self._size), ids[at])
+        ][: rows - 1]
+        parents = [2 * (at // 2) - 1 for at in range(rows - 1)]
+        tree = TokenTree(tuple(proposed), tuple(parents), ("",) * (rows - 1))
+        logits = self._several.tree(ids[:begin], tree)
+        if not all(self._equal(logits[2 * at], at) for at in range(right + 1)):
+            return False
+        return self._equal(self._several.logits(ids[: begin + right + 1])[0], right + 1)
+
+    def _equal(self, row: Array, at: int) -> bool:
+        """Whether a row equals the one that was read on its own after `at` ids of the rest."""
+        while len(self._rows) <= at:
+            (single,) = self._singly.logits(self._ids[: self._context + len(self._rows)])
+            self._rows.append(single)
+        return bool((row == self._rows[at]).all())
