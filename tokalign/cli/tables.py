@@ -12,10 +12,11 @@ import click
 from tokalign.arguments import as_path
 from tokalign.cli.command import FILE, NAME, Command, Option
 from tokalign.cli.output import echo, note, one_line, print_json, table
-from tokalign.errors import TokalignError
+from tokalign.errors import TokalignError, UsageError
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
-_NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...")
+_NAMES = click.Argument(["names"], nargs=-1, metavar="[NAME]...")
+_REMEMBERED = Option("--remembered", "Delete what --remember keeps, of every target.", is_flag=True)
 _REPOSITORY = click.Argument(["repository"], type=NAME, metavar="REPO")
 _FOLDER = Option(
     "--folder",
@@ -115,23 +116,34 @@ def push(
         echo(card, nl=False)
 
 
-@command.command("forget", cls=Command, params=[_NAMES])
-def forget(*, names: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+@command.command("forget", cls=Command, params=[_NAMES, _REMEMBERED])
+def forget(*, names: tuple[str, ...], remembered: bool, as_json: bool, quiet: bool) -> None:
     """Delete everything that `tokalign learn` keeps under each NAME.
 
     The documents themselves are not touched.
     """
     from tokalign.build.documents.learning import Collection, check_name
+    from tokalign.runtime.remembered import forget_remembered
 
+    if not names and not remembered:
+        raise UsageError(
+            "there is nothing to forget; give a NAME of tokalign learn, or --remembered"
+        )
     collections = [Collection(check_name(name)) for name in dict.fromkeys(names)]
     for collection in collections:
         collection.require()  # all of them, before one is deleted
     for collection in collections:
         collection.forget()
+    folders = [collection.folder for collection in collections]
+    if remembered:
+        folders += forget_remembered()
     if as_json:
-        print_json({"forgotten": [str(collection.folder) for collection in collections]})
+        print_json({"forgotten": [str(folder) for folder in folders]})
     else:
-        echo("\n".join(f"{collection.folder} is deleted" for collection in collections))
+        for folder in folders:
+            echo(f"{folder} is deleted")
+        if not folders:
+            note("nothing was remembered", quiet=quiet)
 
 
 def _is_tokenizer(path: Path) -> bool:

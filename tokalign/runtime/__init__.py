@@ -24,4 +24,5 @@ Around the loop:
     text.py, statistics.py  ids -> text, events -> figures
     chat.py                 messages -> prompt ids
     session_store.py        what a named session keeps for drafting
+    remembered.py           what is kept between processes, where the user asks for it
 """

@@ -75,7 +75,7 @@ class LogitStore:
 
     It serves one conversation or one session, of one target. Several threads may use it: a slot
     that one of them reads while another writes can give a wrong guess, never a wrong output.
-    known: rows to begin with. slots: a power of two.
+    known: rows to begin with. slots: a power of two. learned: how many passes it has learned from.
     """
 
     def __init__(self, known: LogitRows | None = None, *, slots: int = SLOTS) -> None:
@@ -87,6 +87,7 @@ class LogitStore:
         self._key_of = self._keys.data
         self._flat_ids = cast("Sequence[TargetId]", self._ids.reshape(-1).data)
         self._flat_codes = self._codes.reshape(-1).data
+        self.learned = 0
         if known is not None:
             self.begin_with(known)
 
@@ -111,8 +112,9 @@ class LogitStore:
         return LogitRows(self._keys[used], self._ids[used], self._codes[used])
 
     def begin_with(self, known: LogitRows) -> None:
-        """Take over rows; of those that fall to one slot, the last one."""
-        self._write(known.keys, known.ids, known.codes)
+        """Take over rows where a slot is free; of those that fall to one slot, the last one."""
+        free = self._keys[self._slots(known.keys)] == 0
+        self._write(known.keys[free], known.ids[free], known.codes[free])
 
     def learn(
         self,
@@ -122,6 +124,7 @@ class LogitStore:
         logprobs: NDArray[Any],
     ) -> None:
         """See `interfaces.RowStore`. Cost: about 40 µs for 16 rows."""
+        self.learned += 1
         likely, logprobs = ranked(likely, logprobs)
         tails = [tail_of(ids[-LONGEST_KEY:])]
         for token, parent in zip(tree.ids, tree.parents, strict=True):
@@ -130,12 +133,15 @@ class LogitStore:
 
     def _write(self, keys: NDArray[np.uint64], ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
         """keys: u64[..., rows]; each of them gets the row i[rows, kept], u8[rows, kept]."""
-        slots = (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
+        slots = self._slots(keys)
         kept = min(KEPT, ids.shape[1])
         self._codes[slots, kept:] = 0  # of rows of a table, which have fewer ids: nothing is rarer
         self._ids[slots, :kept] = ids[:, :kept]
         self._codes[slots, :kept] = codes[:, :kept]
         self._keys[slots] = keys
+
+    def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return (keys * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
     def after(self, tail: Tail, length: int) -> tuple[Sequence[TargetId], Sequence[int]] | None:
         """The ids and codes that the target expected after the last `length` ids of a text.

@@ -129,6 +129,11 @@ class Mixing:
         """What was learned about these sources together, in this order."""
         return self._trust.setdefault(names, Trust(rate=_TRUST_RATE))
 
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The sources about which something was learned together."""
+        return list(self._trust)
+
 
 class Mixer:
     """Mixes what the sources of one request expect. Cost: about 10 µs a node."""

@@ -10,8 +10,9 @@ weighing of context models for lossless data compression", 2005), reduced to the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from math import exp
+from typing import Any
 
 LEAST = 0.005
 """The least distance of a probability from 0 and 1; nearer ones are moved there."""
@@ -38,6 +39,16 @@ class Trust:
     def factors(self) -> Mapping[Hashable, float]:
         """What the odds of guesses are multiplied by, by situation; 1 where nothing is known."""
         return self._factors
+
+    def learned(self) -> list[tuple[Any, float, float]]:
+        """What was learned: each situation with its factor and the information that it rests on."""
+        known, information = self._factors.copy(), self._information  # other threads go on learning
+        return [(one, factor, information[one]) for one, factor in known.items()]
+
+    def restore(self, learned: Iterable[tuple[Any, float, float]]) -> None:
+        """Go on with what another one has learned."""
+        for situation, factor, information in learned:
+            self._factors[situation], self._information[situation] = factor, information
 
     def calibrated(self, probability: float, situation: Hashable, start: float = 1.0) -> float:
         """A stated probability, corrected by what has come in this situation.

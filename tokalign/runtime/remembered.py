@@ -1,0 +1,221 @@
+"""What a target found likely, kept between processes: a logit store with a file.
+
+Only where the user asks for it (`--remember`), because the rows tell of the texts that were read:
+each has up to three ids of a text, and what the target expected after them. How far each source
+could be trusted is kept with them. Each target has a folder of its own in the cache, which only its
+owner can enter, with one file, a table of kind "logits". It is hardly larger than the store. It is
+written whole or not at all, and checked like any table when it is opened. Where it cannot be used,
+the store begins empty, and that is said once.
+
+Several processes may remember the same target. Before one writes, it takes over the rows that
+others have written since, where its own store has room. Where two used the same slot, or wrote in
+the same moment, the rows of the later one stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from threading import Lock
+from time import time
+from typing import Any
+
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
+from tokalign.cost.store import cache_folder
+from tokalign.errors import TokalignError
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.draft.mixing import Mixing
+from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
+from tokalign.tables.finding import Note
+from tokalign.tables.header import MOST_HEADER_BYTES
+from tokalign.tables.logit_rows import KIND, LogitRows
+
+FILE = f"remembered.{KIND}.tok"
+
+_REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --remember out"
+_ABANDONED = 60.0
+"""Seconds after which an unfinished file is taken for one that a killed process has left."""
+
+
+class RememberedStore(LogitStore):
+    """A logit store that begins with what is in its file, and can be written to it.
+
+    folder: the target's own; it has to be there. tokenizer: the fingerprint of the target's.
+    width: of its logits, so that no row has an id that the target lacks. mixing: what was learned
+    about sources, to be shared by the requests that use the store.
+    note: told in one line if the file cannot be used or written.
+    """
+
+    def __init__(self, folder: Path, tokenizer: str, width: int, note: Note) -> None:
+        super().__init__()
+        self.mixing = Mixing()
+        self.path = folder / FILE
+        self._tokenizer, self._width, self._note = tokenizer, width, note
+        self._writing = Lock()
+        self._written = 0
+        self._seen: tuple[int, ...] | None = None  # the file as it was read or written last
+        self._take_over()
+        self._written = self.learned
+
+    def save(self) -> None:
+        """Write the rows, if there are new ones and nobody has forgotten the target."""
+        with self._writing:
+            learned = self.learned
+            if learned == self._written or not self.path.parent.is_dir():
+                return
+            self._written = learned
+            self._take_over()
+            bundle = Bundle(
+                kind=KIND,
+                fingerprints={"target": self._tokenizer},
+                corpus={"files": [{"name": "remembered", "private": True}]},
+                parameters={"vocabulary_size": self._width},
+                statistics={"trust": _saved(self.mixing)},
+                sections=self.rows.to_sections(),
+            )
+            try:
+                # After a power cut a part of the file would be noticed when it is read.
+                with appearing(self.path, remedy=_REMEDY, sync=False) as temporary:
+                    temporary.write_bytes(encode_bundle(bundle))
+                self._seen = _state(self.path)
+            except TokalignError as error:
+                self._note(f"{error}; what the target found likely is not remembered")
+
+    def _take_over(self) -> None:
+        """Take over the rows of the file, if it has changed and where there is room."""
+        state = _state(self.path)
+        if state == self._seen:
+            return
+        self._seen = state
+        if state is None:
+            return
+        try:
+            if (
+                not stat.S_ISREG(self.path.lstat().st_mode)
+                or state[-1] > self.nbytes + MOST_HEADER_BYTES
+            ):
+                raise ValueError(f"{self.path} is no file of a store's size")
+            bundle = read_bundle(self.path)
+            bundle.require(target=self._tokenizer, remedy="tokalign tables forget --remembered")
+            if bundle.kind != KIND:
+                raise ValueError(f"{self.path} is a table of kind {bundle.kind}")
+            rows = LogitRows.from_bundle(bundle, self._width)
+            trust = _checked(bundle.statistics.get("trust"))
+        except (TokalignError, OSError, ValueError) as error:
+            reason = str(error).partition("; ")[0]
+            self._note(f"{reason}; it cannot be used, so nothing is remembered of it")
+            return
+        self.begin_with(rows)
+        if not self.mixing.names:
+            for names, learned in trust.items():
+                self.mixing.trust(names).restore(learned)
+
+
+def open_remembered(model: str, tokenizer: str, width: int, *, note: Note) -> LogitStore:
+    """The remembered store of a target; one that is not kept where its folder cannot be used.
+
+    model: a fingerprint of the target's weights. tokenizer, width: as of `RememberedStore`.
+    note: told where it is, or why nothing is remembered. A process has one store of a target.
+    """
+    folder = remembered_folder() / model[:20]
+    with _opening:
+        if folder in _open and folder.is_dir():
+            return _open[folder]
+        try:
+            _make_private(folder)
+        except OSError as error:
+            note(f"{unwritable(folder, error, _REMEDY)}; nothing is remembered")
+            return LogitStore()
+        store = _open[folder] = RememberedStore(folder, tokenizer, width, note)
+    note(f"{len(store):,} rows of earlier texts are remembered, in {folder}")
+    return store
+
+
+def remembered_folder() -> Path:
+    """Where each target has a folder: in the user's cache."""
+    return cache_folder() / "remembered"
+
+
+def forget_remembered() -> list[Path]:
+    """Delete what is remembered of every target; returns the folders that are gone.
+
+    Processes that still run keep nothing more of these targets.
+    Raises: UsageError for a folder that cannot be deleted.
+    """
+    folder = remembered_folder()
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
+    for one in folders:
+        try:
+            shutil.rmtree(one)
+        except OSError as error:
+            raise unwritable(one, error, "delete that folder by hand") from error
+    return folders
+
+
+_open: dict[Path, RememberedStore] = {}
+_opening = Lock()
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only its owner may enter, and clear what killed processes left in it.
+
+    Raises: OSError; PermissionError for a folder of another user, or a link to one.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(0, "it is not a folder of this user")
+    folder.chmod(0o700)
+    for unfinished in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        with suppress(OSError):  # another process may have cleared it, or finished it
+            if time() - unfinished.stat().st_mtime > _ABANDONED:
+                unfinished.unlink()
+
+
+_Learned = tuple[tuple[int, ...], float, float]
+"""A situation of `Mixer`, the factor that was learned, and the information it rests on."""
+
+_BETWEEN = ","
+"""Between the names of sources; none of them has it."""
+
+
+def _saved(mixing: Mixing) -> dict[str, list[float]]:
+    """What was learned about sources: by their names, five numbers for each situation."""
+    return {
+        _BETWEEN.join(names): [
+            number
+            for situation, factor, information in mixing.trust(names).learned()
+            for number in (*situation, factor, information)
+        ]
+        for names in mixing.names
+    }
+
+
+def _checked(saved: Any) -> dict[tuple[str, ...], list[_Learned]]:
+    """The same as it was. Raises: ValueError for anything else."""
+    found: dict[tuple[str, ...], list[_Learned]] = {}
+    try:
+        for names, numbers in saved.items():
+            fives = zip(*[iter(numbers)] * 5, strict=True)
+            learned = found[tuple(names.split(_BETWEEN))] = [
+                ((int(voters), int(asked), int(sure)), float(factor), float(information))
+                for voters, asked, sure, factor, information in fives
+            ]
+            if not all(0 < number < inf for _, *pair in learned for number in pair):
+                raise ValueError("a factor is out of bounds")
+    except (TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError("what was learned about sources is not as it is kept") from error
+    return found
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """By what a file differs from one that took its place; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
