@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
+from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
@@ -28,6 +29,7 @@ from tokalign.runtime.methods import (
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import Note
+from tokalign.tables.logit_rows import LogitRows
 from tokalign.tables.opening import FilePath, open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -177,6 +179,10 @@ def assemble(
     from tokalign.runtime.mlx.sampling import Sampling
 
     options, draft = _what_caches_allow(target, draft, options, note)
+    drafts = options.method != "plain"
+    exact_rows = _exact_rows(target.model, note) if options.exact and drafts else None
+    if exact_rows == 1:
+        options, draft = DraftingOptions(method="plain"), None
     draft = _readable_draft(target, _used_draft(draft, options, note), options, note)
     drafter = _open_drafter(target, draft is not None, options, note)
     if options.beam is not None and drafter is None and draft is None:
@@ -202,11 +208,14 @@ def assemble(
     elif drafter is not None:
         costs = measured_costs(target.model, drafter) or ASSUMED_DRAFTER_COSTS
         drafting = replace(drafting, costs=lambda: costs)
+    if options.remember and drafting.uses_logits:
+        logits, mixing = _remembered(target, drafting.known_rows, note)
+        drafting = replace(drafting, mixing=mixing)
     return Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
-        drafting=replace(drafting, outputs=outputs, logits=logits),
+        drafting=replace(drafting, outputs=outputs, logits=logits, exact_rows=exact_rows),
         sampler=sampler or Sampling(),
         cache=cache or CacheOptions(),
     )
@@ -391,6 +400,52 @@ def _open_drafter(
     if options.drafter is not None:
         return named_drafter(Path(options.drafter), target, note=note)
     return find_drafter(target, note=note)
+
+
+def _exact_rows(model: Any, note: Note) -> int:
+    """Up to how many rows a pass is exact, as it was measured before, or else is now.
+
+    `note` is told. It is kept with the model's cost curve, if there is one.
+    """
+    from tokalign.cost.store import find_curve, store_curve
+    from tokalign.evaluate.exact_rows import exact_rows
+    from tokalign.runtime.mlx.weights import machine_of
+
+    curve = find_curve(machine_of(model))
+    rows = None if curve is None else curve.exact_rows
+    if rows is None:
+        note("trying up to how many rows a pass gives the last bits of single rows, for seconds")
+        rows = exact_rows(model)
+        if curve is not None:
+            store_curve(replace(curve, exact_rows=rows))
+    note(
+        "--exact: a pass over two rows gives other last bits here, so decoding is plain"
+        if rows == 1
+        else f"--exact: passes have at most {rows} rows, which changes no bit of their logits"
+    )
+    return rows
+
+
+def _remembered(
+    target: LanguageModel[TargetId], known: LogitRows | None, note: Note
+) -> tuple[LogitStore, Mixing]:
+    """The store of this target that is kept between processes, and what is kept about sources.
+
+    known: rows from a table.
+    """
+    from tokalign.runtime.mlx.model_arguments import vocabulary_size
+    from tokalign.runtime.mlx.weights import content_fingerprint
+    from tokalign.runtime.remembered import RememberedStore, open_remembered
+
+    store = open_remembered(
+        content_fingerprint(target.model),
+        target.tokenizer.fingerprint,
+        vocabulary_size(target.model),
+        note=note,
+    )
+    if known is not None:
+        store.begin_with(known)
+    return store, store.mixing if isinstance(store, RememberedStore) else Mixing()
 
 
 def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:

@@ -46,6 +46,8 @@ class DraftingOptions:
     dictionary: a file or several. language: one or several, also in one text, as in "pl,en"; the
         dictionaries of these languages are looked for besides. With neither, one of every language.
     alignment: a file; None to look for it.
+    exact: whether drafts end where a pass would give other last bits than a pass of a single row.
+    remember: whether what the target found likely is kept for later processes.
     Raises: UsageError for a name or number that cannot be honoured.
     """
 
@@ -60,6 +62,8 @@ class DraftingOptions:
     dictionary: FilePath | Sequence[FilePath] | None = None
     language: str | Sequence[str] | None = None
     alignment: FilePath | None = None
+    exact: bool = False
+    remember: bool = False
 
     def __post_init__(self) -> None:
         require_text("method", self.method)

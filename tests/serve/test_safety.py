@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from places import DEMO
 from served import chat, complete, demo_settings, metric, request, serving
 
+from tokalign.drafting_options import DraftingOptions
+from tokalign.runtime import remembered
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.serve.decoding import decoder_of
@@ -94,21 +98,46 @@ def test_nothing_crosses_api_keys(locked: Server) -> None:
 def test_what_the_target_found_likely_is_kept_for_its_api_key(
     locked: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used: list[LogitStore | None] = []
+    used = _stores_used(monkeypatch)
+    for key in ("klucz-c", "klucz-c", "klucz-d"):
+        assert request(locked, "POST", PATH, BODY, bearer(key)).status == 200
+    first, again, other = used
+    assert first is again is not other
+    assert len(first) > 0
+
+
+def _stores_used(monkeypatch: pytest.MonkeyPatch) -> list[LogitStore]:
+    """Gets the logit store of every request from here on."""
+    used: list[LogitStore] = []
 
     def spy(*given: Any, **named: Any) -> Decoder:
         decoder = decoder_of(*given, **named)
+        assert decoder.drafting.logits is not None
         used.append(decoder.drafting.logits)
         return decoder
 
     monkeypatch.setattr("tokalign.serve.scheduler.decoder_of", spy)
-    for key in ("klucz-c", "klucz-c", "klucz-d"):
-        assert request(locked, "POST", PATH, BODY, bearer(key)).status == 200
-    first, again, other = used
-    assert first is not None
-    assert other is not None
-    assert first is again is not other
-    assert len(first) > 0
+    return used
+
+
+def test_what_is_remembered_serves_every_key_and_the_next_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is shared because it was asked for; earlier answers are not, as without it."""
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    used = _stores_used(monkeypatch)
+    drafting = DraftingOptions(remember=True, num_draft_tokens=4)
+    settings = demo_settings(api_keys=KEYS, draft_model=None, drafting=drafting)
+    with serving(settings) as server:
+        texts = [request(server, "POST", PATH, BODY, bearer(key)).text for key in KEYS[:2]]
+        assert len(server.scheduler._contexts._outputs) == 2
+    assert used[0] is used[1]
+    remembered._open.clear()  # as in a new process
+    with serving(settings) as server:
+        texts.append(request(server, "POST", PATH, BODY, bearer(KEYS[2])).text)
+    assert used[2] is not used[0]
+    assert set(used[0].rows.keys) <= set(used[2].rows.keys)
+    assert len({json.loads(text)["choices"][0]["text"] for text in texts}) == 1
 
 
 def test_without_keys_everybody_shares_one_store(open_server: Server) -> None:

@@ -117,6 +117,7 @@ class Call:
             leave_random_state(self._decoder.sampler, given)
             if self._store is not None:
                 self._store.add(context.emitted)
+            self._decoder.remember()
             if self._prompt_cache is not None:
                 self._settle(self._prompt_cache, context.ids[:held])
 

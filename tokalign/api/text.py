@@ -92,6 +92,8 @@ def stream_generate(
     dictionary: FilePath | Sequence[FilePath] | None = None,
     language: str | Sequence[str] | None = None,
     alignment: FilePath | None = None,
+    exact: bool = False,
+    remember: bool = False,
     sampling: Sampling | None = None,
     sampler: Callable[[Array], Array] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
@@ -136,6 +138,10 @@ def stream_generate(
     dictionary, alignment: table files to use, of dictionaries one or several; otherwise they are
         found by the tokenizers, and an alignment that is not found is computed.
     language: of the dictionaries to use, such as "pl" or ("pl", "en"); all that fit by default.
+    exact: end drafts where the last bits of a pass would depend on the number of its rows, which
+        is tried once on this machine, for some seconds.
+    remember: keep what the target found likely for later processes, in a private folder of the
+        user's cache. All calls that remember share it, whatever their session.
     sampling: temperature, filters and seed; greedy decoding by default.
     sampler: a sampler as mlx-lm's `make_sampler` returns it, instead of `sampling`.
     logits_processors: as in mlx-lm.
@@ -192,6 +198,8 @@ def stream_generate(
             dictionary=dictionary,
             language=language,
             alignment=alignment,
+            exact=exact,
+            remember=remember,
         ),
         sampler=chooser,
         cache=CacheOptions(

@@ -236,6 +236,7 @@ class Chat:
         begun = self._model.prefill_response or ""
         self._write(begun)
         interrupted = self._say(generation)
+        self._decoder.remember()
         summary = generation.summary()
         summary["text"] = begun + summary["text"]
         if interrupted:

@@ -85,7 +85,8 @@ def command(
     decoder = replace(load(given, note=noted), grammar=grammar)
     generation = _begin(decoder, options, text, max_tokens)
 
-    def show(*, interrupted: bool) -> None:
+    def end(*, interrupted: bool) -> None:
+        decoder.remember()
         summary = generation.summary()
         summary |= {"finish_reason": "interrupted"} if interrupted else {}
         if as_json:
@@ -99,9 +100,9 @@ def command(
     try:
         _show_text(generation, color=color, as_json=as_json, quiet=quiet)
     except KeyboardInterrupt:
-        show(interrupted=True)
+        end(interrupted=True)
         raise
-    show(interrupted=False)
+    end(interrupted=False)
     if decoder.drafting.knowledge is not None and (why := decoder.drafting.knowledge.why_plain()):
         noted(why)
     if html is not None:

@@ -178,7 +178,31 @@ ALIGNMENT = Option(
     excludes=("--translation none", "--translation context:*", *_other_methods(MODEL_METHODS)),
     rare=True,
 )
-DRAFTING = (DRAFT, DRAFTER, METHOD, NUM_DRAFT_TOKENS, DICTIONARY, LANGUAGE, TRANSLATION, ALIGNMENT)
+EXACT = Option(
+    "--exact",
+    "End drafts where the last bits would depend on the number of rows (measured once).",
+    is_flag=True,
+    excludes=("--method plain", "--kv-bits"),
+)
+REMEMBER = Option(
+    "--remember",
+    "Keep what the target found likely for later runs, in a private folder; "
+    "tables forget --remembered deletes it.",
+    is_flag=True,
+    excludes=_other_methods(("hybrid",)),
+)
+DRAFTING = (
+    DRAFT,
+    DRAFTER,
+    METHOD,
+    NUM_DRAFT_TOKENS,
+    DICTIONARY,
+    LANGUAGE,
+    TRANSLATION,
+    ALIGNMENT,
+    EXACT,
+    REMEMBER,
+)
 
 # -- sampling --------------------------------------------------------------------------------------
 

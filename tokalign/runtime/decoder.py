@@ -21,7 +21,7 @@ from tokalign.runtime.chat import (
     plain_text,
     with_bos,
 )
-from tokalign.runtime.context import Context
+from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
 from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
@@ -37,6 +37,7 @@ from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.rounds import Event
 from tokalign.runtime.text import opens_segment
 from tokalign.runtime.translation.base import Pair, Translation
@@ -182,6 +183,12 @@ class Decoder:
             return Prompt(target=ours)
         return Prompt(target=ours, draft=encode_chat(draft.tokenizer, own, messages, variables))
 
+    def remember(self) -> None:
+        """Write what the target found likely to its file, if that is to be remembered."""
+        store = self.drafting.logits
+        if isinstance(store, RememberedStore):
+            store.save()
+
     def open_target(
         self, layers: list[Any] | None = None, *, rewinds: bool = False
     ) -> TargetModelSession:
@@ -244,6 +251,8 @@ class Decoder:
             drafted_length=target.rewindable,
             quantized_from=target.quantized_from,
             read_again=target.read_again,
+            most_rows=self.drafting.exact_rows or UNBOUNDED,
+            unread=target.unread,
             drafts_last_id=as_mlx_lm,
         )
         return context, decode(context, drafter, verifier, limits=limits)

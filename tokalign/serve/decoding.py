@@ -88,7 +88,8 @@ def decoder_of(
     outputs: list[SuffixAutomaton] = []
     if earlier is not None:
         outputs.append(earlier.text)
-        drafting = replace(drafting, logits=earlier.logits)
+        if drafting.logits is None:  # else they are remembered, and serve every API key
+            drafting = replace(drafting, logits=earlier.logits)
     if not drafts:
         drafting = replace(drafting, method="plain", knowledge=None)
     elif args.num_draft_tokens != settings.num_draft_tokens:

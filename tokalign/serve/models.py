@@ -129,7 +129,9 @@ class Models(ModelProvider):  # type: ignore[misc]
         empty = make_prompt_cache(self.model)
         self.trims, self.layers = can_trim_prompt_cache(empty), len(empty)
         self.speculates = self.decoder.drafting.method != "plain" and self._can_rewind()
-        self.is_batchable = self.is_batchable and settings.kv_bits is None
+        # A batch computes rows of several texts together, which --exact may not allow.
+        exact = self.decoder.drafting.exact_rows is not None
+        self.is_batchable = self.is_batchable and settings.kv_bits is None and not exact
         self.model_key = (model_path, adapter_path, draft_model_path)
         keep_loaded()
 

@@ -283,6 +283,8 @@ class Scheduler(ResponseGenerator):  # type: ignore[misc]
         if self.settings.reuse_outputs:
             self._contexts.outputs(models, api_key).add(job.emitted)
         job.close()
+        if speculation is not None:
+            self.model_provider.decoder.remember()
         if not self._jobs:
             self._rest()
 

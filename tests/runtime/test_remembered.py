@@ -1,0 +1,240 @@
+"""What a target found likely is kept between processes, privately, and never gets in the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from places import DEMO
+from processes import wait_for
+
+from tokalign.assemble import assemble
+from tokalign.cli.tables import command as tables
+from tokalign.drafting_options import DraftingOptions
+from tokalign.runtime import remembered
+from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.draft.logit_store import LogitStore
+from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.remembered import FILE, RememberedStore, forget_remembered, open_remembered
+from tokalign.tables.logit_rows import KEPT
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+TOKENIZER, WIDTH = "ab" * 32, 1000
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+
+
+def told(notes: list[str], *, model: str = "cd" * 32, width: int = WIDTH) -> RememberedStore:
+    """The store of a new process. notes: get what it says."""
+    remembered._open.clear()
+    store = open_remembered(model, TOKENIZER, width, note=notes.append)
+    assert isinstance(store, RememberedStore)
+    return store
+
+
+def teach(store: LogitStore, *texts: tuple[int, int]) -> None:
+    """For each pair of ids a row of its own after them."""
+    for one, two in texts:
+        likely = (np.arange(KEPT)[None] + 7 * one + two) % WIDTH
+        logprobs = np.log(0.5) * (1 + np.arange(KEPT))[None]
+        store.learn([TargetId(one), TargetId(two)], TokenTree(), likely, logprobs)
+
+
+def content(store: LogitStore) -> list[Any]:
+    rows = store.rows
+    return [rows.keys.tolist(), rows.ids.tolist(), rows.codes.tolist()]
+
+
+def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() -> None:
+    notes: list[str] = []
+    store = told(notes)
+    assert len(store) == 0
+    teach(store, *[(n, n + 1) for n in range(0, 900, 3)])
+    store.save()
+    again = told(notes)
+    assert content(again) == content(store)
+    assert len(again) > 500
+    assert stat.S_IMODE(again.path.parent.stat().st_mode) == 0o700
+    assert again.path.stat().st_size <= store.nbytes + 4096
+    written = again.path.stat().st_mtime_ns
+    again.save()
+    assert again.path.stat().st_mtime_ns == written, "there was nothing new"
+    assert len(notes) == 2
+    assert len(told(notes, model="ef" * 32)) == 0, "another target has other rows"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "a bit": flip,
+    "huge": lambda path: os.truncate(path, 1 << 40),
+    "folder": replace_by_folder,
+    "pipe": replace_by_pipe,
+    "unreadable": lambda path: path.write_bytes(b"tokalign" + bytes(1000)),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_file_is_said_once_and_the_store_begins_empty(how: str) -> None:
+    notes: list[str] = []
+    store = told(notes)
+    teach(store, (1, 2), (3, 4))
+    store.save()
+    BROKEN[how](store.path)
+    notes.clear()
+    again = told(notes)
+    assert len(again) == 0
+    assert len([line for line in notes if "cannot be used" in line]) == 1
+    assert all("\n" not in line for line in notes)
+    teach(again, (5, 6))
+    again.save()
+    again.save()
+    usable = how not in ("folder", "pipe")
+    assert len(notes) == (2 if usable else 3)
+    assert (len(told(notes)) > 0) == usable
+
+
+def test_rows_with_ids_that_the_target_lacks_are_refused() -> None:
+    notes: list[str] = []
+    store = told(notes)
+    teach(store, (1, 990))
+    store.save()
+    assert len(told(notes, width=900)) == 0
+    assert "cannot be used" in notes[1]
+
+
+def test_two_processes_keep_what_both_have_learned() -> None:
+    notes: list[str] = []
+    one, other = told(notes), told(notes)
+    teach(one, (1, 2))
+    teach(other, (300, 400))
+    one.save()
+    other.save()
+    teach(one, (5, 6))
+    one.save()
+    rows = content(told(notes))[0]
+    for store in (one, other):
+        assert set(content(store)[0]) <= set(rows)
+    assert len(rows) == 9 == len(one)
+
+
+def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
+    store = told([])
+    teach(store, (1, 2))
+    store.save()
+    done = CliRunner().invoke(tables, ["forget", "--remembered"], catch_exceptions=False)
+    assert done.output == f"{store.path.parent} is deleted\n"
+    teach(store, (3, 4))
+    store.save()
+    assert not store.path.parent.exists()
+    assert forget_remembered() == []
+
+
+WRITER = """
+import sys
+sys.path[:0] = [{support!r}, {here!r}]
+from test_remembered import teach, told
+store = told([])
+for n in range(100000):
+    teach(store, (n % 900, (n + 1) % 900))
+    store.save()
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_a_whole_file() -> None:
+    """At whatever moment, beside another process that writes too."""
+    here = Path(__file__).parent
+    program = WRITER.format(support=str(here.parent / "support"), here=str(here))
+    random, notes = Random(1), list[str]()
+    for _ in range(4):
+        writers = [
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            for _ in range(random.randrange(1, 60)):
+                assert writer.stdout.readline()
+            writer.send_signal(signal.SIGKILL)
+        for writer in writers:
+            wait_for(lambda writer=writer: writer.poll() is not None)  # type: ignore[misc]
+            assert writer.stdout is not None
+            writer.stdout.close()
+        store = told(notes)
+        assert len(store) > 0
+    assert not [line for line in notes if "cannot" in line]
+    for unfinished in store.path.parent.glob(".*.partial"):
+        os.utime(unfinished, (0, 0))
+    told(notes)
+    assert [path.name for path in store.path.parent.iterdir()] == [FILE]
+
+
+TEXTS = ("Wisła jest", "Zima w górach", "W tym roku", "Kraków to miasto", "Na początku")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_first_request_of_a_new_process_is_as_good_as_the_tenth_of_an_old_one(
+    temperature: float,
+) -> None:
+    """In passes of the target. The old process has answered ten requests, with a seed for each.
+
+    Then the old process, a new one and one that remembers nothing are asked the same one.
+    """
+    model: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+
+    def passes(decoder: Decoder, number: int) -> int:
+        sampler = Sampling(temperature=temperature, seed=number)
+        generation = Generation(
+            replace(decoder, sampler=sampler),
+            decoder.prompt(TEXTS[number % 5], use_template=False),
+            max_tokens=60,
+        )
+        return sum(1 for _ in generation.by_round())
+
+    def process(*, remember: bool) -> Decoder:
+        remembered._open.clear()
+        return assemble(model, None, DraftingOptions(draft_rows=7, remember=remember))
+
+    old = process(remember=True)
+    for number in range(10):
+        passes(old, number)
+    old.remember()
+    new, forgetful = process(remember=True), process(remember=False)
+    cold, first, eleventh = (passes(one, 10) for one in (forgetful, new, old))
+    assert eleventh < 0.9 * cold
+    assert abs(first - eleventh) <= 2
