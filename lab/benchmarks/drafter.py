@@ -20,7 +20,7 @@ under them are lower bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -217,7 +217,9 @@ def trees(world: World, rows: Sequence[int], dictionary: Path | None) -> None:
             )
 
             def drafter(text: Text, base: Drafting = base, joins: bool = with_drafter) -> Drafter:
-                hybrid = make_drafter(base, None)
+                assert isinstance(text.sampler, Sampling)
+                noise = text.sampler.noise_ahead(vocabulary_size(world.target.model))
+                hybrid = make_drafter(replace(base, noise=noise), None)
                 assert isinstance(hybrid, Hybrid)
                 return CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
 
