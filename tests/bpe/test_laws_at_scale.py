@@ -20,6 +20,7 @@ from canonical import is_canonical_piece, ordinary_tokens
 from places import ROOT, shared_folder
 
 from tokalign.bpe.encoder import IncrementalEncoder
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -37,7 +38,7 @@ def subject(request: pytest.FixtureRequest) -> Tokenizer[Any]:
 
 @pytest.fixture(scope="module")
 def polish_spm(shared_data: Path) -> Tokenizer[Any]:
-    return Tokenizer.from_file(shared_data / "tokenizers" / "polish-spm-32k")
+    return read_tokenizer(shared_data / "tokenizers" / "polish-spm-32k")
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(20, marks=pytest.mark.long)])

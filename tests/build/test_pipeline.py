@@ -22,6 +22,7 @@ from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 SMALL = 3_000
@@ -30,8 +31,8 @@ SMALL = 3_000
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     folder = tmp_path_factory.mktemp("tokenizers")
-    draft: Tokenizer[Any] = Tokenizer.from_file(write_tokenizer(folder / "d", vocabulary_size=300))
-    target: Tokenizer[Any] = Tokenizer.from_file(write_tokenizer(folder / "t", vocabulary_size=360))
+    draft: Tokenizer[Any] = read_tokenizer(write_tokenizer(folder / "d", vocabulary_size=300))
+    target: Tokenizer[Any] = read_tokenizer(write_tokenizer(folder / "t", vocabulary_size=360))
     return draft, target
 
 

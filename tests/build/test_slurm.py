@@ -16,6 +16,7 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.sources import find_sources
 from tokalign.tables.bundle import encode_bundle
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("datatrove")
@@ -67,7 +68,7 @@ def test_the_script_in_the_manual_makes_the_table_of_the_local_engine(tmp_path: 
         capture_output=True,
         cwd=tmp_path,
     )
-    target: Tokenizer[int] = Tokenizer.from_file(tokenizer)  # type: ignore[type-var]
+    target: Tokenizer[int] = read_tokenizer(tokenizer)  # type: ignore[type-var]
     corpus = Corpus(find_sources([str(tmp_path / "text")]))
     expected = build_dictionary(target, corpus, BackoffOptions(), language="pl")  # type: ignore[arg-type]
     assert (tmp_path / "tables" / "pl.dictionary.tok").read_bytes() == encode_bundle(expected)

@@ -26,6 +26,7 @@ from tokalign.errors import (
 )
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.session import ModelSession
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 VLLM_NAMES = {
@@ -230,9 +231,7 @@ def test_a_prompt_may_come_from_a_file(models: dict[str, str], tmp_path: Path) -
     from_file = run(*arguments, "-p", f"@{tmp_path / 'prompt.txt'}")
     assert json.loads(from_file.stdout)["token_ids"] == decoded
     at_sign = json.loads(run(*arguments, "-p", "@@jan").stdout)
-    assert at_sign["prompt_tokens"] == len(
-        Tokenizer[Any].from_file(models["target"]).encode("@jan")
-    )
+    assert at_sign["prompt_tokens"] == len(read_tokenizer(models["target"]).encode("@jan"))
     message = refused(UsageError, *arguments, "-p", "@nothing.txt")
     assert "No such file" in message
     assert "write @@nothing.txt" in message
@@ -337,7 +336,7 @@ def test_an_empty_prompt_is_refused(models: dict[str, str]) -> None:
 
 
 def test_a_table_of_another_tokenizer_is_refused(models: dict[str, str], tmp_path: Path) -> None:
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(models["target"])
+    tokenizer: Tokenizer[Any] = read_tokenizer(models["target"])
     table = write_dictionary(tmp_path / "x.dictionary.tok", tokenizer, fingerprint="ab" * 32)
     message = refused(
         FingerprintError, "--target", models["target"], "-p", "a", "--dictionary", str(table)

@@ -20,7 +20,7 @@ from small_tokenizers import write_tokenizer
 import tokalign
 from tokalign.errors import TokalignError, UsageError
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 
 PROMPT = [5, 17, 3]
 SIZE = 400
@@ -46,7 +46,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tokenizers")
     sizes = {"target": 340, "draft": 300}
     ours, theirs = [
-        Tokenizer.from_file(write_tokenizer(folder / name, vocabulary_size=size))
+        read_tokenizer(write_tokenizer(folder / name, vocabulary_size=size))
         for name, size in sizes.items()
     ]
     return {

@@ -26,6 +26,7 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.opening import verify_table
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TOKENS, PADDING = 10, 37
@@ -34,7 +35,7 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.9, seed=11)
 
 @cache
 def tokenizer_of(folder: Path, size: int) -> Tokenizer[Any]:
-    return Tokenizer.from_file(write_tokenizer(folder / str(size), vocabulary_size=size))
+    return read_tokenizer(write_tokenizer(folder / str(size), vocabulary_size=size))
 
 
 @pytest.fixture(scope="module")

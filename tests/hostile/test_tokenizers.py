@@ -41,6 +41,7 @@ from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.errors import MissingAssetError, VocabularyError
 from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, MAX_IDS
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level, Supplement
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -495,7 +496,7 @@ def test_a_hostile_file_is_used_as_its_library_uses_it_or_refused(
 
 def read_or_error(path: Path, supplement: Supplement | None) -> Tokenizer[Any] | VocabularyError:
     try:
-        return Tokenizer.from_file(path, supplement)
+        return read_tokenizer(path, supplement)
     except VocabularyError as error:
         return error
 
@@ -596,7 +597,7 @@ def test_what_is_modelled_has_the_ids_of_the_library(
 ) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(as_json(document))
-    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    ours: Tokenizer[Any] = read_tokenizer(path)
     theirs = Library.from_file(str(path))
     theirs.encode_special_tokens = True
     markup = any(not token.special for token in theirs.get_added_tokens_decoder().values())
@@ -633,9 +634,9 @@ def test_sound_files_of_the_other_kinds_are_read(tmp_path: Path) -> None:
     ranks.write_text("\n".join(rank_lines()))
     tekken.write_bytes(as_json(tekken_document()))
     theirs = SentencePieceProcessor(model_file=str(model))
-    ours: Tokenizer[Any] = Tokenizer.from_file(model)
-    of_ranks: Tokenizer[Any] = Tokenizer.from_file(ranks, RANK_SUPPLEMENT)
-    of_tekken: Tokenizer[Any] = Tokenizer.from_file(tekken)
+    ours: Tokenizer[Any] = read_tokenizer(model)
+    of_ranks: Tokenizer[Any] = read_tokenizer(ranks, RANK_SUPPLEMENT)
+    of_tekken: Tokenizer[Any] = read_tokenizer(tekken)
     for text in SENTENCES:
         assert ours.encode(text) == theirs.encode(text)
         assert [i + 3 for i in of_ranks.encode(text)] == of_tekken.encode(text)
@@ -655,7 +656,7 @@ def test_a_broken_configuration_is_named(config: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
     (tmp_path / "tokenizer_config.json").write_bytes(config)
     with pytest.raises(VocabularyError, match=r"tokenizer_config|add_bos_token") as caught:
-        Tokenizer.from_file(tmp_path)
+        read_tokenizer(tmp_path)
     assert "; " in str(caught.value)
 
 
@@ -663,7 +664,7 @@ def test_odd_spellings_in_the_configuration_are_as_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
     odd = {"bos_token": 5, "eos_token": {"content": ["</s>"]}}
     (tmp_path / "tokenizer_config.json").write_bytes(as_json(odd))
-    roles = Tokenizer[Any].from_file(tmp_path).vocabulary.roles
+    roles = read_tokenizer(tmp_path).vocabulary.roles
     assert roles.bos is None
     assert roles.eos == {261}
 
@@ -675,10 +676,10 @@ def test_no_path_in_a_file_is_followed(tmp_path: Path) -> None:
     keys = ("tokenizer_file", "vocab_file", "name_or_path", "chat_template", "auto_map")
     (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document()))
     (tmp_path / "tokenizer_config.json").write_bytes(as_json(dict.fromkeys(keys, trap)))
-    assert Tokenizer[Any].from_file(tmp_path).encode("kot") == [257]
+    assert read_tokenizer(tmp_path).encode("kot") == [257]
     (tmp_path / "tokenizer.json").write_bytes(as_json(byte_level_document(vocab_file=trap)))
     with pytest.raises(VocabularyError, match="Cannot instantiate"):
-        Tokenizer.from_file(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 def dangling(path: Path) -> None:
@@ -721,7 +722,7 @@ def test_what_is_no_file_is_refused(
     path = tmp_path / name
     make(path)
     with pytest.raises(error, match=reason) as caught:
-        Tokenizer.from_file(path)
+        read_tokenizer(path)
     assert_clear(caught.value, path)
 
 
@@ -729,7 +730,7 @@ def test_in_a_folder_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
     os.mkfifo(tmp_path / "tokenizer_config.json")
     (tmp_path / "tokenizer.model").write_bytes(changed_model())
-    assert Tokenizer[Any].from_file(tmp_path).encode("kot")
+    assert read_tokenizer(tmp_path).encode("kot")
 
 
 @pytest.mark.slow
@@ -742,7 +743,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
         for cut in range(0, len(whole) - 1, 141):
             path.write_bytes(whole[:cut])
             with pytest.raises(VocabularyError) as caught:
-                Tokenizer.from_file(path)
+                read_tokenizer(path)
             assert_clear(caught.value, path)
 
 
@@ -758,7 +759,7 @@ def test_a_damaged_file_is_refused_or_read_as_the_library_reads_it(
         damaged[draw.randrange(len(whole))] = draw.choice(b'09aZ"{}[],: \\u\xff')
         path.write_bytes(damaged)
         try:
-            ours: Tokenizer[Any] = Tokenizer.from_file(path)
+            ours: Tokenizer[Any] = read_tokenizer(path)
         except VocabularyError as error:
             assert_clear(error, path)
             continue
@@ -779,7 +780,7 @@ def test_a_text_that_makes_an_expression_backtrack_is_an_error_and_no_panic(tmp_
     """The check on load has no such text."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(as_json(byte_level_document(pre_tokenizer=split("(?:ta|tata)+k|."))))
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(path)
+    tokenizer: Tokenizer[Any] = read_tokenizer(path)
     assert tokenizer.encode("tatak") == Library.from_file(str(path)).encode("tatak").ids
     for encode in (tokenizer.encode, lambda text: tokenizer.encode_batch([text, "tak"])):
         with pytest.raises(VocabularyError, match="gives up"):

@@ -19,6 +19,7 @@ from tokalign.runtime.chat import (
     find_template,
     with_bos,
 )
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 CHATML = (
@@ -114,7 +115,7 @@ def test_a_raw_prompt_gets_bos_once_and_only_where_the_tokenizer_adds_it(
     bielik: Tokenizer[Any], shared_data: Path
 ) -> None:
     assert encode_prompt(bielik, "Ala ma") == bielik.encode("Ala ma")
-    polish: Tokenizer[Any] = Tokenizer.from_file(shared_data / "tokenizers" / "polish-spm-32k")
+    polish: Tokenizer[Any] = read_tokenizer(shared_data / "tokenizers" / "polish-spm-32k")
     assert encode_prompt(polish, "Ala ma") == [1, *polish.encode("Ala ma")]
     assert with_bos(polish, [1, 5]) == [1, 5]
 
@@ -122,7 +123,7 @@ def test_a_raw_prompt_gets_bos_once_and_only_where_the_tokenizer_adds_it(
 def assert_prompts_are_those_of_transformers(folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    ours: Tokenizer[Any] = Tokenizer.from_file(folder)
+    ours: Tokenizer[Any] = read_tokenizer(folder)
     theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     template = template_of(folder)
     for asked in (HISTORY, HISTORY[1:2]):

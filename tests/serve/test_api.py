@@ -14,6 +14,7 @@ from served import demo_settings, echo_folder, metric, request, serving
 
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 USER = "Opisz krótko Wisłę."
@@ -126,7 +127,7 @@ def test_completions(server: Server) -> None:
 
 
 def test_a_prompt_of_ids_is_its_text(server: Server) -> None:
-    ids = Tokenizer.from_file(DEMO / "target").encode("<s>Wisła jest", specials=True)
+    ids = read_tokenizer(DEMO / "target").encode("<s>Wisła jest", specials=True)
     texts = []
     for prompt in ("Wisła jest", ids, [ids]):
         answer = client(server).completions.create(
@@ -408,7 +409,7 @@ def test_errors_are_those_of_openais_client(server: Server) -> None:
 
 
 def test_defaults_that_mlx_lms_server_has_no_flags_for(server: Server) -> None:
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    tokenizer: Tokenizer[Any] = read_tokenizer(DEMO / "target")
     answer = ask(server, max_tokens=40, logprobs=True, **LOOP)
     ids = [token.id for token in answer.choices[0].logprobs.content]
     last = next(i for i in ids[5:] if tokenizer.vocabulary.tokens[i])

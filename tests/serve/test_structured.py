@@ -19,7 +19,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.server import Server
 from tokalign.serve.structured import ANY_TOOL, ToolFormat, calls_grammar
-from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 
 PERSON = {
     "type": "object",
@@ -176,7 +176,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_of_calls_takes_what_mlx_lms_parser_reads(name: str) -> None:
-    tokenizer: Any = Tokenizer.from_file(DEMO / "target")
+    tokenizer: Any = read_tokenizer(DEMO / "target")
     parser = import_module(f"mlx_lm.tool_parsers.{name}")
     form = ToolFormat(name, parser.tool_call_start, parser.tool_call_end)
     arguments = {"miasto": "Łódź", "dni": 3}
@@ -195,7 +195,7 @@ def test_a_grammar_of_calls_takes_what_mlx_lms_parser_reads(name: str) -> None:
 
 
 def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
-    vocabulary: Any = Tokenizer.from_file(DEMO / "target").vocabulary
+    vocabulary: Any = read_tokenizer(DEMO / "target").vocabulary
     for form in (None, ToolFormat("gemma4", "<|tool_call>", "<tool_call|>")):
         with pytest.raises(Refusal, match="cannot be enforced"):
             calls_grammar(form, vocabulary, TOOLS, ANY_TOOL)

@@ -13,6 +13,7 @@ from small_tables import counted
 
 from tokalign.shipped import POLISH, sample_text
 from tokalign.tables.backoff import BackoffTable
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 LONGEST = 400
@@ -41,7 +42,7 @@ class Batch:
 @cache
 def corpus_lines() -> list[list[int]]:
     """The lines of the shipped Polish corpus as ids of the demo target's tokenizer."""
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    tokenizer: Tokenizer[Any] = read_tokenizer(DEMO / "target")
     lines = sample_text(POLISH).read_text("utf-8").splitlines()
     return [list(tokenizer.encode(line)) for line in lines if line]
 

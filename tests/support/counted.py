@@ -12,6 +12,7 @@ from typing import Any
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.counting.windows import TokenNgrams
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 Counts = dict[tuple[int, ...], float]
@@ -21,7 +22,7 @@ Counts = dict[tuple[int, ...], float]
 def small_tokenizer() -> Tokenizer[Any]:
     """A tokenizer of 320 tokens, trained when it is first asked for."""
     with TemporaryDirectory() as folder:
-        return Tokenizer.from_file(write_tokenizer(Path(folder), vocabulary_size=320))
+        return read_tokenizer(write_tokenizer(Path(folder), vocabulary_size=320))
 
 
 def write_files(folder: Path, files: Mapping[str, Sequence[str]]) -> list[Path]:

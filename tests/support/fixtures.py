@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from places import shared_folder
 
+from tokalign.names import registry
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -49,9 +50,9 @@ def official_vocabularies_are_read_once() -> Iterator[None]:
 
     What a tokenizer computes when it is first asked, such as its splitter, is then shared as well.
     """
-    read, known = Tokenizer.from_file, dict[str, Tokenizer[Any]]()
+    read, known = registry.read_tokenizer, dict[str, Tokenizer[Any]]()
 
-    def from_file(path: Path, *more: Any) -> Tokenizer[Any]:
+    def read_tokenizer(path: Path, *more: Any) -> Tokenizer[Any]:
         if "site-packages" not in Path(path).parts:
             return read(path, *more)
         key = f"{path} {more}"
@@ -60,7 +61,7 @@ def official_vocabularies_are_read_once() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tokenizer, "from_file", from_file)
+        patch.setattr(registry, "read_tokenizer", read_tokenizer)
         yield
 
 

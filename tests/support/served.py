@@ -21,6 +21,7 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings
 from tokalign.serve.server import Server
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -148,7 +149,7 @@ def echo_folder(folder: Path) -> Path:
         "{{ bos_token }}", ""
     )
     (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    tokenizer: Tokenizer[Any] = read_tokenizer(DEMO / "target")
     demo = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
     roles = {"user_header": "user\n", "assistant_header": "assistant\n"}
     specials = tokenizer.vocabulary.special_ids

@@ -30,6 +30,7 @@ from tokalign.runtime.text import TextStream
 from tokalign.runtime.translation.boundary import Boundary
 from tokalign.runtime.translation.draft_text import DraftText
 from tokalign.tokenizer.foreign import tokenizer_of_folder
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -57,7 +58,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def by_name(name: str) -> tuple[Path, Tokenizer[Any]]:
         folder = write_family(tmp_path_factory.mktemp("family"), name)
-        return folder, Tokenizer.from_file(folder)
+        return folder, read_tokenizer(folder)
 
     return by_name
 
@@ -182,7 +183,7 @@ REPRESENTATIVES = {"SmolLM2, bytes missing", "Llama 2", "Unigram", "WordPiece"}
 )
 def test_every_method_is_lossless_with_the_family_on_either_side(read: Any, name: str) -> None:
     _, tokenizer = read(name)
-    other: Tokenizer[Any] = Tokenizer.from_file(DEMO / "draft")
+    other: Tokenizer[Any] = read_tokenizer(DEMO / "draft")
     family, demo = model_of(tokenizer, 1), model_of(other, 2)
     for target, draft in ((family, demo), (demo, family)):
         plain = emit(target, None, method="plain")
@@ -208,7 +209,7 @@ def test_text_of_ids_alone_is_what_the_library_writes(read: Any, name: str) -> N
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs $TOKALIGN_REAL_MODELS")
 @pytest.mark.parametrize("folder", sorted(REAL.iterdir()) if REAL.is_dir() else [])
 def test_real_files_are_aligned(folder: Path) -> None:
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(folder)
+    tokenizer: Tokenizer[Any] = read_tokenizer(folder)
     assert tokenizer.level is Level.ALIGNED
     agree(tokenizer, folder / "tokenizer.json", 2000)
     for text in texts(20, seed=5):
@@ -234,7 +235,7 @@ def test_text_that_a_target_cannot_spell_ends_a_proposal_before_it(read: Any) ->
 
 def test_a_draft_that_cannot_spell_a_byte_reads_the_text_without_it(read: Any) -> None:
     _, draft = read("SmolLM2, bytes missing")
-    target: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+    target: Tokenizer[Any] = read_tokenizer(DEMO / "target")
     view = DraftText(target, draft)
     ids = target.encode("Ala\x04 ma kota\x1d")
     for end in range(1, len(ids) + 1):

@@ -11,6 +11,7 @@ from polish import SENTENCES, texts
 from tokenizers.normalizers import NFC
 
 from tokalign.errors import MissingAssetError, VocabularyError
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -81,7 +82,7 @@ def test_the_same_tokenizer_has_one_fingerprint_whatever_file_it_came_from(
     official: str, folder: str, shared_data: Path, request: pytest.FixtureRequest
 ) -> None:
     expected: Tokenizer[Any] = request.getfixturevalue(official)
-    from_json: Tokenizer[Any] = Tokenizer.from_file(shared_data / "tokenizers" / folder)
+    from_json: Tokenizer[Any] = read_tokenizer(shared_data / "tokenizers" / folder)
     assert from_json.fingerprint == expected.fingerprint
     assert from_json.spec.specials == expected.spec.specials
     assert from_json.spec.roles == expected.spec.roles
@@ -89,8 +90,8 @@ def test_the_same_tokenizer_has_one_fingerprint_whatever_file_it_came_from(
 
 def test_both_files_of_a_sentencepiece_model_have_one_fingerprint(shared_data: Path) -> None:
     folder = shared_data / "tokenizers" / "polish-spm-32k"
-    pieces: Tokenizer[Any] = Tokenizer.from_file(folder / "tokenizer.model")
-    document: Tokenizer[Any] = Tokenizer.from_file(folder / "tokenizer.json")
+    pieces: Tokenizer[Any] = read_tokenizer(folder / "tokenizer.model")
+    document: Tokenizer[Any] = read_tokenizer(folder / "tokenizer.json")
     assert pieces.fingerprint == document.fingerprint
     assert pieces.spec.roles == document.spec.roles
 
@@ -110,7 +111,7 @@ def test_the_library_reading_the_file_itself_agrees(shared_data: Path, folder: s
     from tokenizers import Tokenizer as Library
 
     path = shared_data / "tokenizers" / folder
-    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    ours: Tokenizer[Any] = read_tokenizer(path)
     theirs = Library.from_file(str(path / "tokenizer.json"))
     for text in (*SENTENCES, "Za\u0307o\u0301łc\u0301 ge\u0328s\u0301la\u0328 jaz\u0301n\u0301"):
         if "▁" not in text:
@@ -121,7 +122,7 @@ def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
     from sentencepiece import SentencePieceProcessor
 
     path = shared_data / "tokenizers" / "polish-spm-32k" / "tokenizer.model"
-    ours: Tokenizer[Any] = Tokenizer.from_file(path)
+    ours: Tokenizer[Any] = read_tokenizer(path)
     theirs = SentencePieceProcessor(model_file=str(path))
     for text in SENTENCES:
         assert ours.encode(text) == theirs.encode(text)
@@ -129,17 +130,17 @@ def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
 
 def test_broken_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(MissingAssetError, match="does not exist"):
-        Tokenizer.from_file(tmp_path / "nothing")
+        read_tokenizer(tmp_path / "nothing")
     with pytest.raises(MissingAssetError, match="holds no tokenizer"):
-        Tokenizer.from_file(tmp_path)
+        read_tokenizer(tmp_path)
     broken = tmp_path / "tokenizer.json"
     broken.write_text('{"model": {"type": "BPE"')
     with pytest.raises(VocabularyError, match="download it again"):
-        Tokenizer.from_file(broken)
+        read_tokenizer(broken)
     broken.write_text('{"model": {"type": "Unigram", "vocab": []}}')
     with pytest.raises(VocabularyError, match="no vocabulary"):
-        Tokenizer.from_file(broken)
+        read_tokenizer(broken)
     ranks = tmp_path / "x.tiktoken"
     ranks.write_text("IQ== 0\nIg== 1\n")
     with pytest.raises(VocabularyError, match="pre-tokenizer"):
-        Tokenizer.from_file(ranks)
+        read_tokenizer(ranks)

@@ -10,6 +10,7 @@ from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
 from tokalign.errors import CorpusError
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.train.labelled_corpus import draw_windows
 
@@ -20,7 +21,7 @@ WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
     folder = tmp_path_factory.mktemp("t")
     write_tokenizer(folder, vocabulary_size=340)
-    return Tokenizer.from_file(folder)
+    return read_tokenizer(folder)
 
 
 def corpus(folder: Path, lines: int = 400) -> Corpus:

@@ -14,10 +14,11 @@ from places import DEMO
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.tables.bundle import Bundle, write_bundle
 from tokalign.tables.opening import open_dictionary
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.vllm import BatchDrafter, DictionaryProposer
 
-TARGET: Tokenizer[Any] = Tokenizer.from_file(DEMO / "target")
+TARGET: Tokenizer[Any] = read_tokenizer(DEMO / "target")
 LONGEST = 500
 BATCH = make_batch(20)
 

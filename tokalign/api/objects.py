@@ -26,6 +26,7 @@ from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Samp
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.proposal import Array
 from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
 
@@ -130,7 +131,7 @@ def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
     if hasattr(tokenizer, "save_pretrained"):
         with TemporaryDirectory() as folder, suppress(TokalignError):
             tokenizer.save_pretrained(folder)
-            return Tokenizer.from_file(folder)
+            return read_tokenizer(folder)
     if callable(getattr(tokenizer, "encode", None)) and hasattr(tokenizer, "decode"):
         return ForeignTokenizer(tokenizer)
     raise UsageError(

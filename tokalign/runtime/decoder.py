@@ -76,7 +76,7 @@ class LanguageModel(Generic[Id]):
     ) -> LanguageModel[Id]:
         """Load a folder in mlx-lm's layout.
 
-        Arguments: as of `load_weights`. Raises: as `load_weights` and `Tokenizer.from_file`.
+        Arguments: as of `load_weights`. Raises: as `load_weights` and `read_tokenizer`.
         """
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code

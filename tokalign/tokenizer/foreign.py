@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tokalign.errors import TokalignError
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level, TokenizerSpec, find_roles
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Id
@@ -98,10 +99,10 @@ def any_ids(size: int) -> Tokenizer[Any]:
 def tokenizer_of_folder(folder: Path, *, trust_remote_code: bool = False) -> Tokenizer[Any]:
     """The tokenizer in a model's folder: from its file or, if that cannot be used, its own class.
 
-    Raises: as `Tokenizer.from_file`, if transformers cannot load it either.
+    Raises: as `read_tokenizer`, if transformers cannot load it either.
     """
     try:
-        return Tokenizer.from_file(folder)
+        return read_tokenizer(folder)
     except TokalignError as error:
         from transformers import AutoTokenizer
 

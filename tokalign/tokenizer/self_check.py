@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokalign.bpe.encoder import IncrementalEncoder
 from tokalign.cost.store import cache_folder
@@ -28,16 +28,16 @@ from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import (
     Kind,
     TokenizerFile,
+    open_tokenizer_file,
     read_ids_only,
     read_spec,
     refusing,
 )
 from tokalign.tokenizer.formats.limits import TRY_ANOTHER, check_lengths, shortened
-from tokalign.tokenizer.spec import Level, TokenizerSpec
+from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK
-
-if TYPE_CHECKING:
-    from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Id
 
 _RULES = 3
 """Counted up whenever readers or checks change, so that older notes no longer count."""
@@ -49,13 +49,19 @@ _OTHER = "choose another model, and report this tokenizer to tokalign's develope
 _Encoder = Callable[[str], Sequence[int]]
 
 
-def best_spec(file: TokenizerFile) -> TokenizerSpec:
-    """Read a file at the highest level at which it encodes as the library does.
+def read_tokenizer(path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
+    """Read a tokenizer file or a model's folder, and check it against the library that owns it.
 
-    What was found is noted, so that it is checked once by the same versions.
-    Raises: VocabularyError if neither tokalign nor the library can use the file.
+    Its level is the highest at which it encodes as the library does. What was found is noted, so
+    that it is checked once by the same versions.
+    Raises: MissingAssetError when there is none; VocabularyError if neither tokalign nor the
+        library can use it.
     Cost: that of hashing the file if it was checked before, 20 ms for 17 MB.
     """
+    return Tokenizer(_best_spec(open_tokenizer_file(Path(path), supplement)))
+
+
+def _best_spec(file: TokenizerFile) -> TokenizerSpec:
     note = _note(file)
     with suppress(OSError, ValueError):
         if note is not None:
@@ -77,7 +83,7 @@ def _read_best(file: TokenizerFile) -> TokenizerSpec:
         try:
             spec = _at(level, file, _reason(error))
             with refusing(file.path):
-                check(_tokenizer(spec), file)
+                check(Tokenizer(spec), file)
         except VocabularyError as failed:
             error = error or failed
         else:
@@ -254,12 +260,6 @@ def _compare(library: str, ours: _Encoder, theirs: _Encoder, texts: Iterable[str
 def _reason(error: VocabularyError | None) -> str:
     """What keeps a file from a level, without its path and the remedy."""
     return "" if error is None else str(error.__cause__ or error).partition("; ")[0]
-
-
-def _tokenizer(spec: TokenizerSpec) -> Tokenizer[Any]:
-    from tokalign.tokenizer.tokenizer import Tokenizer
-
-    return Tokenizer(spec)
 
 
 def _note(file: TokenizerFile) -> Path | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import regex
@@ -27,9 +26,8 @@ from tokalign.bpe.pretokenizer import (
     has_inner_space,
 )
 from tokalign.errors import IncompatibleError, VocabularyError
-from tokalign.tokenizer.files import open_tokenizer_file
 from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
-from tokalign.tokenizer.spec import Level, Supplement, TokenizerSpec
+from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary
 
@@ -42,17 +40,6 @@ class Tokenizer(Generic[Id]):
 
     def __init__(self, spec: TokenizerSpec) -> None:
         self.spec = spec
-
-    @classmethod
-    def from_file(cls, path: Path | str, supplement: Supplement | None = None) -> Tokenizer[Id]:
-        """Read a tokenizer file or a model's folder, and check it against the library that owns it.
-
-        Its level is the highest at which it encodes as the library does.
-        Raises: MissingAssetError when there is none; VocabularyError when it is broken.
-        """
-        from tokalign.tokenizer.self_check import best_spec  # it imports this module
-
-        return cls(best_spec(open_tokenizer_file(Path(path), supplement)))
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs to make its own encoders and caches."""

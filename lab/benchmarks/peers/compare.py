@@ -31,6 +31,7 @@ from tokalign.assemble import load_decoder
 from tokalign.cli.bench_options import read_texts
 from tokalign.drafting_options import DraftingOptions
 from tokalign.runtime.chat import encode_prompt
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -95,7 +96,7 @@ def main(
 ) -> None:
     """Print one row for each contender."""
     torch.set_num_threads(threads)
-    tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(target)
+    tokenizer: Tokenizer[TargetId] = read_tokenizer(target)
     ways = contenders(target, drafts, tokens, num_draft_tokens)
     rows = {way.name: Row() for way in ways}
     for turn, text in enumerate(read_texts(prompts, limit=limit)):

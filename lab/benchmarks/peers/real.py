@@ -36,6 +36,7 @@ from lab.benchmarks.peers.outcome import Asked, Run
 from lab.benchmarks.real_models import KINDS, opened, prompts
 from tokalign.evaluate.measurements import model_fingerprint
 from tokalign.runtime.chat import encode_chat, find_template
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -110,7 +111,7 @@ def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path
 
 def asked_prompts(target: Path, per_kind: int) -> Iterator[tuple[str, int, Asked]]:
     """The first prompts of every kind, as the target's chat template renders them."""
-    tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(target)
+    tokenizer: Tokenizer[TargetId] = read_tokenizer(target)
     template = find_template(target)
     assert template is not None, "a model that answers has one"
     for one in prompts():

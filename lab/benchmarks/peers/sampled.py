@@ -42,6 +42,7 @@ from lab.benchmarks.peers.in_transformers import Counted, Transformers
 from lab.benchmarks.peers.outcome import Asked
 from tokalign.cli.bench_options import read_texts
 from tokalign.runtime.chat import encode_prompt
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -84,7 +85,7 @@ def main(
 ) -> None:
     """Print tokens per pass and the target's negative log-likelihood of its outputs."""
     torch.set_num_threads(threads)
-    tokenizer: Tokenizer[TargetId] = Tokenizer.from_file(target)
+    tokenizer: Tokenizer[TargetId] = read_tokenizer(target)
     texts = read_texts(prompts, limit=limit)
     asked = [Asked(text, [int(one) for one in encode_prompt(tokenizer, text)]) for text in texts]
     table = Table("", "tokens per pass", "nats per token under the target")

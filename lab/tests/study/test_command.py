@@ -34,6 +34,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.shipped import LANGUAGES
 from tokalign.tables.bundle import write_bundle
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -165,7 +166,7 @@ def test_prompts_are_windows_and_turns_at_every_temperature(tmp_path: Path) -> N
     articles = tmp_path / "a.jsonl"
     words = " ".join(f"słowo{i}" for i in range(300))
     articles.write_text(json.dumps({"body": words}) + "\n" + json.dumps({"body": "krótko"}) + "\n")
-    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    target: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     files = PromptFiles(articles=articles, field="body")
     found = study_prompts(files, PRESETS["quick"], target)
     assert not files.own
@@ -178,7 +179,7 @@ def test_prompts_are_windows_and_turns_at_every_temperature(tmp_path: Path) -> N
 
 
 def test_prompts_of_another_language_are_of_that_language() -> None:
-    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    target: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     polish = study_prompts(PromptFiles(), PRESETS["quick"], target)
     for language in LANGUAGES:
         found = study_prompts(PromptFiles(language=language), PRESETS["quick"], target)
@@ -213,7 +214,7 @@ def test_tables_in_use_are_those_in_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one name and language the first is used; a language that is not asked for is left out."""
-    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    target: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("Ala ma kota. " * 40 + "\n")
     first, second = tmp_path / "first", tmp_path / "second"
@@ -239,7 +240,7 @@ def test_tables_in_use_are_those_in_the_setting(
 
 
 def test_tasks_have_prompts_of_their_own() -> None:
-    target: Tokenizer[TargetId] = Tokenizer.from_file(DEMO / "target")
+    target: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     found = study_prompts(PromptFiles(), PRESETS["tasks"], target)
     assert len(found.by_block) == 7 * 8 * 2
     assert (

@@ -26,12 +26,12 @@ import sys
 from pathlib import Path
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
-from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 
 if __name__ == "__main__":
     corpus, tokenizer, workspace = map(Path, sys.argv[1:])
     counted = count_token_ngrams(
-        Corpus([corpus]), Tokenizer.from_file(tokenizer),
+        Corpus([corpus]), read_tokenizer(tokenizer),
         workspace=workspace, jobs=2, chunks=Chunks(1, 1, 7),
     )
     for ngrams in counted:

@@ -21,7 +21,7 @@ from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import find_tables
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.travelling import push_tables
-from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_it_is_used_beside_the_dictionary_of_the_language(
     general.mkdir()
     own = Collection("notes").tables[0]
     (general / "pl.dictionary.tok").write_bytes(own.read_bytes())
-    tokenizer = Tokenizer.from_file(target)
+    tokenizer = read_tokenizer(target)
     found = [path for path, _ in find_tables("dictionary", target=tokenizer.fingerprint)]
     assert found == [own]
     both = open_dictionary(tokenizer, files=[general / "pl.dictionary.tok"], languages=["notes"])
@@ -196,7 +196,7 @@ def test_what_was_read_is_not_in_the_table_after_it_is_gone(folder: Path, target
     for path in folder.iterdir():
         path.write_text("Krótka i zupełnie inna notatka o pogodzie.\n" * 2)
     again()
-    tokenizer = Tokenizer.from_file(target)
+    tokenizer = read_tokenizer(target)
     table = open_dictionary(tokenizer, files=Collection("notes").tables)
     assert table is not None
     assert not table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids

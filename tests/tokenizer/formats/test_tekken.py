@@ -13,6 +13,7 @@ from polish import texts
 
 from tokalign.errors import VocabularyError
 from tokalign.names.registry import resolve_tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -47,7 +48,7 @@ def document(**changes: Any) -> dict[str, Any]:
 
 def test_ranks_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text(json.dumps(document()))
-    tokenizer: Tokenizer[Any] = Tokenizer.from_file(tmp_path)
+    tokenizer: Tokenizer[Any] = read_tokenizer(tmp_path)
     assert len(tokenizer.vocabulary) == 261
     assert tokenizer.encode("abc") == [260]
     assert tokenizer.vocabulary.specials == {0: "<unk>", 1: "<s>", 2: "</s>"}
@@ -56,10 +57,10 @@ def test_ranks_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> None
 def test_listed_special_tokens_are_used(tmp_path: Path) -> None:
     listed = [{"rank": 2, "token_str": "[END]"}]
     (tmp_path / "tekken.json").write_text(json.dumps(document(special_tokens=listed)))
-    assert Tokenizer.from_file(tmp_path).vocabulary.specials[2] == "[END]"
+    assert read_tokenizer(tmp_path).vocabulary.specials[2] == "[END]"
 
 
 def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text(json.dumps(document(config={"pattern": "x"})))
     with pytest.raises(VocabularyError, match="download it again"):
-        Tokenizer.from_file(tmp_path)
+        read_tokenizer(tmp_path)
