@@ -339,7 +339,7 @@ def _readable_draft(
 
     Raises: IncompatibleError where the draft model or its translation was asked for by name.
     """
-    if draft is None or options.translation in ("none", "raw"):
+    if draft is None or options.translation == "none":
         return draft
     ours, theirs = target.tokenizer, draft.tokenizer
     if ours.fingerprint == theirs.fingerprint:

@@ -38,6 +38,7 @@ from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle, write_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
 from tokalign.tables.pack import Pack
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -96,7 +97,7 @@ def make(shared: Path, sizes: str, output: Path) -> None:
 @click.argument("files", nargs=-1, type=_PATH)
 def saving(shared: Path, path: Path, native: Path | None, limit: int, files: list[Path]) -> None:
     """Tokens per pass with the native table and with each PACK compiled, both of 5 MB."""
-    target: Tokenizer[TargetId] = Tokenizer.from_file(path)
+    target: Tokenizer[TargetId] = read_tokenizer(path)
     texts = _dev_texts(target, shared, limit)
     if native is not None and native.is_file():
         built = read_bundle(native)
@@ -171,7 +172,7 @@ def _losses(
 @click.argument("files", nargs=-1, type=_PATH)
 def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
     """Each PACK compiled and used alone, then all at once, on Polish and English texts."""
-    target: Tokenizer[TargetId] = Tokenizer.from_file(path)
+    target: Tokenizer[TargetId] = read_tokenizer(path)
     texts = _dev_texts(target, shared, limit)
     lines = (shared / "corpus" / "parallel" / "pud.en-pl.tsv").read_text("utf-8").splitlines()
     english = [

@@ -32,6 +32,7 @@ from tokalign.tables.bundle import (
 from tokalign.tables.opening import verify_table
 from tokalign.tables.pack import Pack
 from tokalign.tables.packed_numbers import pack_numbers, unpack_numbers
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 OPTIONS = BackoffOptions(max_bytes=20_000)
@@ -55,7 +56,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
     folder = tmp_path_factory.mktemp("tokenizer")
-    return Tokenizer.from_file(write_tokenizer(folder, vocabulary_size=400))
+    return read_tokenizer(write_tokenizer(folder, vocabulary_size=400))
 
 
 @pytest.fixture(scope="module")
