@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+import mlx.core as mx
+
 from tokalign.evaluate.measurements import Surroundings
-from tokalign.runtime.mlx.weights import peak_memory, reset_peak_memory
+from tokalign.runtime.mlx.weights import peak_memory
 
 _THERMAL = ("nominal", "moderate", "heavy", "trapping", "sleeping")
 """Of the notification com.apple.system.thermalpressurelevel, from 0."""
@@ -35,7 +37,7 @@ class MachineWatch:
 
     def begin(self) -> None:
         """A generation is about to begin."""
-        reset_peak_memory()
+        mx.reset_peak_memory()
         if self._meter is not None:
             self._meter.begin_window(_WINDOW)
 

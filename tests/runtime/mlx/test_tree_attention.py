@@ -61,19 +61,6 @@ def test_a_linear_tree_equals_a_chain(ids: list[int], text: list[int]) -> None:
     assert lay_out(5, len(ids) + 2, chain)[0] == list(range(5, len(ids) + 7))
 
 
-def test_rows_of_a_tree_equal_those_of_its_chains() -> None:
-    model = random_model(vocabulary=32, seed=3)
-    tree = tree_of([4, 5, 6, 9, 7, 5], [-1, 0, 1, -1, 3, 0])
-    context = [1, 2, 3, 8, 8, 2]
-    session = TargetModelSession(model)
-    session.logits(context[:3])
-    rows = np.array(session.tree(context, tree))
-    for index in range(-1, len(tree.ids)):
-        ids = [*context, *(tree.ids[i] for i in tree.path_to(index))]
-        alone = np.array(TargetModelSession(model).logits(ids))[0]
-        np.testing.assert_allclose(rows[index + 1], alone, atol=2e-5)
-
-
 def test_rows_of_a_tree_are_right_in_the_pass_that_quantizes_the_cache() -> None:
     """The layers are replaced then, and the mask belongs to the new ones."""
     model, context = random_model(vocabulary=32, seed=3, heads=1), [1, 2, 3, 8, 8, 2]

@@ -76,7 +76,7 @@ class DraftModelSession(ModelSession[DraftId]):
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> PendingShortlists:
         """See `interfaces.DraftSession`."""
         if not self._can_draft(ids, 1):
-            return _NoShortlists(self.busy)
+            return _Shortlists(self.busy, None, ())
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         self.start(logprobs)
@@ -123,21 +123,11 @@ class DraftModelSession(ModelSession[DraftId]):
         return self._projection
 
 
-class _NoShortlists:
-    """What is listed where the context is full: nothing."""
-
-    def __init__(self, busy: BusyTime) -> None:
-        self._busy = busy
-
-    def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
-        """See `interfaces.PendingShortlists`."""
-        return UnderWay(self._busy, list)
-
-
 class _Shortlists:
     """A pass under way whose rows will be searched for their most probable ids.
 
-    logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back.
+    logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
+    context is full: then nothing is listed.
     tail: the ids that are taken back, in their order in the text.
     """
 
@@ -148,6 +138,9 @@ class _Shortlists:
     def among(self, allowed: Sequence[NDArray[np.uint32]], count: int) -> Pending[list[Shortlist]]:
         """See `interfaces.PendingShortlists`."""
         logprobs = self._logprobs
+        if logprobs is None:
+            self._busy.end()
+            return UnderWay(self._busy, list)
         known = logprobs.shape[-1]  # a tokenizer may have more ids than its model
         allowed = [ids[ids < known] for ids in allowed]
         best = [_best(logprobs[~j], ids, count) for j, ids in enumerate([None, *allowed])]

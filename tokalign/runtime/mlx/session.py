@@ -114,13 +114,9 @@ class ModelSession(ModelCache[Id]):
         rewinds: bool = True,
     ) -> None:
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
-        self._twin = model
+        self._twin = model  # passes run on it, except those that fill in a long prompt
         self.passes = self.rows = 0
         self.busy = BusyTime()
-
-    def runs_on(self, twin: Any) -> None:
-        """Have passes run on a twin of the model, except those that fill in a long prompt."""
-        self._twin = twin
 
     @property
     def seconds(self) -> float:

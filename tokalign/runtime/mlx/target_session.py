@@ -73,7 +73,7 @@ class TargetModelSession(ModelSession[TargetId]):
         self._states: tuple[_States, ...] = ()
         if keeps_states:
             self._watched = HiddenStates(model)
-            self.runs_on(self._watched.model)
+            self._twin = self._watched.model
 
     def state_before_last(self, ids: Sequence[TargetId]) -> Array | None:
         """The hidden state f[1, hidden], lazy, of the row that chose the last of `ids`.

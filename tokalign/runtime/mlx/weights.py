@@ -167,11 +167,6 @@ def peak_memory() -> float:
     return float(mx.get_peak_memory()) / 1e9
 
 
-def reset_peak_memory() -> None:
-    """Have `peak_memory` count from here on."""
-    mx.reset_peak_memory()
-
-
 class Wiring:
     """Keeps weights resident while anything decodes (macOS; elsewhere nothing happens).
 
