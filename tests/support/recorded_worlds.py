@@ -6,12 +6,7 @@ from random import Random
 
 from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
-from tokalign.evaluate.recorded_proposals import (
-    WRONG,
-    ProposalTrace,
-    RecordedProposal,
-    TracedText,
-)
+from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
 from tokalign.tables.token_tree import TokenTree
 
 LONGEST = 8

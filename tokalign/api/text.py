@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from mlx_lm.generate import GenerationResponse as MlxLmResponse
+
 from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
@@ -38,26 +40,14 @@ from tokalign.tables.opening import FilePath
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationResponse:
-    """mlx-lm's GenerationResponse, and `source`: the drafter of the token, or "target".
+@dataclass(kw_only=True)
+class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
+    """mlx-lm's response, and `source`: the drafter of the token, or "target".
 
     text: what can be printed now; the last response has all the rest. If the tokenizer is mlx-lm's
-    and there are no stop texts, it writes the text.
-    logprobs: f[vocabulary], lazy. prompt_tps, generation_tps: tokens per second. peak_memory: GB.
-    finish_reason: "stop" or "length" in the last response, else None.
+    and there are no stop texts, it writes the text. logprobs: f[vocabulary], lazy.
     """
 
-    text: str
-    token: int
-    logprobs: Array
-    from_draft: bool
-    prompt_tokens: int
-    prompt_tps: float
-    generation_tokens: int
-    generation_tps: float
-    peak_memory: float
-    finish_reason: str | None
     source: str
 
 

@@ -16,7 +16,7 @@ import click
 
 from tokalign.atomic_file import make_folder
 from tokalign.cli.command import AT_LEAST_1, FOLDER, FROM_0, PATH, POSITIVE, Command, Option
-from tokalign.cli.options import FIELD, MODEL
+from tokalign.cli.options import FIELD, MODEL, take
 from tokalign.cli.output import echo, note, print_json, progress, table
 from tokalign.errors import UsageError
 from tokalign.train.options import MOST_SEED
@@ -216,19 +216,8 @@ def _label_options(given: dict[str, Any]) -> LabelOptions:
             f"a window of {given['window']} ids has no position that {given['future']} ids follow; "
             f"give --window {given['future'] + 1} or more"
         )
-    labelling = Labelling(
-        kind=given["kind"],
-        future=given["future"],
-        temperature=given["label_temp"],
-        seed=given["seed"],
-    )
-    return LabelOptions(
-        positions=given["positions"],
-        held_out=given["held_out"],
-        window=given["window"],
-        seed=given["seed"],
-        labelling=labelling,
-    )
+    labelling = take(Labelling, given | {"temperature": given["label_temp"]})
+    return take(LabelOptions, given | {"labelling": labelling})
 
 
 def _fit_options(given: dict[str, Any]) -> FitOptions:
@@ -241,16 +230,8 @@ def _fit_options(given: dict[str, Any]) -> FitOptions:
             f"--candidates {given['candidates']} may be too few for the {most} ids that a batch "
             f"asks for; give more than {most}, or 0 for the whole vocabulary"
         )
-    return FitOptions(
-        epochs=given["epochs"],
-        batch=given["batch"],
-        candidates=given["candidates"] or None,
-        learning_rate=given["learning_rate"],
-        dtype=given["train_dtype"],
-        evaluations=given["evaluations"],
-        patience=given["patience"] or None,
-        seed=given["seed"],
-    )
+    unbounded = {name: given[name] or None for name in ("candidates", "patience")}
+    return take(FitOptions, given | unbounded | {"dtype": given["train_dtype"]})
 
 
 def _drafter_config(given: dict[str, Any], hidden_size: int, vocabulary_size: int) -> DrafterConfig:
