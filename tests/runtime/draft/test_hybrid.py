@@ -71,8 +71,10 @@ class Random:
 
 def expected_of(*sources: Fixed) -> dict[TargetId, float]:
     """What is mixed from what these sources expect after 7."""
-    found = Mixer(Mixing(), sources).candidates([s.follow(ids(7)) for s in sources], 1e-3, 1e-3)
-    return {token: probability for token, probability, *_ in found}
+    found, chances = Mixer(Mixing(), sources).candidates(
+        [s.follow(ids(7)) for s in sources], 1e-3, 1e-3
+    )
+    return {token: chance for (token, *_), chance in zip(found, chances, strict=True)}
 
 
 def test_one_source_alone_is_believed() -> None:

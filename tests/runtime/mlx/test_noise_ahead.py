@@ -38,7 +38,7 @@ def test_known_noise_tells_more_than_probabilities_do(error: float) -> None:
         said = truth[:3] * np.exp(chance.normal(0, error, 3))
         said /= max(1.0, said.sum() / 0.95)
         rated = [(TargetId(i), float(said[i]), "it", i) for i in named]
-        given = {one.token: one.probability for one in given_noise(rated, np.exp(noise))}
+        given = dict(zip(named, given_noise(rated, np.exp(noise)), strict=True))
         assert sum(given.values()) <= 1.0 + 1e-9
         known += max(given, key=lambda i: given[i]) == came
         plain += int(np.argmax(said)) == came

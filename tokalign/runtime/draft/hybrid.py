@@ -73,7 +73,7 @@ class _Growth:
         self._mixer, self._sources, self._limit, self._noise = mixer, sources, limit, noise
         self.root = _Node(-1, 0, states, 1.0)
         # The ids that may still join the tree, the most probable first; ties go to the first found.
-        self._frontier: list[tuple[float, int, _Node, Candidate]] = []
+        self._frontier: list[tuple[float, int, _Node, Candidate, float]] = []
         self._found = 0
         self.ids: list[TargetId] = []
         self.parents: list[int] = []
@@ -88,14 +88,14 @@ class _Growth:
         if not room or least > _MOST_PROBABLE * node.reached:
             return
         noise = self._noise[node.depth] if node.depth < len(self._noise) else None
-        node.candidates = self._mixer.candidates(
+        node.candidates, chances = self._mixer.candidates(
             node.states, least / node.reached, _LEAST_REACHED / node.reached, noise
         )
-        for one in node.candidates:
-            reached = node.reached * one.probability
+        for one, chance in zip(node.candidates, chances, strict=True):
+            reached = node.reached * chance
             if reached >= least:
                 self._found += 1
-                insort(frontier, (-reached, self._found, node, one))
+                insort(frontier, (-reached, self._found, node, one, chance))
         del frontier[room:]
 
     @property
@@ -105,12 +105,11 @@ class _Growth:
 
     def grow(self) -> None:
         """Add the id that is most probably reached."""
-        negative, _, parent, one = self._frontier.pop(0)
-        token, probability, name, *_ = one
+        negative, _, parent, (token, _, name, _), chance = self._frontier.pop(0)
         self.parents.append(parent.index)
         self.ids.append(token)
         self.names.append(name)
-        self.probabilities.append(probability)
+        self.probabilities.append(chance)
         self.reached.append(-negative)
         states = [
             None if state is None else source.advance(state, token)

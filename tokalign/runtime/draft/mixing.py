@@ -92,25 +92,13 @@ _SUREST, _LEAST_SURE = 4, -5
 """Log-odds beyond these are one situation."""
 
 
-class Candidate(NamedTuple):
-    """An id that may come next.
-
-    source: the one that is surest of it. situation: what was learned about it is kept by this.
-    stated: the probability before the noise of sampling was looked at, from which is learned.
-    """
-
-    token: TargetId
-    probability: float
-    source: str
-    situation: Hashable
-    stated: float
-
+Candidate: TypeAlias = tuple[TargetId, float, str, Hashable]
+"""An id that may come next, its probability before the noise of sampling is looked at, the source
+that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
+too many for objects of a class."""
 
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
-
-Rated: TypeAlias = tuple[TargetId, float, str, Hashable]
-"""The fields of a candidate before the noise of sampling is looked at."""
 
 _MOST = 0.995
 """The most that an id may be expected; see `trust.LEAST`."""
@@ -154,32 +142,37 @@ class Mixer:
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
-    ) -> list[Candidate]:
+    ) -> tuple[list[Candidate], list[float]]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
-        Where the noise is known, less probable ones are among them: to learn only from those that
-        the noise lifts would be biased.
+        Returns: them, and their probabilities given the noise. Where that is known, less probable
+        ones are among them: to learn only from those that the noise lifts would be biased.
 
         states: of every source; None for one that is not to be asked. stated: what a source finds
         less probable than this is not looked at. noise: e to the noise that the target will choose
-        with, by id, where it samples and that is known. What a model says has that in it already.
+        with, by id, where it samples and that is known. What a model says has that in it already,
+        so where one says something, the log-odds of other sources grow by it before they are mixed.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
         votes: dict[TargetId, tuple[int, float, float, str]] = {}
         seen = votes.get
         asked, silent_odds = 0, 0.0
-        for (bit, source, name, odds, lift, silent), state in zip(
-            self._sources, states, strict=True
-        ):
-            expected = source.expect(state) if state is not None else None
-            if not expected:
-                continue
-            asked |= bit
+        answers = []
+        for source, state in zip(self._sources, states, strict=True):
+            expected = source[1].expect(state) if state is not None else None
+            if expected:
+                answers.append((source, expected))
+                asked |= source[0]
+        models = asked & self._models
+        for (bit, _, name, odds, lift, silent), expected in answers:
             silent_odds += silent
+            lifted = noise if models and not bit & models else None
             for token, x in expected:
                 if x < lowest:  # the next ones are no likelier
                     break
+                if lifted is not None:
+                    x += log(lifted[token])
                 vote = seen(token)
                 if vote is None:
                     votes[token] = bit, odds * x + lift, x, name
@@ -188,9 +181,8 @@ class Mixer:
                     if x > surest:
                         surest, by = x, name
                     votes[token] = before | bit, total + odds * x + lift, surest, by
-        rated: list[Rated] = []
+        found: list[Candidate] = []
         factor_of = self._trust.factors.get
-        models = asked & self._models
         model_alone = models == asked
         if noise is not None and not models:
             floor -= _LIFT
@@ -204,33 +196,31 @@ class Mixer:
             situation = voters, asked, sure
             against = exp(-total)
             factor = factor_of(situation, 1.0)
-            rated.append((token, factor / (factor + against), name, situation))
-        if noise is not None and not models:
-            return given_noise(rated, noise)
-        return [Candidate(token, p, name, situation, p) for token, p, name, situation in rated]
+            found.append((token, factor / (factor + against), name, situation))
+        if noise is None or models:
+            return found, [probability for _, probability, _, _ in found]
+        return found, given_noise(found, noise)
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
         learn = self._trust.learn
-        for token, _, _, situation, stated in candidates:
-            learn(stated, situation, right=token == came)
+        for token, probability, _, situation in candidates:
+            learn(probability, situation, right=token == came)
 
 
-def given_noise(rated: Sequence[Rated], noise: Sequence[float]) -> list[Candidate]:
-    """The candidates with their probabilities of being chosen, now that the noise is known.
+def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list[float]:
+    """Their probabilities of being chosen, now that the noise is known.
 
     The target chooses the largest of log-probability plus Gumbel noise (`mlx/noise.py`). If these
     were the target's own probabilities, one id would be certain to win. They differ by an error,
     which is taken to be Gumbel noise too, as in `Sampling.expect`. The noise of the ids that nobody
     named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
-    scores = [p * noise[token] for token, p, _, _ in rated]
-    others = max(_LEAST_OTHERS, 1.0 - sum([p for _, p, _, _ in rated]))
+    probabilities = [probability for _, probability, _, _ in candidates]
+    scores = [probability * noise[token] for token, probability, _, _ in candidates]
+    others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
     share = 1.0 / (sum(scores) + others)
-    return [
-        Candidate(token, min(score * share, _MOST), name, situation, p)
-        for (token, p, name, situation), score in zip(rated, scores, strict=True)
-    ]
+    return [min(score * share, _MOST) for score in scores]
 
 
 def weights_of(name: str) -> Weights:
