@@ -16,9 +16,9 @@ from small_disk import small_disk
 from tokalign.build.cluster import DictionaryJob, Task, plan_dictionary
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting.runs import sole_process
 from tokalign.build.counting.token_ngrams import Chunks
 from tokalign.build.counting.word_list import find_words
-from tokalign.build.counting.workspace import sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import BuildReport

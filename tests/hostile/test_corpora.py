@@ -517,7 +517,6 @@ MONSTERS: dict[str, Callable[[int], bytes]] = {
 
 IN_EVERY_RUN = {
     ("one character, repeated", "backoff"),
-    ("NUL bytes", "dictspec"),
     ("a line of 100 MB", "alignment"),
 }
 """The other monsters and builders meet in the long lane."""

@@ -153,20 +153,6 @@ def test_an_empty_variable_counts_as_unset(
     assert answer_of() is None
 
 
-def test_a_file_with_a_damaged_header_is_passed_over(folders: Folders) -> None:
-    bad = write_dictionary(folders.named / "a.dictionary.tok", "pl")
-    bad.write_bytes(bad.read_bytes()[:60])
-    good = write_dictionary(folders.named / "b.dictionary.tok", "pl", answer=2)
-    notes: list[str] = []
-    assert answer_of(note=notes.append) == 2
-    assert len(notes) == 2
-    assert notes[0].startswith(f"{bad} is truncated")
-    assert notes[0].endswith("; it is not used")
-    assert notes[1] == f"dictionary -> {good}"
-    with pytest.raises(BundleError, match="truncated"):
-        answer_of(files=[bad])
-
-
 def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folders) -> None:
     path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
     assert open_dictionary(DRAFT) is None
@@ -179,20 +165,3 @@ def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folder
     assert "computed now" in notes[0]
     with pytest.raises(BundleError, match=r"give a \.alignment\.tok file"):
         open_alignment(TARGET, DRAFT, otherwise=align, file=str(path))
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_dictionary_with_a_damaged_byte_is_not_used(folders: Folders, named: bool) -> None:
-    """One that the user names is an error; of one that is found a note tells."""
-    path = write_dictionary(folders.user / "pl.dictionary.tok", "pl")
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
-    notes: list[str] = []
-    if named:
-        with pytest.raises(BundleError, match=r"pl\.dictionary\.tok is damaged.*tokalign build"):
-            open_dictionary(TARGET, files=[path])
-    else:
-        assert open_dictionary(TARGET, note=notes.append) is None
-        assert len(notes) == 1
-        assert "is damaged" in notes[0]

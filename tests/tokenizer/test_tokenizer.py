@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from polish import SENTENCES, texts
 from tokenizers.normalizers import NFC
 
-from tokalign.errors import MissingAssetError, VocabularyError
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -126,21 +125,3 @@ def test_sentencepiece_itself_agrees(shared_data: Path) -> None:
     theirs = SentencePieceProcessor(model_file=str(path))
     for text in SENTENCES:
         assert ours.encode(text) == theirs.encode(text)
-
-
-def test_broken_files_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(MissingAssetError, match="does not exist"):
-        read_tokenizer(tmp_path / "nothing")
-    with pytest.raises(MissingAssetError, match="holds no tokenizer"):
-        read_tokenizer(tmp_path)
-    broken = tmp_path / "tokenizer.json"
-    broken.write_text('{"model": {"type": "BPE"')
-    with pytest.raises(VocabularyError, match="download it again"):
-        read_tokenizer(broken)
-    broken.write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    with pytest.raises(VocabularyError, match="no vocabulary"):
-        read_tokenizer(broken)
-    ranks = tmp_path / "x.tiktoken"
-    ranks.write_text("IQ== 0\nIg== 1\n")
-    with pytest.raises(VocabularyError, match="pre-tokenizer"):
-        read_tokenizer(ranks)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from tokalign.atomic_file import write_file
 from tokalign.build.corpus import Corpus
-from tokalign.build.counting.runs import REMEDY, is_whole
+from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace, sole_process
 from tokalign.build.counting.token_ngrams import (
     Counting,
     Encodes,
@@ -34,7 +34,6 @@ from tokalign.build.counting.token_ngrams import (
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.word_list import WordList
 from tokalign.build.counting.workers import peak_memory, workers
-from tokalign.build.counting.workspace import require_workspace, sole_process
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.build.pack import RARE_ORDERS, pack_bundle
 from tokalign.build.pipeline import BuildReport, WrittenTable, write_table

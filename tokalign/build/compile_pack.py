@@ -25,11 +25,10 @@ import numpy as np
 from tokalign.arguments import shown_path
 from tokalign.atomic_file import require_writable
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
-from tokalign.build.counting.runs import write_run
+from tokalign.build.counting.runs import open_workspace, write_run
 from tokalign.build.counting.token_ngrams import WEIGHT_UNIT, Counting, count
 from tokalign.build.counting.windows import IdArray, IdSpace, TokenNgrams, merge_windows
 from tokalign.build.counting.workers import Task, workers
-from tokalign.build.counting.workspace import open_workspace
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.errors import TokalignError
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, read_bundle, write_bundle

@@ -76,7 +76,7 @@ def compare_validity(tokenizer: Tokenizer[Any], *, pairs: int) -> None:
     found, bpe, draw = Derivations.of(tokenizer), tokenizer.bpe, np.random.default_rng(4)
     tokens = np.flatnonzero(found.reachable)
     left, right = draw.choice(tokens, (2, pairs))
-    valid = found.valid_pairs(left, right)
+    valid = found.stay_apart(left, right, but_for_whole=False)
     assert 0 < valid.sum() < len(valid)
     for a, b, expected in zip(left.tolist(), right.tolist(), valid.tolist(), strict=True):
         assert bpe.validity.may_follow(a, b) == expected

@@ -15,7 +15,6 @@ from polish import SENTENCES, texts
 
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting.token_ngrams import Chunks, count_token_ngrams
-from tokalign.errors import CorpusError
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 # Few words, so that n-grams repeat; each sentence also as it stands.
@@ -104,16 +103,6 @@ def test_whole_weights_give_whole_counts(tmp_path: Path) -> None:
     counted = list(count_token_ngrams(corpus, small_tokenizer(), min_count=3))
     assert {str(ngrams.counts.dtype) for ngrams in counted} == {"int64"}
     assert set(counted[0].counts.tolist()) >= {3}
-
-
-@pytest.mark.parametrize(
-    "weights", [{"b.txt": 1.0}, {"a.txt": 0.0}, {"a.txt": -1.0}, {"a.txt": 0.0005}]
-)
-def test_a_weight_that_cannot_be_honoured_is_refused(
-    tmp_path: Path, weights: dict[str, float]
-) -> None:
-    with pytest.raises(CorpusError, match="weight"):
-        Corpus(write_files(tmp_path, {"a.txt": ["Ala"]}), weights=weights)
 
 
 @pytest.mark.parametrize("max_ngrams", [0, 1, 20, 150, 10_000])

@@ -104,19 +104,15 @@ class Derivations:
         """Enter the tokens that these merges (rows of `rules`) make; their halves are known."""
         rules = self.rules
         rows = rows[self.reachable[rules.left[rows]] & self.reachable[rules.right[rows]]]
-        rows = rows[self._stay_apart(rules.left[rows], rules.right[rows], but_for_whole=True)]
+        rows = rows[self.stay_apart(rules.left[rows], rules.right[rows], but_for_whole=True)]
         left, right, made = rules.left[rows], rules.right[rows], rules.result[rows]
         self.reachable[made] = True
         self.left[made], self.right[made], self.last_rank[made] = left, right, rules.rank[rows]
         halves = np.maximum(self.max_rank[left], self.max_rank[right])
         self.max_rank[made] = np.maximum(self.last_rank[made], halves)
 
-    def valid_pairs(self, left: Ints, right: Ints) -> Bools:
-        """`PairValidity.may_follow` of many pairs of reachable tokens. Cost: 2 µs a pair."""
-        return self._stay_apart(left, right, but_for_whole=False)
-
-    def _stay_apart(self, left: Ints, right: Ints, *, but_for_whole: bool) -> Bools:
-        """Whether no merge crosses between the tokens of each pair.
+    def stay_apart(self, left: Ints, right: Ints, *, but_for_whole: bool) -> Bools:
+        """`PairValidity.may_follow` of many pairs of reachable tokens. Cost: 2 µs a pair.
 
         but_for_whole: do not count the merge of the two whole tokens.
         """

@@ -3,7 +3,6 @@
 token_ngrams.py     the whole count, from a corpus to n-grams with counts; read it first
 word_encoder.py     a shard of text -> ids, each word encoded once
 windows.py          the counting itself: pure functions over arrays of ids
-runs.py             files of sorted windows, and how many of them are read as one
+runs.py             files of sorted windows, how many are read as one, and resuming from them
 workers.py          processes, as many as fit in the memory
-workspace.py        finished files to resume from
 """

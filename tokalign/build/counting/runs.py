@@ -1,4 +1,4 @@
-"""Files of sorted windows, merged as an external sort does it.
+"""The files of a count: sorted windows, merged as an external sort does it, and their folder.
 
 A *run* is a file with the different windows of a shard, sorted, and a checksum. Runs are read block
 by block: all windows up to the least of the last windows of the blocks in memory are a *stretch*,
@@ -6,19 +6,28 @@ and no later block has one of them. So the memory does not depend on the number 
 what is in them. The checksum is there because runs are not synced to the disk, which would take
 longer than writing them: a power cut may leave half a file.
 Source: external merge sort, as in BurntSushi's `fst` for keys that do not fit in memory.
+
+A *workspace* is a folder of finished runs, from which a killed build resumes. The name of a run is
+a digest of everything it was made from, so one that is found whole can be used whatever has changed
+since.
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
 
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
-from numpy.typing import NDArray
 
-from tokalign.atomic_file import appearing
-from tokalign.build.counting.windows import Windows, merge_windows
+from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable
+from tokalign.build.counting.windows import Windows, merge_windows, sortable
+from tokalign.errors import UsageError
 
 REMEDY = (
     "choose a folder on another one with --workspace; finished counts are kept, and the same "
@@ -86,7 +95,7 @@ class _Head:
         self._left = (path.stat().st_size - _CHECKSUM_BYTES) // dtype.itemsize
         self._offset = 0
         self._windows: Windows = np.zeros(0, dtype=dtype)
-        self._keys = _keys(self._windows)
+        self._keys = sortable(self._windows["ids"])
 
     @property
     def last(self) -> bytes:
@@ -103,7 +112,7 @@ class _Head:
             count = min(self._size, self._left)
             read = np.fromfile(self._path, dtype=self._dtype, count=count, offset=self._offset)
             self._windows = np.concatenate([self._windows, read])
-            self._keys = np.concatenate([self._keys, _keys(read)])
+            self._keys = np.concatenate([self._keys, sortable(read["ids"])])
             self._left -= count
             self._offset += read.nbytes
         return len(self._windows) > 0
@@ -116,8 +125,83 @@ class _Head:
         return taken
 
 
-def _keys(windows: Windows) -> NDArray[np.bytes_]:
-    """Windows as byte strings that sort like them: their ids in big-endian order."""
-    ids = windows["ids"]
-    big_endian = np.ascontiguousarray(ids.astype(ids.dtype.newbyteorder(">")))
-    return big_endian.view(f"S{ids.itemsize * ids.shape[1]}").ravel()
+_LOCK = "counting.lock"
+_REMEDY = "choose folders that you may write to with --output or --workspace"
+
+
+@contextmanager
+def open_workspace(folder: Path | None) -> Iterator[Path]:
+    """Make or reopen a workspace, a temporary one if `folder` is None.
+
+    It is deleted when the body ends, and when a generator that holds it open is closed early. When
+    the body raises or the process dies, the finished files stay.
+    Raises: UsageError if another process is using the folder, if it holds other files, or if it
+        cannot be written to; OutputError for a full disk.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="tokalign-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error, _REMEDY) from error
+    require_workspace(folder, _LOCK)
+    with locked(folder / _LOCK, f"building in {folder}", "wait for it or choose another folder"):
+        for unfinished in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+            unfinished.unlink()
+        try:
+            yield folder
+        except GeneratorExit:
+            _delete(folder, made)
+        except BaseException:
+            if all(path.name == _LOCK for path in folder.iterdir()):
+                _delete(folder, made)
+            raise
+        else:
+            _delete(folder, made)
+
+
+def require_workspace(folder: Path, mark: str) -> None:
+    """Check that a folder is empty or a workspace: at the end it is deleted, whatever is in it.
+
+    mark: the name of the first file that a build writes there.
+    Raises: UsageError for a folder with other files, which may be somebody's documents.
+    """
+    try:
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
+    except OSError as error:
+        raise unwritable(folder, error, _REMEDY) from error
+    if names and mark not in names:
+        raise UsageError(
+            f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
+            "give a folder of its own with --workspace"
+        )
+
+
+def _delete(folder: Path, made: list[Path]) -> None:
+    """Delete a workspace, and those of the folders made for it that are empty."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for path in made:
+            if path != folder:
+                path.rmdir()
+
+
+@contextmanager
+def sole_process(folder: Path, name: str) -> Iterator[None]:
+    """Hold a lock, so that two processes that were given the same share do not meet in its files.
+
+    Raises: UsageError if another process holds it.
+    """
+    remedy = (
+        "give each machine ranks of its own with --local-rank-offset, or wait until it has ended"
+    )
+    with locked(folder / f"{name}.lock", f"doing {name} in {folder}", remedy):
+        yield
+
+
+def digest(*facts: object) -> str:
+    """A name for a file that is made from these facts (texts, numbers, bytes, lists of them)."""
+    return sha256(msgpack.packb(facts)).hexdigest()[:32]

@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 
 from tokalign.atomic_file import unwritable
 from tokalign.build.corpus import Corpus, Stage, batches, silent
-from tokalign.build.counting.runs import REMEDY, is_whole, merge_runs, stretches, write_run
+from tokalign.build.counting.runs import (
+    REMEDY,
+    digest,
+    is_whole,
+    merge_runs,
+    open_workspace,
+    stretches,
+    write_run,
+)
 from tokalign.build.counting.windows import (
     IdSpace,
     TokenNgrams,
@@ -36,7 +44,6 @@ from tokalign.build.counting.windows import (
 from tokalign.build.counting.word_encoder import WordEncoder
 from tokalign.build.counting.word_list import WordList
 from tokalign.build.counting.workers import MEMORY, Apply, Task, plan_processes, workers
-from tokalign.build.counting.workspace import digest, open_workspace
 from tokalign.build.text_files import FileStamp, TextFile
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

@@ -86,6 +86,12 @@ class TokenNgrams:
         return TokenNgrams(self.ids[which], self.counts[which])
 
 
+def sortable(rows: IdArray) -> NDArray[np.bytes_]:
+    """Rows of ids [k, n] as byte strings that sort like them: their ids in big-endian order."""
+    big_endian = np.ascontiguousarray(rows.astype(rows.dtype.newbyteorder(">")))
+    return big_endian.view(f"S{rows.itemsize * rows.shape[1]}").ravel()
+
+
 def sort_windows(ids: IdArray, max_order: int, space: IdSpace, *, weight: int) -> Windows:
     """The different windows of a shard, sorted; after the end of a line they hold gaps.
 

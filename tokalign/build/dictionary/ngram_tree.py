@@ -35,7 +35,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.counting.windows import IdArray, TokenNgrams
+from tokalign.build.counting.windows import IdArray, TokenNgrams, sortable
 
 Indices = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -109,15 +109,8 @@ def _find_prefixes(ids: IdArray, shorter: IdArray) -> Indices:
     """For each row the index of its first n - 1 ids among the sorted rows of `shorter`."""
     changes = np.any(ids[1:, :-1] != ids[:-1, :-1], axis=1)
     starts = np.flatnonzero(np.concatenate([[True], changes]))
-    found = np.searchsorted(_as_strings(shorter), _as_strings(ids[starts, :-1]))
+    found = np.searchsorted(sortable(shorter), sortable(ids[starts, :-1]))
     return np.repeat(found, np.diff(starts, append=len(ids))).astype(np.uint32)
-
-
-def _as_strings(rows: IdArray) -> NDArray[np.bytes_]:
-    """Rows as byte strings that sort like the rows: their ids in big-endian order."""
-    width = rows.dtype.itemsize
-    packed = np.ascontiguousarray(rows.astype(f">u{width}"))
-    return packed.view(f"S{width * rows.shape[1]}").ravel()
 
 
 def _keys(prefix: NDArray[np.integer], last: NDArray[np.integer]) -> NDArray[np.uint64]:

@@ -26,7 +26,7 @@ from typing import Any
 from tokalign.arguments import as_path
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, locked, unwritable, write_file
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.workspace import digest
+from tokalign.build.counting.runs import digest
 from tokalign.build.dictionary.dictionary_bundle import (
     DICTIONARY_BYTES,
     BackoffOptions,
