@@ -23,7 +23,7 @@ Example (Bielik): may `sz` follow `▁War`, as in `▁Warszawa`?
 
 The merge of `ar` and `s` has rank 1829. At that time both stand at the boundary, so it crosses,
 and `sz` may not follow `▁War`: the canonical encoding is `▁Wars`, `z`, `awa`.
-`build/alignment/derivations.py` answers for a whole vocabulary at once.
+`build/alignment/followers.py` answers for a whole vocabulary at once.
 """
 
 from __future__ import annotations

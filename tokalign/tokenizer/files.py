@@ -22,10 +22,13 @@ from typing import Any
 
 from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
 from tokalign.tokenizer.formats.limits import MAX_FILE_BYTES, checked_id, shortened
-from tokalign.tokenizer.formats.pipeline import template_opening
 from tokalign.tokenizer.formats.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.formats.sentencepiece import read_sentencepiece
-from tokalign.tokenizer.formats.tokenizer_json import opening_ids, read_tokenizer_json
+from tokalign.tokenizer.formats.tokenizer_json import (
+    opening_ids,
+    read_tokenizer_json,
+    template_opening,
+)
 from tokalign.tokenizer.spec import (
     Level,
     Supplement,

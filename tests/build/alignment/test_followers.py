@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokalign.build.alignment.derivations import Derivations, EdgeTokens
-from tokalign.build.alignment.followers import Followers
+from tokalign.build.alignment.followers import Derivations, EdgeTokens, Followers
 from tokalign.build.alignment.merge_sites import SiteSearch
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from tokalign.bpe.absorption import FALLBACK, MIN_FANOUT, Absorption
 from tokalign.bpe.encoder import BytePairEncoding, TokenOrder
-from tokalign.build.alignment.derivations import Derivations, Ints
-from tokalign.build.alignment.followers import Followers, Signature
+from tokalign.build.alignment.followers import Derivations, Followers, Ints, Signature
 from tokalign.tables.alignment import MergeSites
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
