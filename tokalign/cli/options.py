@@ -183,6 +183,7 @@ EXACT = Option(
     "End drafts where the last bits would depend on the number of rows (measured once).",
     is_flag=True,
     excludes=("--method plain", "--kv-bits"),
+    rare=True,
 )
 REMEMBER = Option(
     "--remember",
