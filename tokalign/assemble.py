@@ -414,7 +414,10 @@ def _exact_rows(model: Any, note: Note) -> int:
     curve = find_curve(machine_of(model))
     rows = None if curve is None else curve.exact_rows
     if rows is None:
-        note("trying up to how many rows a pass gives the last bits of single rows, for seconds")
+        note(
+            "trying for seconds up to how many rows a pass gives the last bits of single rows; "
+            "tokalign calibrate keeps the answer"
+        )
         rows = exact_rows(model)
         if curve is not None:
             store_curve(replace(curve, exact_rows=rows))

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -28,6 +29,7 @@ from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.remembered import FILE, RememberedStore, forget_remembered, open_remembered
+from tokalign.tables.bundle import read_bundle, write_bundle
 from tokalign.tables.logit_rows import KEPT
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -124,6 +126,23 @@ def test_a_broken_file_is_said_once_and_the_store_begins_empty(how: str) -> None
     usable = how not in ("folder", "pipe")
     assert len(notes) == (2 if usable else 3)
     assert (len(told(notes)) > 0) == usable
+
+
+@pytest.mark.parametrize(
+    "forged", [5, [[1, 2]], [[["a"], [[1, 2]]]], [[["a"], [[1, 2, 3, -1.0, 1.0]]]], {"a": 1}, None]
+)
+def test_forged_trust_is_refused(forged: object) -> None:
+    """None: bytes that are no message at all."""
+    notes: list[str] = []
+    store = told(notes)
+    teach(store, (1, 2))
+    store.save()
+    bundle = read_bundle(store.path)
+    section = b"\xc1" if forged is None else msgpack.packb(forged)
+    sections = {**bundle.sections, "logits.trust": section}
+    write_bundle(store.path, replace(bundle, sections=sections))
+    assert len(told(notes)) == 0
+    assert "learned about sources" in notes[1]
 
 
 def test_rows_with_ids_that_the_target_lacks_are_refused() -> None:

@@ -22,7 +22,8 @@ from math import inf
 from pathlib import Path
 from threading import Lock
 from time import time
-from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
 
 from tokalign.atomic_file import TEMPORARY_SUFFIX, appearing, unwritable
 from tokalign.cost.store import cache_folder
@@ -35,6 +36,8 @@ from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tables.logit_rows import KIND, LogitRows
 
 FILE = f"remembered.{KIND}.tok"
+
+_TRUST = f"{KIND}.trust"
 
 _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --remember out"
 _ABANDONED = 60.0
@@ -74,8 +77,7 @@ class RememberedStore(LogitStore):
                 fingerprints={"target": self._tokenizer},
                 corpus={"files": [{"name": "remembered", "private": True}]},
                 parameters={"vocabulary_size": self._width},
-                statistics={"trust": _saved(self.mixing)},
-                sections=self.rows.to_sections(),
+                sections={**self.rows.to_sections(), _TRUST: _saved(self.mixing)},
             )
             try:
                 # After a power cut a part of the file would be noticed when it is read.
@@ -98,16 +100,16 @@ class RememberedStore(LogitStore):
                 not stat.S_ISREG(self.path.lstat().st_mode)
                 or state[-1] > self.nbytes + MOST_HEADER_BYTES
             ):
-                raise ValueError(f"{self.path} is no file of a store's size")
+                raise ValueError("it is no file of a store's size")
             bundle = read_bundle(self.path)
             bundle.require(target=self._tokenizer, remedy="tokalign tables forget --remembered")
             if bundle.kind != KIND:
-                raise ValueError(f"{self.path} is a table of kind {bundle.kind}")
+                raise ValueError(f"it is a table of kind {bundle.kind}")
             rows = LogitRows.from_bundle(bundle, self._width)
-            trust = _checked(bundle.statistics.get("trust"))
+            trust = _restored(bytes(bundle.sections.get(_TRUST, b"")))
         except (TokalignError, OSError, ValueError) as error:
             reason = str(error).partition("; ")[0]
-            self._note(f"{reason}; it cannot be used, so nothing is remembered of it")
+            self._note(f"{self.path} cannot be used: {reason}; the store begins empty")
             return
         self.begin_with(rows)
         if not self.mixing.names:
@@ -179,35 +181,28 @@ def _make_private(folder: Path) -> None:
 _Learned = tuple[tuple[int, ...], float, float]
 """A situation of `Mixer`, the factor that was learned, and the information it rests on."""
 
-_BETWEEN = ","
-"""Between the names of sources; none of them has it."""
 
-
-def _saved(mixing: Mixing) -> dict[str, list[float]]:
+def _saved(mixing: Mixing) -> bytes:
     """What was learned about sources: by their names, five numbers for each situation."""
-    return {
-        _BETWEEN.join(names): [
-            number
-            for situation, factor, information in mixing.trust(names).learned()
-            for number in (*situation, factor, information)
-        ]
+    known = [
+        (names, [(*one, *pair) for one, *pair in mixing.trust(names).learned()])
         for names in mixing.names
-    }
+    ]
+    return bytes(msgpack.packb(known))
 
 
-def _checked(saved: Any) -> dict[tuple[str, ...], list[_Learned]]:
+def _restored(saved: bytes) -> dict[tuple[str, ...], list[_Learned]]:
     """The same as it was. Raises: ValueError for anything else."""
     found: dict[tuple[str, ...], list[_Learned]] = {}
     try:
-        for names, numbers in saved.items():
-            fives = zip(*[iter(numbers)] * 5, strict=True)
-            learned = found[tuple(names.split(_BETWEEN))] = [
+        for names, known in msgpack.unpackb(saved):
+            learned = found[tuple(map(str, names))] = [
                 ((int(voters), int(asked), int(sure)), float(factor), float(information))
-                for voters, asked, sure, factor, information in fives
+                for voters, asked, sure, factor, information in known
             ]
             if not all(0 < number < inf for _, *pair in learned for number in pair):
                 raise ValueError("a factor is out of bounds")
-    except (TypeError, AttributeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, msgpack.UnpackException) as error:
         raise ValueError("what was learned about sources is not as it is kept") from error
     return found
 
