@@ -39,10 +39,8 @@ _OPTIONS = (
         callback=read_max_tokens,
     ),
     *GENERATION,
-    Option("--json-schema", "Have the output be JSON of the schema in this file.", type=FILE),
-    Option(
-        "--html", "Also write a page that shows how each token came about.", type=FilePath(".html")
-    ),
+    Option("--json-schema", "Have the output be JSON of this schema.", type=FILE),
+    Option("--html", "Also write a page of how each token came about.", type=FilePath(".html")),
     COLOR,
     Option(
         "--verbose",

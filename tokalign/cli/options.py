@@ -127,7 +127,7 @@ DRAFT = Option(
 )
 DRAFTER = Option(
     "--drafter",
-    "A trained drafter. Default: the one that is found.",
+    "A trained drafter. Default: the one found.",
     type=FOLDER,
     needs="--target",
     excludes="--draft",
@@ -187,8 +187,7 @@ EXACT = Option(
 )
 REMEMBER = Option(
     "--remember",
-    "Keep what the target found likely for later runs, in a private folder; "
-    "tables forget --remembered deletes it.",
+    "Keep what the target found likely for later runs; tables forget --remembered deletes it.",
     is_flag=True,
     excludes=_other_methods(("hybrid",)),
 )
