@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -212,16 +211,6 @@ def test_chains_are_those_of_the_same_table_without_alternatives() -> None:
         suffix: Any = rng.integers(0, 50, 8).tolist()
         differ += table.follow(suffix, 1).ids != plain.follow(suffix, 1).ids
     assert differ / asked < 3 / 256  # other slots, so other contexts pass for stored
-
-
-def test_a_table_whose_header_names_no_alternatives_is_not_asked_for_any() -> None:
-    _, others, table = with_alternatives(np.random.default_rng(11))
-    bundle = bundle_of(table)
-    parameters = {k: v for k, v in bundle.parameters.items() if k != "alternatives"}
-    older = BackoffTable.from_bundle(replace(bundle, parameters=parameters), MANY)
-    for context in others:
-        found = [token for token, _ in older.expected(context)]  # type: ignore[arg-type]
-        assert found == answers_by_length(older, context)
 
 
 def answers_by_length(table: BackoffTable, context: Any) -> list[int]:

@@ -6,7 +6,7 @@ answer is appended and the table asked again.
 
 A context may have *alternatives*: its second and third most probable next id. They are stored as
 the answers of contexts of their own, which begin with the id `ALTERNATIVE` once or twice. No text
-has that id, so chains are not affected, and a reader that knows no alternatives meets none.
+has that id, so chains are not affected.
 
 Contexts are not stored themselves, only fingerprints of 8 bits (`binary_fuse`): about one search in
 256 takes a context for stored that is not. That can cost a wrong guess, never a wrong output.
@@ -75,7 +75,7 @@ class BackoffParameters:
     shape: FuseShape
     max_context: int
     p_min: float
-    alternatives: int = 0
+    alternatives: int
 
     def to_header(self) -> dict[str, Any]:
         """As entries of `Bundle.parameters`."""
@@ -100,11 +100,7 @@ class BackoffParameters:
             shape=shape,
             max_context=bundle.number("max_context", most=MAX_CONTEXT),
             p_min=bundle.number("p_min", most=1, kind=float),
-            alternatives=(
-                bundle.number("alternatives", most=_MOST_ALTERNATIVES)
-                if "alternatives" in bundle.parameters
-                else 0
-            ),
+            alternatives=bundle.number("alternatives", most=_MOST_ALTERNATIVES),
         )
 
 
