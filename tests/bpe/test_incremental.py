@@ -73,19 +73,6 @@ def continuations(bpe: BytePairEncoding[Any], text: bytes, draw: Random) -> Iter
     yield from (b" ", b"\n", b"a", b"1", draw.randbytes(3), draw.choice(bpe.order.spelled))
 
 
-def test_every_split_of_a_sentence_equals_the_whole(tokenizer: Tokenizer[Any]) -> None:
-    for sentence in SENTENCES:
-        data = sentence.encode()
-        whole = tokenizer.bpe.encode(data)
-        for cut in range(len(data) + 1):
-            encoder = IncrementalEncoder(tokenizer.bpe)
-            encoder.push(data[:cut])
-            settled = encoder.ids[: encoder.settled]
-            encoder.push(data[cut:])
-            assert encoder.ids == whole
-            assert whole[: len(settled)] == settled
-
-
 HARD = (" ", "\u2003", "\xa0", "\n", "\t", "0", "a", "A", "Ż", "中", "'", "r", ".", "/", "\u0301")
 
 
