@@ -53,12 +53,11 @@ from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.drafting import make_controlled, make_drafter
-from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.drafting import make_drafter
+from tokalign.runtime.interfaces import Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -66,6 +65,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
+from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -73,14 +73,19 @@ _AT_ONCE, _CONTEXT, _KNOWN = 32, 128, 4
 _PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
 
 
-class TimedModel:
+class TimedModel(ModelDrafter):
     """A draft model whose passes take the time that the costs say."""
 
     def __init__(self, model: NeuralDrafter, costs: Costs, clock: SimulatedClock) -> None:
+        super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
 
+    def find(self, context: Context, steps: int) -> Translated:
+        """See `ModelDrafter`."""
+        return self._model.find(context, steps)
+
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `draft_length.controller.SteppedDrafter`."""
+        """See `ModelDrafter`."""
         proposal = self._model.draft(context, steps=steps, limit=limit)
         self._on.now += self._costs.drafting(proposal.draft_passes, tree=is_tree(proposal.tree))
         return proposal
@@ -170,15 +175,11 @@ class Player:
             verifier = RememberingVerifier(self._target, text, drafting.row_store)
         session = self._draft if decoder.draft is not None else None
         neural = decoder.translated(prompt, session)
-        drafter: Drafter
-        if drafting.knowledge is None:
-            drafter = make_drafter(drafting, neural)
-        else:
+        model: ModelDrafter | None = neural
+        if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)
             model = None if neural is None else TimedModel(neural, self.costs, clock)
-            verifier = drafter = make_controlled(
-                drafting, drafting.knowledge, verifier, model, clock=clock
-            )
+        drafter = make_drafter(drafting, model, clock=clock)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
         events = decode(context, drafter, verifier, limits=limits)

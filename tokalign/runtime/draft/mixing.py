@@ -7,14 +7,15 @@ names others only. The three weights of dictionary and logits were fitted by log
 of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
 between two draft models (`lab/benchmarks/fit_mixture.py`). The others are assumed. They hold for
 usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it.
+named the id, which others named something, and about how likely that made it. A second shift, of
+all ids that the same sources named, is learned sooner, because it has fewer situations.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -88,11 +89,11 @@ MODELS = ("draft", "drafter")
 
 _TRUST_RATE = 0.02
 
-_SUREST, _LEAST_SURE = 4, -5
-"""Log-odds beyond these are one situation."""
+_SUREST, _LEAST_SURE, _ALL = 4, -5, 5
+"""Log-odds beyond the first two are one situation. The last stands for all of them."""
 
 
-Candidate: TypeAlias = tuple[TargetId, float, str, Hashable]
+Candidate: TypeAlias = tuple[TargetId, float, str, tuple[int, int, int]]
 """An id that may come next, its probability before the noise of sampling is looked at, the source
 that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
 too many for objects of a class."""
@@ -195,7 +196,7 @@ class Mixer:
             )
             situation = voters, asked, sure
             against = exp(-total)
-            factor = factor_of(situation, 1.0)
+            factor = factor_of(situation, 1.0) * factor_of((voters, models, _ALL), 1.0)
             found.append((token, factor / (factor + against), name, situation))
         if noise is None or models:
             return found, [probability for _, probability, _, _ in found]
@@ -203,9 +204,11 @@ class Mixer:
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
-        learn = self._trust.learn
+        learn, models = self._trust.learn, self._models
         for token, probability, _, situation in candidates:
-            learn(probability, situation, right=token == came)
+            right = token == came
+            learn(probability, situation, right=right)
+            learn(probability, (situation[0], situation[1] & models, _ALL), right=right)
 
 
 def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list[float]:
