@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from tokalign.runtime.interfaces import RowStore, Sampler, TargetSession
 from tokalign.runtime.proposal import Array, Proposal, Rows, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+_Rows: TypeAlias = tuple[Sequence[TargetId], TokenTree[TargetId], tuple[Array, ...]]
 
 
 class Choices(NamedTuple):
@@ -37,7 +39,8 @@ class TargetVerifier:
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
     At most one path of a tree agrees, as a choice depends on its position and not on its row.
     store: is told what the target found likely after every row. That is computed and read together
-    with the choices, so nothing waits for the device once more.
+    with the choices, so nothing waits for the device once more; and it is told while the next pass
+    runs, as rows of a pass hardly ever say what follows the id that ends it.
     constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """
 
@@ -53,6 +56,7 @@ class TargetVerifier:
         self._store = store
         self._constraint = constraint
         self._ahead: tuple[int, Choices | Array] | None = None
+        self._untold: _Rows | None = None  # what the store of rows does not know yet
 
     @property
     def can_branch(self) -> bool:
@@ -63,6 +67,9 @@ class TargetVerifier:
         """See `interfaces.Verifier`."""
         began = perf_counter()
         chosen, logprobs, fed, likely = self._choose(context, proposal)
+        self._tell_store()
+        if self._store is not None:
+            self._untold = list(context.ids), proposal.tree, likely
         if isinstance(chosen, Mapping):
             choices = chosen
         else:
@@ -70,9 +77,6 @@ class TargetVerifier:
                 self._run_ahead(context, chosen)
             choices = dict(enumerate(self._session.read(chosen)))
         seconds = perf_counter() - began  # of the pass: its graph built, computed and read
-        if self._store is not None:
-            ids, values = map(np.array, likely)
-            self._store.learn(context.ids, proposal.tree, ids, values)
         path = proposal.tree.agreed_path(choices)
         rows = [0, *[index + 1 for index in path]]
         return Verdict(
@@ -82,6 +86,12 @@ class TargetVerifier:
             logprobs=Rows(logprobs, rows),
             model_seconds=seconds,
         )
+
+    def _tell_store(self) -> None:
+        """Tell the store of rows about the pass before."""
+        if self._store is not None and self._untold is not None:
+            ids, tree, likely = self._untold
+            self._store.learn(ids, tree, *map(np.array, likely))
 
     def _choose(self, context: Context, proposal: Proposal) -> Choices:
         """The target's choice after the context and after each proposed id that matters."""

@@ -15,7 +15,7 @@ Key = tuple[str | None, str | None, str | None]
 """Names of a model, its adapter and its draft model."""
 
 _MOST_STORES, _MOST_IDS = 16, 1 << 15
-"""Output stores kept, and ids in each: about 17 MB, and 6.3 MB for what the target found likely.
+"""Output stores kept, and ids in each: about 17 MB, and 22 MB for what the target found likely.
 
 The least recently used store goes first.
 """

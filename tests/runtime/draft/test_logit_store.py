@@ -75,7 +75,7 @@ def test_a_small_store_forgets_and_never_confuses(pairs: list[tuple[int, int]]) 
 
 
 def test_memory_is_bounded_whatever_the_vocabulary() -> None:
-    assert LogitStore().nbytes == SLOTS * (8 + 4 * KEPT + KEPT) == 11_534_336
+    assert LogitStore().nbytes == SLOTS * (8 + 4 * KEPT + KEPT) == 22_020_096
 
 
 def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
