@@ -2,20 +2,20 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only. The three weights of dictionary and logits were fitted by logistic regression to
-1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model and
-of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
-between two draft models (`lab/benchmarks/fit_mixture.py`). The others are assumed. They hold for
-usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it. A second shift, of
-all ids that the same sources named, is learned sooner, because it has fewer situations.
+names others only. The three weights of logits were fitted by logistic regression to 1,548 ids that
+the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
+drafter lie between such fits with greedy and with sampled texts, the former also between two draft
+models (`lab/benchmarks/fit_mixture.py`). Those of copy and dictionary were fitted to the answers of
+a real model and to prose, alike (`lab/results/real-models.md`). The others are assumed. They hold
+for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
+named the id, which others named something, and about how likely that made it.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -68,11 +68,11 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.75, 0.67, -1.89),
+    "dictionary": Weights(0.95, 0.08, -1.2),
     "logits:3": Weights(0.12, 0.68, -0.63),
     "logits:2": Weights(0.26, 0.68, -0.89),
     "logits:1": Weights(0.28, -0.47, -1.15),
-    "copy": Weights(0.7, 0.0, -0.1),
+    "copy": Weights(1.0, 1.2, -1.25),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
     "drafter": Weights(0.7, 1.7, -0.9),
@@ -89,11 +89,11 @@ MODELS = ("draft", "drafter")
 
 _TRUST_RATE = 0.02
 
-_SUREST, _LEAST_SURE, _ALL = 4, -5, 5
-"""Log-odds beyond the first two are one situation. The last stands for all of them."""
+_SUREST, _LEAST_SURE = 4, -5
+"""Log-odds beyond these are one situation."""
 
 
-Candidate: TypeAlias = tuple[TargetId, float, str, tuple[int, int, int]]
+Candidate: TypeAlias = tuple[TargetId, float, str, Hashable]
 """An id that may come next, its probability before the noise of sampling is looked at, the source
 that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
 too many for objects of a class."""
@@ -196,7 +196,7 @@ class Mixer:
             )
             situation = voters, asked, sure
             against = exp(-total)
-            factor = factor_of(situation, 1.0) * factor_of((voters, models, _ALL), 1.0)
+            factor = factor_of(situation, 1.0)
             found.append((token, factor / (factor + against), name, situation))
         if noise is None or models:
             return found, [probability for _, probability, _, _ in found]
@@ -204,11 +204,9 @@ class Mixer:
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
-        learn, models = self._trust.learn, self._models
+        learn = self._trust.learn
         for token, probability, _, situation in candidates:
-            right = token == came
-            learn(probability, situation, right=right)
-            learn(probability, (situation[0], situation[1] & models, _ALL), right=right)
+            learn(probability, situation, right=token == came)
 
 
 def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list[float]:
