@@ -131,11 +131,11 @@ def assert_equal(one: Decoder, other: Decoder) -> None:
         assert one.draft.tokenizer.fingerprint == other.draft.tokenizer.fingerprint
         assert one.draft.stop_ids == other.draft.stop_ids
     mine, yours = one.drafting, other.drafting
-    tables = {"dictionary", "alignment", "costs", "knowledge", "experience", "mixing"}
+    tables = {"dictionary", "alignment", "costs", "knowledge", "model_worth", "mixing"}
     for field in {f.name for f in fields(Drafting)} - tables:
         assert getattr(mine, field) == getattr(yours, field), field
     assert sections(mine.dictionary) == sections(yours.dictionary)
-    assert mine.costs() == yours.costs()
+    assert mine.costs == yours.costs
     assert (mine.knowledge is None) == (yours.knowledge is None)
     if one.draft is not None:
         assert sections(mine.alignment()) == sections(yours.alignment())

@@ -20,7 +20,7 @@ from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import UsageError
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, no_alignment
+from tokalign.runtime.drafting import Drafting, no_alignment
 from tokalign.runtime.methods import (
     AUTO,
     choose_method,
@@ -170,11 +170,11 @@ def assemble(
     before_costs: called with the target and with the draft model or recurrent drafter that is used
     (None without one), as mlx models, before the costs of their passes are looked up; not called
     where no decision depends on these costs.
-    What the draft length controller learns of two models is shared by all decoders of a process.
+    What the planner learns of two models is shared by all decoders of a process.
     Raises: as `choose_drafting`.
     """
     from tokalign.runtime.decoder import Decoder
-    from tokalign.runtime.draft_length.opening_knowledge import measured_costs, shared_knowledge
+    from tokalign.runtime.draft_length.opening_knowledge import shared_knowledge
     from tokalign.runtime.mlx.cache import CacheOptions
     from tokalign.runtime.mlx.sampling import Sampling
 
@@ -200,14 +200,10 @@ def assemble(
     )
     model = drafter if draft is None else draft.model
     chooses = not options.fixes_lengths and options.method != "plain"
-    if chooses or drafter is not None:
-        before_costs(target.model, model)
     if chooses:
+        before_costs(target.model, model)
         knowledge = shared_knowledge(target.model, model, note=note)
         drafting = replace(drafting, knowledge=knowledge)
-    elif drafter is not None:
-        costs = measured_costs(target.model, drafter) or ASSUMED_DRAFTER_COSTS
-        drafting = replace(drafting, costs=lambda: costs)
     if options.remember and drafting.uses_logits:
         logits, mixing = _remembered(target, drafting.known_rows, note)
         drafting = replace(drafting, mixing=mixing)

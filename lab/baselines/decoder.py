@@ -6,6 +6,7 @@ from lab.baselines import PUBLISHED_METHODS, baseline, store_of
 from lab.baselines.translations import PUBLISHED_TRANSLATIONS, make_translation
 from tokalign.runtime.decoder import Decoder, Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter
+from tokalign.runtime.draft_length.knowledge import MAX_IDS
 from tokalign.runtime.interfaces import Drafter, DraftSession, Verifier
 from tokalign.runtime.methods import DEFAULT_DRAFT_TOKENS
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -40,10 +41,12 @@ class BaselineDecoder(Decoder):
             return super()._collaborators(target, prompt, draft)
         store = store_of(name)
         verifier = TargetVerifier(target, self.sampler, store)
-        costs = drafting.costs if knowledge is None else knowledge.costs.for_ranking
+        costs = drafting.costs
+        if knowledge is not None:
+            costs = knowledge.costs.verification(MAX_IDS)
         most = drafting.num_draft_tokens
         branches = verifier.can_branch
-        return baseline(name, store, most=most, costs=costs(), branches=branches), verifier
+        return baseline(name, store, most=most, costs=costs, branches=branches), verifier
 
     def translated(
         self, prompt: Prompt, session: DraftSession | None, *, trees: bool = True

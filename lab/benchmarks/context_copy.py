@@ -14,7 +14,7 @@ Both copy at most 10 tokens. `prompt lookup` works as published: it takes the lo
 last 3 ids that occurred before, at its first occurrence. A row is a verified position after the
 first of a round. `passes` gives tokens per pass of the hybrid's trees, whose store of logits is
 empty because no target computes any; the prediction is the text of the prompt. `machines` gives the
-speed-up of the hybrid under cost curves, with the draft length controller, which knows the curve,
+speed-up of the hybrid under cost curves, with the planner, which knows the curve,
 and a clock that only passes move.
 
 `priors` counts in texts of any language how often a copy was right, in passages of 1,500 tokens,
@@ -45,11 +45,10 @@ from tokalign.evaluate.replay import ReplayVerifier, replay
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, CopyReliability
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.suffix_automaton import Occurrence, SuffixAutomaton
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.statistics import Statistics
@@ -154,15 +153,9 @@ def measure(
 
 METHODS = {
     "prompt lookup": None,
-    "copy, rows free": Drafting(
-        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0,))
-    ),
-    "copy, 2 % a row": Drafting(
-        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0, 1.02))
-    ),
-    "copy, 5 % a row": Drafting(
-        method="copy", num_draft_tokens=10, costs=lambda: Costs(rows=(1.0, 1.05))
-    ),
+    "copy, rows free": Drafting(method="copy", num_draft_tokens=10, costs=Costs(rows=(1.0,))),
+    "copy, 2 % a row": Drafting(method="copy", num_draft_tokens=10, costs=Costs(rows=(1.0, 1.02))),
+    "copy, 5 % a row": Drafting(method="copy", num_draft_tokens=10, costs=Costs(rows=(1.0, 1.05))),
 }
 
 
@@ -207,7 +200,7 @@ def passes(made: dict[str, list[Generation]], *, rows: int) -> None:
     """Tokens per pass and ids proposed: copies, and the hybrid without and with a prediction."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     dictionary = open_dictionary(tokenizer, files=[])
-    free = Drafting(dictionary=dictionary, costs=lambda: Costs(rows=(1.0,)), num_draft_tokens=rows)
+    free = Drafting(dictionary=dictionary, costs=Costs(rows=(1.0,)), num_draft_tokens=rows)
     print("| task | prompt lookup | copy | hybrid | hybrid, prediction |\n" + "|---" * 5 + "|")
     for task, of_task in made.items():
         found = [
@@ -224,7 +217,7 @@ def passes(made: dict[str, list[Generation]], *, rows: int) -> None:
 @click.option("--curve", "curves", multiple=True, default=MACHINES)
 @click.pass_obj
 def machines(made: dict[str, list[Generation]], *, curves: Sequence[str]) -> None:
-    """Speed-ups of the hybrid with the draft length controller, by task."""
+    """Speed-ups of the hybrid with the planner, by task."""
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer("bielik").tokenizer
     dictionary = open_dictionary(tokenizer, files=[])
     print(f"| | {' | '.join(made)} |\n" + "|---" * (1 + len(made)) + "|")
@@ -239,14 +232,14 @@ def controlled(made: Sequence[Generation], dictionary: Dictionary | None, costs:
     """The speed-up over plain decoding of all generations, one after another."""
     clock = SimulatedClock()
     knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
-    drafting = Drafting(method="hybrid", dictionary=dictionary, mixing=Mixing())
+    drafting = Drafting(method="hybrid", dictionary=dictionary, knowledge=knowledge)
     tokens = 0
     for one in made:
         timed = TimedVerifier(ReplayVerifier(one.ids), costs, clock)
-        controller = make_controlled(drafting, knowledge, timed, None, clock=clock)
+        planner = make_drafter(drafting, clock=clock)
         context = Context(one.ids[: one.given])
         limits = Limits(max_tokens=len(one.ids) - one.given)
-        for _ in decode(context, controller, controller, limits=limits):
+        for _ in decode(context, planner, timed, limits=limits):
             pass
         tokens += len(context.emitted)
     return tokens * costs.verify(1) / clock.now

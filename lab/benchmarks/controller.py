@@ -1,4 +1,4 @@
-"""The draft length controller on other machines: traces replayed under every shipped curve.
+"""The planner on other machines: traces replayed under every shipped curve.
 
     tokalign bench --target bielik --text wiki200.jsonl --method hybrid -k 16 --trace hybrid.jsonl
     tokalign bench --draft DRAFT --target bielik --text wiki200.jsonl --method exact -k 6 \
@@ -26,8 +26,7 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.errors import UsageError
 from tokalign.evaluate.project import costs_under, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText, read_trace
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)

@@ -7,7 +7,7 @@
     python -m lab.benchmarks.draft_free ablations --target MODEL --prompts FILE [--limit 10]
 
 `rows` gives tokens per pass for every method at fixed numbers of drafted ids; `machines` what fixed
-numbers and the draft length controller make of the hybrid under cost curves, on a clock that
+numbers and the planner make of the hybrid under cost curves, on a clock that
 nothing but passes moves; `ablations` UniSpec's ablations and projected speed-ups. The target
 decodes its own output; every output is compared with plain decoding's, and any difference ends the
 run. With --text, a text plays the target's output. Each prompt has a seed of its own. Stop ids are
@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
@@ -51,7 +52,6 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.hybrid import FREE_ROWS, ComingNoise
-from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.drafting import Drafting, make_drafter
@@ -91,12 +91,12 @@ class Condition:
     """A way to draft: what makes its store, and the drafter of a request from a store
     and the noise of the coming choices.
 
-    decide: makes a controller from drafter and verifier, where one decides how much to draft.
+    timed: gives a verifier whose passes take time.
     """
 
     store: Callable[[], RowStore | None]
     make: Maker
-    decide: Callable[[Drafter, Verifier], DraftLengthController] | None = None
+    timed: Callable[[Verifier], Verifier] = lambda verifier: verifier
 
 
 @dataclass
@@ -130,10 +130,8 @@ def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator
     for text in outputs.texts:
         store = condition.store() if outputs.empty else store
         context = Context(text.ids[: text.given])
-        drafter: Drafter = condition.make(store, text.noise(vocabulary))
-        verifier: Verifier = RememberingVerifier(session, text, store)
-        if condition.decide is not None:
-            drafter = verifier = condition.decide(drafter, verifier)
+        drafter = condition.make(store, text.noise(vocabulary))
+        verifier = condition.timed(RememberingVerifier(session, text, store))
         limits = Limits(max_tokens=min(outputs.tokens, len(text.output)))
         passes = len(found.rows)
         for event in decode(context, drafter, verifier, limits=limits):
@@ -153,12 +151,12 @@ def measured(outputs: OwnOutputs, condition: Condition) -> Found:
     return found
 
 
-def drafting_as(drafting: Drafting) -> Condition:
+def drafting_as(drafting: Drafting, clock: Callable[[], float] = perf_counter) -> Condition:
     """A way to draft that tokalign has."""
 
     def make(store: RowStore | None, noise: ComingNoise | None) -> Drafter:
         known = replace(drafting, logits=store, noise=noise)  # type: ignore[arg-type]
-        return make_drafter(known, None)
+        return make_drafter(known, clock=clock)
 
     return Condition(lambda: drafting.with_stores().row_store, make)
 
@@ -260,7 +258,7 @@ def rows_command(
     base = Drafting(
         dictionary=open_dictionary(tokenizer, files=[dictionary] if dictionary else []),
         known_rows=open_logit_rows(tokenizer) if logits else None,
-        costs=lambda: FREE_ROWS,
+        costs=FREE_ROWS,
     )
     keep_loaded()
     click.echo(f"| | {' | '.join(rows.split(','))} | drafted | host ms p50, p99 |")
@@ -293,11 +291,11 @@ def machines_command(
     rows: str,
     curves: tuple[str, ...],
 ) -> None:
-    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the controller's choice."""
+    """Print speed-ups of the hybrid: fixed numbers of drafted ids, and the planner's choice."""
     base = Drafting(
         method="hybrid",
         dictionary=open_dictionary(outputs.model.tokenizer, files=[]),
-        costs=lambda: FREE_ROWS,
+        costs=FREE_ROWS,
     )
     fixed = {
         count: measured(outputs, drafting_as(replace(base, draft_rows=count)))
@@ -318,19 +316,18 @@ def machines_command(
 
 
 def controlled(outputs: OwnOutputs, drafting: Drafting, costs: Costs) -> tuple[Found, float]:
-    """What the hybrid takes, and its time, if the draft length controller decides.
+    """What the hybrid takes, and its time, if the planner decides.
 
-    The controller knows the costs.
+    The planner knows the costs.
     """
     clock = SimulatedClock()
     knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)))
-    drafting = replace(drafting, costs=knowledge.costs.for_ranking)
+    drafting = replace(drafting, knowledge=knowledge)
 
-    def decide(drafter: Drafter, verifier: Verifier) -> DraftLengthController:
-        timed = TimedVerifier(verifier, costs, clock)
-        return DraftLengthController(knowledge, timed, free=drafter, clock=clock)
+    def timed(verifier: Verifier) -> Verifier:
+        return TimedVerifier(verifier, costs, clock)
 
-    condition = replace(drafting_as(drafting), decide=decide)
+    condition = replace(drafting_as(drafting, clock), timed=timed)
     return measured(outputs, condition), clock.now
 
 

@@ -45,12 +45,11 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.beams import BeamShape
-from tokalign.runtime.draft.cost_aware import CostAwareHybrid
-from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
+from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.recurrent import BeamDrafter
-from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS, Drafting, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
@@ -94,9 +93,7 @@ class World:
         """The drafter for one text."""
         session = DrafterSession(self.drafter, self.states[self.texts.index(text)])
         sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
-        return BeamDrafter(
-            session, sampler=sampler, **{"costs": lambda: ASSUMED_DRAFTER_COSTS, **how}
-        )
+        return BeamDrafter(session, sampler=sampler, **how)
 
 
 def rounds_of(text: Text, drafter: Drafter, verifier: Verifier | None = None) -> Iterator[Round]:
@@ -213,15 +210,14 @@ def trees(world: World, rows: Sequence[int], dictionary: Path | None) -> None:
                 logits=store,
                 mixing=mixing,
                 draft_rows=count,
-                costs=lambda: FREE_ROWS,
+                costs=FREE_ROWS,
             )
 
             def drafter(text: Text, base: Drafting = base, joins: bool = with_drafter) -> Drafter:
                 assert isinstance(text.sampler, Sampling)
                 noise = text.sampler.noise_ahead(vocabulary_size(world.target.model))
-                hybrid = make_drafter(replace(base, noise=noise), None)
-                assert isinstance(hybrid, Hybrid)
-                return CostAwareHybrid(hybrid, world.beams(text)) if joins else hybrid
+                known = replace(base, noise=noise)
+                return make_drafter(known, world.beams(text) if joins else None)
 
             def verifier(text: Text, store: LogitStore = store) -> Verifier:
                 return RememberingVerifier(session, text, store)
@@ -285,7 +281,8 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
             cells = []
             for times in curves.values():
                 costs = Costs(rows=tuple(time / times[0] for time in times))
-                cells.append(f"{tokens / (costs.expected_verify(1 + rows) + length * step):.2f}")
+                verified = np.interp(1 + rows, range(1, 1 + len(costs.rows)), costs.rows)
+                cells.append(f"{tokens / (verified + length * step):.2f}")
             print(
                 f"| {width} x {length} | {tokens:.3f} | {rows:.1f} | {' | '.join(cells)} |",
                 flush=True,

@@ -35,14 +35,15 @@ from lab.benchmarks.remembered_target import Text
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft import recurrent
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import ModelDrafter
-from tokalign.runtime.draft.hybrid import AnswerSource, ComingNoise, Hybrid
+from tokalign.runtime.draft.hybrid import FREE_ROWS, AnswerSource, ComingNoise, Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.mixing import Mixing, Source, Weights, weights_of
+from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.interfaces import Drafter, RowStore
 from tokalign.runtime.proposal import Proposal
-from tokalign.runtime.translation import base
+from tokalign.runtime.rounds import Round
+from tokalign.runtime.translation.base import SOURCE
 from tokalign.tables.dictionary import Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId
@@ -92,8 +93,10 @@ class WatchedHybrid(Drafter):
         proposal = self._hybrid.propose(context, limit)
         sources = self._sources
         if self._model is not None:
-            answer = self._model.answer(context, limit).tree
-            proposal = Proposal(tree=self._hybrid.join(answer, min(limit, self._rows), 0.0))
+            answer = self._model.draft(context, steps=self._model.steps, limit=limit).tree
+            most = min(limit, self._rows)
+            tree, _ = self._hybrid.join(context.ids, answer, most, FREE_ROWS, spent=0.0)
+            proposal = Proposal(tree=tree)
             sources = [*sources, AnswerSource(answer)]
         states = [source.follow(context.ids) for source in sources]
         came = text.ids[len(context.ids) :]
@@ -104,6 +107,10 @@ class WatchedHybrid(Drafter):
                 for source, state in zip(sources, states, strict=True)
             ]
         return proposal
+
+    def observe(self, one: Round) -> None:
+        """See `interfaces.Drafter`."""
+        self._hybrid.observe(one)
 
     def _watch(
         self, number: int, sources: Sequence[Source], states: Sequence[object], came: TargetId
@@ -218,7 +225,7 @@ def benchmark(
         drafts = DraftModels.load(model, draft_model, num_draft_tokens).drafter
     elif drafter is not None:
         drafts = World.of(model, drafter, list(outputs.texts)).beams
-    name = base.SOURCE if draft_model is not None else recurrent.SOURCE
+    name = SOURCE if draft_model is not None else recurrent.SOURCE
     names, examples = examples_of(outputs, table, rows, drafts, name)
     outputs.save()
     shipped = np.array([weights_of(name) for name in names]).T.reshape(-1)

@@ -8,7 +8,7 @@ position for 1 to 3 passes, and its answers are played to every condition, so th
 ones. The logit store is kept from request to request.
 
 The first table has tokens per pass at fixed numbers of drafted ids. The second one has speed-ups
-under cost curves, on a clock that only passes move, with what the draft length controller makes of
+under cost curves, on a clock that only passes move, with what the planner makes of
 the free sources, of the model, and of both. A pass of the draft model takes `--draft-pass` plain
 passes.
 """
@@ -33,49 +33,43 @@ from tokalign.cost.curve import read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.cost_aware import Experience, ModelDrafter
 from tokalign.runtime.draft.hybrid import FREE_ROWS
 from tokalign.runtime.draft.logit_store import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
-from tokalign.runtime.draft_length.controller import DraftLengthController
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
+from tokalign.runtime.translation.base import Translated
 from tokalign.tables.opening import open_dictionary
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
 
 MOST_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A draft model's answers at the positions of a text, by position and number of passes.
+    """All that a draft model found at the positions of a text, by position and number of passes."""
 
-    whole: all that it found. alone: what it proposes by itself, for one number of passes.
-    """
-
-    whole: dict[tuple[int, int], Proposal]
-    alone: dict[tuple[int, int], Proposal]
+    found: dict[tuple[int, int], TokenTree[TargetId]]
 
     @classmethod
     def record(cls, models: DraftModels, text: Text, tokens: int) -> Answers:
         """Ask at every position."""
-        found = cls({}, {})
+        found = {}
         for steps in range(1, MOST_PASSES + 1):
-            drafting = replace(models.drafting, num_draft_tokens=steps)
-            drafter = replace(models, drafting=drafting).drafter(text)
-            context = Context(text.ids[: text.given])
+            drafter, context = models.drafter(text), Context(text.ids[: text.given])
             for end in range(text.given, text.given + tokens):
-                found.whole[end, steps] = drafter.answer(context, 32)
-                if steps == models.drafting.num_draft_tokens:
-                    found.alone[end, steps] = drafter.propose(context, 32)
+                found[end, steps] = drafter.draft(context, steps=steps, limit=32).tree
                 context.extend([text.ids[end]])
-        return found
+        return cls(found)
 
 
 class RecordedModel(ModelDrafter):
@@ -87,33 +81,16 @@ class RecordedModel(ModelDrafter):
     def __init__(
         self, answers: Answers, steps: int, took: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._answers, self._steps, self._took = answers, steps, took
+        self.passes, self.seconds = 0, 0.0
+        super().__init__(self, steps, DEFAULT_ALTERNATIVES)
+        self._answers, self._took = answers, took
 
-    def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
-        answers = self._answers.alone if limit >= self._steps else self._answers.whole
-        return self._at_most(answers, context, self._steps, limit)
-
-    def answer(self, context: Context, limit: int) -> Proposal:
-        """See `cost_aware.Answering`."""
-        return self.draft(context, steps=self._steps, limit=limit)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `draft_length.controller.SteppedDrafter`."""
-        return self._at_most(self._answers.whole, context, steps, limit)
-
-    def _at_most(
-        self, answers: dict[tuple[int, int], Proposal], context: Context, steps: int, limit: int
-    ) -> Proposal:
-        steps = min(steps, limit, MOST_PASSES)
-        if not steps:
-            return Proposal()
-        found = answers[len(context.ids), steps]
-        self._took(found.draft_passes)
-        tree = found.tree
-        return replace(
-            found, tree=tree.most_probable(len(tree), least=0.0, depth=limit, chain=steps)
-        )
+    def find(self, context: Context, steps: int) -> Translated:
+        """See `ModelDrafter`."""
+        steps = min(steps, MOST_PASSES)
+        self.passes += steps
+        self._took(steps)
+        return Translated(self._answers.found[len(context.ids), steps])
 
 
 @dataclass
@@ -130,29 +107,24 @@ class World:
     def rounds(
         self,
         make: Callable[[Answers, Drafting], Drafter],
-        decide: Callable[[Answers, Drafting, Verifier], DraftLengthController] | None = None,
+        timed: Callable[[Verifier], Verifier] = lambda verifier: verifier,
         **drafting: object,
     ) -> Iterator[Round]:
         """The rounds of all texts, with stores that are kept from one to the next.
 
-        decide: makes the controller of a text, if one is to decide.
+        timed: gives a verifier whose passes take time.
         """
         store = LogitStore()
         how = replace(
             self.base,
             logits=store,
             mixing=Mixing(),
-            experience=Experience(),
+            model_worth=ModelWorth(),
             **drafting,  # type: ignore[arg-type]
         )
         for text, answers in zip(self.texts, self.answers, strict=True):
-            verifier: Verifier = RememberingVerifier(self.session, text, store)
-            known = replace(how, noise=text.noise(self.vocabulary))
-            if decide is not None:
-                drafter: Drafter
-                drafter = verifier = decide(answers, known, verifier)
-            else:
-                drafter = make(answers, known)
+            verifier = timed(RememberingVerifier(self.session, text, store))
+            drafter = make(answers, replace(how, noise=text.noise(self.vocabulary)))
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=min(self.tokens, len(text.output)))
             events = decode(context, drafter, verifier, limits=limits)
@@ -175,7 +147,7 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
     for name, make in (("free sources", free), (f"and the draft model, K = {steps}", both)):
         cells = []
         for count in counts:
-            rounds = list(world.rounds(make, draft_rows=count, costs=lambda: FREE_ROWS))
+            rounds = list(world.rounds(make, draft_rows=count, costs=FREE_ROWS))
             emitted = sum(len(one.emitted) for one in rounds)
             cells.append(f"{emitted / len(rounds):.3f}")
         click.echo(f"| {name} | {' | '.join(cells)} |")
@@ -204,7 +176,7 @@ def machines(world: World, curves: Sequence[str], draft_pass: float, steps: int)
 
 
 def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> str:
-    """What the draft length controller makes of the sources, if it knows the costs."""
+    """What the planner makes of the sources, if it knows the costs."""
     clock = SimulatedClock()
     times = [n * costs.draft_pass for n in range(1, MOST_PASSES + 1)]
     drafts = PassTimes(times, weight=4) if with_model else None
@@ -213,12 +185,14 @@ def controlled(world: World, costs: Costs, *, method: str, with_model: bool) -> 
     def took(passes: int) -> None:
         clock.now += passes * costs.draft_pass
 
-    def decide(answers: Answers, how: Drafting, verifier: Verifier) -> DraftLengthController:
-        timed = TimedVerifier(verifier, costs, clock)
+    def make(answers: Answers, how: Drafting) -> Drafter:
         model = RecordedModel(answers, MOST_PASSES, took) if with_model else None
-        return make_controlled(how, knowledge, timed, model, clock=clock)
+        return make_drafter(how, model, clock=clock)
 
-    rounds = list(world.rounds(lambda *_: make_drafter(world.base, None), decide, method=method))
+    def timed(verifier: Verifier) -> Verifier:
+        return TimedVerifier(verifier, costs, clock)
+
+    rounds = list(world.rounds(make, timed, method=method, knowledge=knowledge))
     return cell(rounds, costs, clock.now)
 
 
@@ -228,7 +202,7 @@ def cost_aware(world: World, costs: Costs, steps: int) -> str:
     def make(answers: Answers, how: Drafting) -> Drafter:
         return make_drafter(how, RecordedModel(answers, steps))
 
-    rounds = list(world.rounds(make, costs=lambda: costs))
+    rounds = list(world.rounds(make, costs=costs))
     time = sum(costs.verify(one.rows) + one.draft_passes * costs.draft_pass for one in rounds)
     return cell(rounds, costs, time)
 

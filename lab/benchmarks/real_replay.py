@@ -12,10 +12,10 @@ controller are the real ones. The target's passes are replaced in one of two way
   proposed, once (`remembered_target.py`): the rows of the answer 32 at a time, the others when they
   are first asked for. What is emitted is what these rows choose, and is compared with the answer.
 
-Costs are those of --curve, on a clock that only passes move: so the lengths that `auto` and the
-free sources choose do not depend on what else the machine does. A curve that has no time of a draft
-pass takes it, as a share of a pass, from that of --measured. The speeds are projections, host time
-left out. Fixed lengths are projected under other curves too; the others would be others there.
+Costs are those of --curve, on a clock that only passes move: so the draft lengths that `auto`
+chooses do not depend on what else the machine does. A curve without a draft pass takes it, as a
+share of a pass, from that of --curve. The speeds are projections: the same rounds under each curve,
+host time left out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from lab.benchmarks.paired_lines import PLAIN, interval, table
+from lab.benchmarks.paired_lines import PLAIN, interval
 from lab.benchmarks.real_models import (
     KINDS,
     Asked,
@@ -51,12 +53,11 @@ from tokalign.evaluate.project import SimulatedClock, TimedVerifier
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder, Prompt
-from tokalign.runtime.draft.neural import NeuralDrafter
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
+from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.drafting import make_controlled, make_drafter
-from tokalign.runtime.interfaces import Drafter, Verifier
+from tokalign.runtime.drafting import make_drafter
+from tokalign.runtime.interfaces import Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.model_arguments import vocabulary_size
@@ -64,6 +65,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
+from tokalign.runtime.translation.base import Translated
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -71,14 +73,19 @@ _AT_ONCE, _CONTEXT, _KNOWN = 32, 128, 4
 _PROJECTED = "m2-pro", "m3-max", "m4-pro-8-bit", "m4-pro", "m5-max"
 
 
-class TimedModel:
+class TimedModel(ModelDrafter):
     """A draft model whose passes take the time that the costs say."""
 
     def __init__(self, model: NeuralDrafter, costs: Costs, clock: SimulatedClock) -> None:
+        super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
 
+    def find(self, context: Context, steps: int) -> Translated:
+        """See `ModelDrafter`."""
+        return self._model.find(context, steps)
+
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `draft_length.controller.SteppedDrafter`."""
+        """See `ModelDrafter`."""
         proposal = self._model.draft(context, steps=steps, limit=limit)
         self._on.now += self._costs.drafting(proposal.draft_passes, tree=is_tree(proposal.tree))
         return proposal
@@ -168,15 +175,11 @@ class Player:
             verifier = RememberingVerifier(self._target, text, drafting.row_store)
         session = self._draft if decoder.draft is not None else None
         neural = decoder.translated(prompt, session)
-        drafter: Drafter
-        if drafting.knowledge is None:
-            drafter = make_drafter(drafting, neural)
-        else:
+        model: ModelDrafter | None = neural
+        if drafting.knowledge is not None:
             verifier = TimedVerifier(verifier, self.costs, clock)
             model = None if neural is None else TimedModel(neural, self.costs, clock)
-            verifier = drafter = make_controlled(
-                drafting, drafting.knowledge, verifier, model, clock=clock
-            )
+        drafter = make_drafter(drafting, model, clock=clock)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
         events = decode(context, drafter, verifier, limits=limits)
@@ -202,21 +205,20 @@ def seconds_of(line: dict[str, Any], costs: Costs) -> float:
     return found
 
 
-def show(lines: Sequence[dict[str, Any]], own: Costs, *, by_kind: bool) -> None:
-    """Print a table for every temperature. by_kind: a row for each kind of prompts, too."""
-    curves = {"--curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
+def show(lines: Sequence[dict[str, Any]], curve: str) -> None:
+    """Print a table for every temperature, a row for each condition and for each of its kinds."""
+    own = costs_of(curve)
+    curves = {"own curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
     head = ["condition", "prompts", "tokens per pass", "rows", "draft passes", *curves, "differing"]
     for temp in sorted({line["temp"] for line in lines}):
-        rows = []
+        table = Table(*head, title=f"T = {temp}")
         for name in dict.fromkeys(line["condition"] for line in lines):
             of = [one for one in lines if (one["temp"], one["condition"]) == (temp, name)]
-            kinds = [("", of)]
-            if by_kind:
-                kinds += [(kind, [x for x in of if x["kind"] == kind]) for kind in KINDS]
+            kinds = [("", of), *((kind, [x for x in of if x["kind"] == kind]) for kind in KINDS)]
             for kind, some in kinds:
                 if some:
-                    rows.append(_cells(f"{name}, {kind}" if kind else name, some, curves))
-        print(f"\nT = {temp}\n\n{table(head, rows)}")
+                    table.add_row(*_cells(f"  {kind}" if kind else name, some, curves))
+        Console(width=190).print(table)
 
 
 def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs]) -> list[str]:
@@ -225,9 +227,7 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
     rows, drafted = (sum(sum(line[what]) for line in lines) for what in ("rows", "draft_passes"))
     speeds = [
         f"{tokens.sum() / sum(seconds_of(line, costs) for line in lines):.2f}"
-        if "K = " in name or not at
-        else ""
-        for at, costs in enumerate(curves.values())
+        for costs in curves.values()
     ]
     emitted = tokens.sum() + len(lines)
     differing = sum(line["differing"] for line in lines)
@@ -246,9 +246,7 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
 @click.command()
 @model_options
 @click.option("--answers", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--by-kind", is_flag=True, help="A row for each kind of prompts, too.")
 @click.option("--curve", required=True, help="Draft lengths are chosen by it.")
-@click.option("--measured", help="A curve of this machine, with the times of a draft pass.")
 def main(
     target: Path,
     draft: Path,
@@ -259,17 +257,14 @@ def main(
     only: str,
     kinds: Sequence[str],
     dictionaries: Sequence[Path],
-    shown: bool,
-    by_kind: bool,
+    table: bool,
     answers: Path,
     curve: str,
-    measured: str | None,
 ) -> None:
     """Play what is not in the file yet, and show the table."""
-    costs = costs_of(curve, None if measured is None else costs_of(measured))
     models = [model_fingerprint(target), model_fingerprint(draft)]
     lines = opened(results, {"models": models, "tokens": tokens, "curve": Path(curve).name})
-    if not shown:
+    if not table:
         plain = {
             (one["kind"], one["number"]): one["ids"]
             for one in opened(answers, {"models": models, "tokens": tokens})
@@ -286,13 +281,13 @@ def main(
         ]
         ours, theirs = load_models([str(target), str(draft)], dtype="float32")
         keep_loaded()
-        player = Player(Runner(ours, theirs, temp, tokens, results), costs)
+        player = Player(Runner(ours, theirs, temp, tokens, results), costs_of(curve))
         with progress(len(left), "playing", quiet=False) as advance, results.open("a") as file:
             for asked, condition in left:
                 lines.append(player.play(asked, condition, plain[asked[:2]]))
                 print(json.dumps(lines[-1]), file=file, flush=True)
                 advance(1)
-    show([line for line in lines if line["kind"] in kinds], costs, by_kind=by_kind)
+    show([line for line in lines if line["kind"] in kinds], curve)
 
 
 if __name__ == "__main__":

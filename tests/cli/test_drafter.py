@@ -239,9 +239,6 @@ def test_calibrate_times_the_drafter_and_decoding_begins_with_that(
     assert knowledge.model.acceptance.probabilities(1) == acceptance[:1]
     four = pytest.approx([searches["4"][steps][0] for steps in ("1", "4")])
     assert [knowledge.costs.draft_times(4)[steps - 1] for steps in (1, 4)] == four
-    fixed = DraftingOptions(method="drafter", drafter=files.drafter, num_draft_tokens=3)
-    costs = load_decoder(str(files.target), None, fixed).drafting.costs()
-    assert costs.draft_pass == pytest.approx(step, abs=2e-7)
 
 
 def test_the_self_draft_trace_of_a_drafter_is_what_it_drafts_in_decoding(files: Files) -> None:

@@ -16,17 +16,15 @@ from mlx_lm.models.cache import RotatingKVCache
 from random_drafters import taught_drafter
 from random_models import VOCABULARY, generate, random_model
 
-from tokalign.cost.expected_gain import Costs
 from tokalign.runtime.context import Context
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import CostAwareHybrid
-from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.draft.recurrent import SOURCE, BeamDrafter
-from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.drafter_session import DrafterSession
@@ -54,7 +52,7 @@ SAMPLINGS: dict[str, Sampling] = {
     "greedy, processed": Sampling(processors=(penalize_last,)),
 }
 HOW: dict[str, dict[str, Any]] = {
-    "by gain": {"costs": lambda: Costs(rows=(1.0, 1.01))},
+    "by probability": {},
     "rows": {"rows": 40},
     "beam": {"beam": BeamShape(4, 3)},
     "chain": {"branches": False, "beam": BeamShape(4, 3)},
@@ -75,7 +73,7 @@ def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) ->
     return BeamDrafter(
         DrafterSession(drafter(), session),
         sampler=sampling.draft_sampler(VOCABULARY),
-        **{"costs": lambda: Costs(rows=(1.0,)), **how},
+        **how,
     )
 
 
@@ -98,7 +96,7 @@ def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
     assert not rounds[0].tree  # nothing is known before the first pass
     if sampling == "greedy":
         assert len(rounds) < 25
-    if how != "by gain":
+    if how != "by probability":
         assert all(one.tree for one in rounds[1:-1])
 
 
@@ -106,7 +104,8 @@ def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
 def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     chosen, session = SAMPLINGS[sampling], opened()
     hybrid = Hybrid([ContextCopy()], rows=15)
-    joined = CostAwareHybrid(hybrid, beam_drafter(session, chosen))
+    given = Knowledge.given(FREE_ROWS)
+    joined = Planner(given, hybrid, beam_drafter(session, chosen), steps=4, clock=None)
     emitted, rounds = rounds_of(joined, session, chosen)
     assert emitted == generate(NoDrafter(), chosen, prompt=PROMPT, tokens=40)
     assert max(len(one.tree) for one in rounds) == 15
@@ -185,7 +184,7 @@ def test_the_state_of_another_text_of_equal_length_is_not_given(pass_of: str, ed
     assert session.state_before_last(other) is None
 
 
-# -- the draft length controller -------------------------------------------------------------------
+# -- the planner -------------------------------------------------------------------
 
 
 def cheap_drafts() -> Knowledge:
@@ -206,7 +205,7 @@ class Ticking:
         return self.now
 
 
-def test_the_controller_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
+def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round() -> None:
     """Of each request: there, a drafter has no hidden state yet and is not to blame."""
     knowledge, clock = cheap_drafts(), Ticking()
     plain = generate(NoDrafter(), Sampling(), prompt=PROMPT, tokens=40)
@@ -214,10 +213,10 @@ def test_the_controller_chooses_its_steps_and_learns_nothing_from_the_first_roun
         session = opened()
         verifier = TargetVerifier(session, Sampling())
         model = beam_drafter(session, Sampling())
-        controller = DraftLengthController(knowledge, verifier, model=model, clock=clock)
+        planner = Planner(knowledge, Hybrid([]), model, clock=clock)
         context = Context([TargetId(i) for i in PROMPT])
         known, rounds = knowledge.model.acceptance.probabilities(4), []
-        for event in decode(context, controller, controller, limits=Limits(max_tokens=40)):
+        for event in decode(context, planner, verifier, limits=Limits(max_tokens=40)):
             if isinstance(event, Round):
                 rounds.append(event)
                 if len(rounds) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -63,12 +64,10 @@ SAMPLINGS: dict[str, Any] = {
     ),
     "callable": CallableSampler(lambda logprobs: mx.argmax(logprobs + 0.0, axis=-1)),
 }
-CASES = [
-    pytest.param(
-        sampling,
-        kind,
-        marks=() if kind == "schema" or sampling in ("greedy", "sampled") else pytest.mark.long,
-    )
+SHORT = [("greedy", "schema"), ("sampled", "schema"), ("processed", "regex"), ("xtc", "choice")]
+PLAIN = [(sampling, kind) for sampling in ("greedy", "sampled") for kind in CHECKED]
+DRAFTED = [
+    pytest.param(sampling, kind, marks=() if (sampling, kind) in SHORT else pytest.mark.long)
     for sampling in SAMPLINGS
     for kind in CHECKED
 ]
@@ -114,7 +113,7 @@ def emit(pair: tuple[LanguageModel[Any], LanguageModel[Any]]) -> Emit:
     return lambda *given, **how: emitted(*given, **how) if how or len(given) > 2 else plain(*given)
 
 
-@pytest.mark.parametrize(("sampling", "kind"), CASES)
+@pytest.mark.parametrize(("sampling", "kind"), PLAIN)
 def test_the_output_matches_the_grammar_and_is_that_of_a_plain_mask(
     pair: tuple[LanguageModel[Any], LanguageModel[Any]], emit: Emit, sampling: str, kind: str
 ) -> None:
@@ -135,18 +134,11 @@ def test_the_output_matches_the_grammar_and_is_that_of_a_plain_mask(
     ids, text, ends = emit(sampling, kind)
     assert ends == "stop"
     check(text)
-    if sampling in ("greedy", "sampled"):
-        processed = Sampling(
-            **{
-                name: getattr(SAMPLINGS[sampling], name)
-                for name in ("temperature", "top_p", "top_k", "seed")
-            },
-            processors=(masked,),
-        )
-        assert emit(processed, None, TOKENS, method="plain")[0] == ids
+    processed = replace(SAMPLINGS[sampling], processors=(masked,))
+    assert emit(processed, None, TOKENS, method="plain")[0] == ids
 
 
-@pytest.mark.parametrize(("sampling", "kind"), CASES)
+@pytest.mark.parametrize(("sampling", "kind"), DRAFTED)
 @pytest.mark.parametrize(("method", "translation"), METHODS)
 @pytest.mark.slow
 def test_what_drafts_changes_nothing(
@@ -168,6 +160,44 @@ def test_what_drafts_changes_nothing(
         outputs=(store.text,),
     )
     assert (drafted, ends) == (plain, "stop")
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+@pytest.mark.parametrize("method", ["copy", "hybrid"])
+def test_forced_ids_are_never_rejected_and_forbidden_ones_never_drafted(
+    pair: tuple[LanguageModel[Any], LanguageModel[Any]], sampling: str, method: str
+) -> None:
+    target, _ = pair
+    grammar = CHECKED["schema"][0]
+    store = OutputStore()
+    store.add(target.tokenizer.encode('Wczoraj rano {"imię": "Wczoraj rano", "wiek": [], }'))
+    decoder = Decoder(
+        target=target,
+        drafting=Drafting(method=method, num_draft_tokens=12, outputs=(store.text,)),
+        sampler=SAMPLINGS[sampling],
+        grammar=grammar,
+    )
+    prompt = decoder.prompt(PROMPT, use_template=False)
+    generation = Generation(decoder, prompt, max_tokens=TOKENS)
+    for _ in generation:
+        pass
+    constraint, ids, forced = decoder.constrain(grammar, prompt.target), list(prompt.target), 0
+    for one in generation.rounds:
+        states = [constraint.after(ids)]
+        for index, (token, parent) in enumerate(zip(one.tree.ids, one.tree.parents, strict=True)):
+            state = states[parent + 1]
+            assert state is not None
+            allowed = state.allowed
+            assert allowed is not None
+            assert allowed[token // 8] >> token % 8 & 1, "what the mask forbids was drafted"
+            states.append(state.advance(token))
+            certain = one.tree.sources[index] == "grammar"
+            if certain and (parent == -1 or parent in one.path) and one.ends is None:
+                assert index in one.path, "the only text that may follow was rejected"
+            forced += certain and index in one.path
+        ids += one.emitted
+    assert forced > len(generation.context.emitted) / 3
+    assert len(generation.rounds) < len(generation.context.emitted) / 2
 
 
 def test_a_cut_output_says_so_and_is_a_prefix(emit: Emit) -> None:

@@ -13,10 +13,7 @@ per row instead of a constant one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import mul
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,78 +60,3 @@ class Plan:
     length: int
     rate: float
     tokens: float = 1.0
-
-
-def best_length(probabilities: Sequence[float], costs: Costs, *, spent: float = 0.0) -> Plan:
-    """How many ids of a chain, 0 included, give the highest expected rate; ties go to the fewest.
-
-    probabilities: of each id, that it is right if those before it are.
-    spent: time that drafting has taken in this round.
-    Cost: under 1 µs per id.
-    """
-    best = Plan(0, 1.0 / (costs.verify(1) + spent))
-    expected = 1.0
-    for length, reached in enumerate(accumulate(probabilities, mul), start=1):
-        expected += reached
-        rate = expected / (costs.verify(length + 1) + costs.host + spent)
-        if rate > best.rate:
-            best = Plan(length, rate, expected)
-    return best
-
-
-def reach(probabilities: Sequence[float], parents: Sequence[int]) -> list[float]:
-    """For each id of a tree, the probability that it and all its ancestors are right.
-
-    probabilities: of each id, that it is right if its ancestors are. parents: as in `TokenTree`.
-    """
-    reached: list[float] = []
-    for probability, parent in zip(probabilities, parents, strict=True):
-        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
-    return reached
-
-
-def expected_accepted(probabilities: Sequence[float], parents: Sequence[int]) -> float:
-    """How many ids of a tree are accepted on average; arguments as for `reach`."""
-    return sum(reach(probabilities, parents))
-
-
-def most_probable_ids(
-    probabilities: Sequence[float], parents: Sequence[int], count: int
-) -> list[int]:
-    """The `count` ids of a tree, by index, that are most probably reached.
-
-    None is likelier than its parent, so they are a tree; ties go to the first. Arguments as for
-    `reach`.
-    """
-    reached = reach(probabilities, parents)
-    return sorted(sorted(range(len(reached)), key=lambda i: (-reached[i], i))[:count])
-
-
-def best_size(
-    probabilities: Sequence[float], parents: Sequence[int], costs: Costs, *, spent: float = 0.0
-) -> Plan:
-    """How many ids of a tree, the most probably reached first, give the highest expected rate.
-
-    An accepted id beside the first chain costs nothing in the next round. Ties go to the fewest.
-    Arguments as for `reach`. spent: as for `best_length`, which this is for a chain.
-    Source: OPT-Tree (Wang et al., 2024).
-    """
-    best = Plan(0, 1.0 / (costs.verify(1) + spent))
-    expected = 1.0
-    for length, reached in enumerate(sorted(reach(probabilities, parents), reverse=True), start=1):
-        expected += reached
-        rate = expected / (costs.verify(length + 1) + costs.host + spent)
-        if rate > best.rate:
-            best = Plan(length, rate, expected)
-    return best
-
-
-def best_ids(
-    probabilities: Sequence[float], parents: Sequence[int], costs: Costs, *, spent: float = 0.0
-) -> list[int]:
-    """Which ids of a tree, by index, give the highest expected rate; maybe none.
-
-    Arguments as for `best_size`.
-    """
-    best = best_size(probabilities, parents, costs, spent=spent)
-    return most_probable_ids(probabilities, parents, best.length)

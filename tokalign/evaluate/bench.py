@@ -47,7 +47,7 @@ class Bench:
 
     decoder: models, tables and sampling; each condition sets its own method and draft length.
     prompts: by the blocks in which conditions are compared. conditions: of every block.
-    knowledge: gives what the draft length controller starts with where k is `auto`.
+    knowledge: gives what the planner starts with where k is `auto`.
 
     Each condition learns for itself, from prompt to prompt.
     """

@@ -39,7 +39,6 @@ from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.beams import BeamShape
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
-from tokalign.runtime.drafting import ASSUMED_DRAFTER_COSTS
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -272,7 +271,7 @@ class _Bench:
     def _search(self, shape: BeamShape) -> float:
         assert self._drafter is not None
         width, steps = shape
-        drafter = BeamDrafter(self._drafter, width=width, costs=lambda: ASSUMED_DRAFTER_COSTS)
+        drafter = BeamDrafter(self._drafter, width=width)
         committed = Context(self._committed)
         began = perf_counter()
         drafter.draft(committed, steps=steps, limit=steps)
@@ -456,7 +455,6 @@ def self_draft_trace(
             drafter = BeamDrafter(
                 DrafterSession(decoder.drafter, states),
                 beam=BeamShape(1, limit),
-                costs=decoder.drafting.costs,
             )
             begin += 1  # it drafts nothing before the target's first pass
         if drafter is not None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tokalign.evaluate.measurements import BASELINES, CONTROL, PLAIN, Block, Condition, Measurement
-from tokalign.runtime.draft.cost_aware import Experience
 from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft_length.knowledge import ModelWorth
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.methods import METHODS
 from tokalign.runtime.statistics import ratio
@@ -33,7 +33,7 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
         drafting,
         num_draft_tokens=condition.k if isinstance(condition.k, int) else None,
         mixing=Mixing(),
-        experience=Experience(),
+        model_worth=ModelWorth(),
     )
     if condition.chain:
         drafting = replace(drafting, alternatives=0)

@@ -1,7 +1,7 @@
 """What a trace of proposals is worth under any cost curve, by replaying it on a simulated clock.
 
 The trace plays the drafters and the target: passes take what the curve says, and nothing else takes
-time. The loop and the draft length controller around these parts are the real ones. What else
+time. The loop and the planner around these parts are the real ones. What else
 happens on a machine (heat, other programs) is left out.
 """
 
@@ -15,13 +15,17 @@ from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.recorded_proposals import WRONG, ProposalTrace, TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft_length.controller import DraftLengthController
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft.hybrid import AnswerSource, Hybrid
+from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.neural import ModelDrafter
+from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, MAX_IDS, Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.interfaces import Drafter, Verifier
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
+from tokalign.runtime.translation.base import Translated
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -30,7 +34,7 @@ class Projection:
     """Speed-ups against plain decoding under one curve.
 
     fixed: by draft length (passes of a draft model, ids of a free source); 0 is plain decoding.
-    auto: of the draft length controller.
+    auto: of the planner.
     """
 
     fixed: Mapping[int, float]
@@ -49,9 +53,9 @@ def project(
     knowledge: Callable[[], Knowledge] | None = None,
     lengths: Sequence[int] = range(1, MAX_DRAFT + 1),
 ) -> Projection:
-    """Replay a trace under `costs`, with every fixed length and with the draft length controller.
+    """Replay a trace under `costs`, with every fixed length and with the planner.
 
-    knowledge: what the controller begins with; by default it knows the costs.
+    knowledge: what the planner begins with; by default it knows the costs.
     lengths: those to project; longer ones than the trace holds are left out.
     """
     plain = trace.tokens * costs.verify(1)
@@ -77,7 +81,7 @@ def costs_under(curve: CostCurve, trace: ProposalTrace, *, draft_pass: float | N
 
 
 def knowledge_of(costs: Costs, trace: ProposalTrace) -> Knowledge:
-    """What the controller begins with where these costs were measured."""
+    """What the planner begins with where these costs were measured."""
     with_model = any(_is_model(trace, name) for name in trace.drafters)
     drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
@@ -100,20 +104,15 @@ def _fixed_time(trace: ProposalTrace, costs: Costs, length: int) -> float:
 
 
 def _auto_time(trace: ProposalTrace, costs: Costs, knowledge: Knowledge) -> float:
-    """Time of decoding all texts, one after another, with the draft length controller."""
-    clock = SimulatedClock()
+    """Time of decoding all texts, one after another, with the planner."""
+    clock, mixing = SimulatedClock(), Mixing()
     models = [name for name in trace.drafters if _is_model(trace, name)]
     for text in trace.texts:
-        drafters = {name: RecordedDrafter(name, text, costs, clock) for name in trace.drafters}
-        free = [drafters[name] for name in trace.drafters if name not in models]
-        controller = DraftLengthController(
-            knowledge,
-            _replay(text, costs, clock),
-            free=FirstOf(free) if free else None,
-            model=drafters[models[0]] if models else None,
-            clock=clock,
-        )
-        _run(text, controller, controller)
+        sources = [RecordedSource(name, text) for name in trace.drafters if name not in models]
+        free = Hybrid(sources, max_tokens=MAX_IDS, mixing=mixing)
+        model = RecordedDrafter(models[0], text, costs, clock) if models else None
+        planner = Planner(knowledge, free, model, clock=clock)
+        _run(text, planner, _replay(text, costs, clock))
     return clock.now
 
 
@@ -164,10 +163,10 @@ def ids_of(length: int) -> list[TargetId]:
     return [TargetId(i) for i in range(length)]
 
 
-class RecordedDrafter(Drafter):
-    """Proposes what a drafter proposed when the trace was recorded.
+class RecordedDrafter(ModelDrafter):
+    """Drafts what a drafter did when the trace was recorded, and proposes the first ids of it.
 
-    fixed: how many passes to take, or ids to propose; None leaves that to the caller of `draft`.
+    length: passes or ids of a draft where the caller does not choose their number.
     """
 
     def __init__(
@@ -176,27 +175,69 @@ class RecordedDrafter(Drafter):
         text: TracedText,
         costs: Costs,
         clock: SimulatedClock,
-        fixed: int | None = None,
+        length: int = MAX_DRAFT,
     ) -> None:
+        self.passes, self.seconds = 0, 0.0
+        super().__init__(self, length, 0)
         self._name, self._text, self._costs, self._clock = name, text, costs, clock
-        self._fixed = fixed
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`."""
-        return self.draft(context, steps=limit if self._fixed is None else self._fixed, limit=limit)
+        self._asked = length
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `draft_length.controller.SteppedDrafter`."""
-        position = len(context.ids)
-        recorded = self._text.proposal(self._name, position)
-        if recorded is None or not steps or not limit:
-            return Proposal()
-        recorded = recorded.at_most(steps)
+        """See `ModelDrafter`. At the end of a text, too, so many passes are taken."""
+        self._asked = steps
+        return super().draft(context, steps=steps, limit=limit)
+
+    def find(self, context: Context, steps: int) -> Translated:
+        """See `ModelDrafter`."""
+        recorded = self._text.proposal(self._name, len(context.ids))
+        if recorded is None:
+            return Translated()
+        recorded = recorded.at_most(self._asked)
         grown = recorded.tree.chain_length < len(recorded.tree)
         self._clock.now += self._costs.drafting(recorded.passes, tree=grown)
-        tree = recorded.tree.head(limit)
-        ids = tuple(i if i == WRONG else TargetId(position + i) for i in tree.ids)
-        return Proposal(tree=replace(tree, ids=ids), draft_passes=recorded.passes)
+        self.passes += recorded.passes
+        tree = placed(recorded.tree, len(context.ids))
+        if not tree.probabilities:
+            tree = tree.with_probabilities(self._acceptance.probabilities(len(tree)))
+        return Translated(tree)
+
+    def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
+        """See `ModelDrafter`."""
+        return tree.head(limit)
+
+
+class RecordedSource:
+    """A free source that expects what it did when the trace was recorded (`hybrid.Source`)."""
+
+    def __init__(self, name: str, text: TracedText) -> None:
+        self.name, self._text = name, text
+        self._answer = AnswerSource(EMPTY_TREE)
+
+    def follow(self, ids: Sequence[TargetId]) -> int:
+        """See `hybrid.Source`."""
+        recorded = self._text.proposal(self.name, len(ids))
+        tree = EMPTY_TREE if recorded is None else placed(recorded.tree, len(ids))
+        if not tree.probabilities:  # mixing learns how often it is right
+            tree = tree.with_probabilities([0.5] * len(tree))
+        self._answer = AnswerSource(tree)
+        return -1
+
+    def advance(self, state: int, token: TargetId) -> int | None:
+        """See `hybrid.Source`."""
+        return self._answer.advance(state, token)
+
+    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
+        """See `hybrid.Source`."""
+        return self._answer.expect(state)
+
+
+def placed(tree: TokenTree[TargetId], position: int) -> TokenTree[TargetId]:
+    """A recorded tree with the ids of its text; every wrong one is another id of no text."""
+    ids = [
+        TargetId(-1 - index if token == WRONG else position + token)
+        for index, token in enumerate(tree.ids)
+    ]
+    return replace(tree, ids=tuple(ids))
 
 
 class TimedVerifier:

@@ -23,7 +23,7 @@ from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Event
+from tokalign.runtime.rounds import Event, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.dictionary import Dictionary
@@ -139,6 +139,8 @@ def _ask(
     proposal = drafter.propose(context, limit)
     host = max(0.0, perf_counter() - began - proposal.model_seconds)
     path = proposal.tree.path_of(following[: len(proposal.tree)])
+    emitted = tuple(following[: len(path) + 1])
+    drafter.observe(Round(limit=limit, tree=proposal.tree, path=tuple(path), emitted=emitted))
     return RecordedProposal.of(proposal.tree, path, passes=proposal.draft_passes, host=host)
 
 

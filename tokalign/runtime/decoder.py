@@ -24,7 +24,7 @@ from tokalign.runtime.chat import (
 from tokalign.runtime.context import UNBOUNDED, Context
 from tokalign.runtime.draft.neural import NeuralDrafter
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE, BeamDrafter
-from tokalign.runtime.drafting import Drafting, make_controlled, make_drafter
+from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.interfaces import Drafter, DraftSampler, DraftSession, Sampler, Verifier
 from tokalign.runtime.loop import Limits, decode
@@ -141,7 +141,7 @@ class Decoder:
 
     @property
     def plain_seconds(self) -> float | None:
-        """Seconds per token of plain decoding, if the draft length controller knows them."""
+        """Seconds per token of plain decoding, if the planner knows them."""
         knowledge = self.drafting.knowledge
         if knowledge is None or not knowledge.costs.plain_is_known:
             return None
@@ -270,20 +270,18 @@ class Decoder:
     def _collaborators(
         self, target: TargetModelSession, prompt: Prompt, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request; the draft length controller is both."""
-        drafting, knowledge = self.drafting.with_stores(), self.drafting.knowledge
+        """Drafter and verifier of one request."""
+        drafting = self.drafting.with_stores()
         if isinstance(self.sampler, Sampling) and drafting.uses_logits:
             noise = self.sampler.noise_ahead(vocabulary_size(self.target.model))
             drafting = replace(drafting, noise=noise)
         constraint = None if self.grammar is None else self.constrain(self.grammar, prompt.target)
+        drafting = replace(drafting, constraint=constraint)
         verifier = TargetVerifier(target, self.sampler, drafting.row_store, constraint)
         branches = verifier.can_branch
-        neural: BeamDrafter | NeuralDrafter | None = self._recurrent(target, branches=branches)
-        neural = neural or self.translated(prompt, draft, trees=branches)
-        if knowledge is None or drafting.method == "plain":
-            return make_drafter(drafting, neural, branches=branches), verifier
-        controller = make_controlled(drafting, knowledge, verifier, neural, branches=branches)
-        return controller, controller
+        recurrent = self._recurrent(target, branches=branches)
+        model = recurrent or self.translated(prompt, draft, trees=branches)
+        return make_drafter(drafting, model, branches=branches), verifier
 
     def _recurrent(self, target: TargetModelSession, *, branches: bool) -> BeamDrafter | None:
         """The recurrent drafter as a drafter for one request; None if it is not used."""
@@ -296,7 +294,6 @@ class Decoder:
             length=drafting.num_draft_tokens or DEFAULT_SHAPE.length,
             beam=drafting.beam,
             rows=drafting.draft_rows,
-            costs=drafting.costs,
             branches=branches,
         )
 

@@ -157,6 +157,10 @@ class State(Protocol):
         """The state after one more id; None where it is forbidden or nothing is asked any more."""
         ...
 
+    def allows(self, token: TargetId) -> bool:
+        """Whether an id may follow; an end of the output is none that is worth drafting."""
+        ...
+
     @property
     def allowed(self) -> NDArray[np.uint8] | None:
         """The ids that may follow, a bit each, the lowest first; None for all."""
@@ -185,10 +189,13 @@ class _Matching:
         return self._next[token]
 
     def _advanced(self, token: TargetId) -> State | None:
-        if token in self._stop_ids or not self._matcher.validate_tokens([token]):
+        if not self.allows(token):
             return None
         matcher = self._matcher.deep_copy()
         return _Matching(matcher, self._stop_ids) if matcher.consume_token(token) else None
+
+    def allows(self, token: TargetId) -> bool:
+        return token not in self._stop_ids and bool(self._matcher.validate_tokens([token]))
 
     @property
     def allowed(self) -> NDArray[np.uint8]:
@@ -203,8 +210,7 @@ class _Matching:
     @property
     def forced(self) -> Sequence[TargetId]:
         if self._forced is None:
-            # A copy is asked, as the answer would stay in the matcher.
-            ids = self._matcher.deep_copy().compute_ff_tokens()
+            ids = self._matcher.compute_ff_tokens()  # its next mask is then made of them
             self._forced = cast("list[TargetId]", ids)
         return self._forced
 
@@ -217,6 +223,9 @@ class _Thinking:
 
     def __init__(self, end: TargetId, begin: State) -> None:
         self._end, self._begin = end, begin
+
+    def allows(self, token: TargetId) -> bool:
+        return True
 
     def advance(self, token: TargetId) -> State:
         return self._begin if token == self._end else self

@@ -1,4 +1,4 @@
-"""The hybrid: guesses merged, the best chain proposed, a draft model asked where it pays."""
+"""The hybrid: guesses merged, the best tree proposed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.cost.expected_gain import Costs, expected_accepted
+from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.cost_aware import CostAwareHybrid, ModelDrafter
-from tokalign.runtime.draft.hybrid import Hybrid
+from tokalign.runtime.draft.hybrid import FREE_ROWS, Hybrid
 from tokalign.runtime.draft.mixing import Mixer, Mixing
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.statistics import Statistics
@@ -90,6 +88,13 @@ def test_agreement_is_worth_more_and_contradiction_less() -> None:
     assert contested.keys() == {1, 2}
 
 
+def expected_accepted(tree: TokenTree[TargetId]) -> float:
+    reached: list[float] = []
+    for probability, parent in zip(tree.probabilities, tree.parents, strict=True):
+        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
+    return sum(reached)
+
+
 def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[float]:
     """How likely each id within `depth` ids is to be reached, by asking for all of them."""
     if not depth:
@@ -107,10 +112,10 @@ def all_ids(source: Random, text: tuple[TargetId, ...], depth: int) -> list[floa
 def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limit: int) -> None:
     """No set of ids has a better rate than the most probable ones; and no number of them has."""
     costs, source = Costs(rows=tuple(sorted(rows))), Random("a", seed, 3)
-    tree = Hybrid([source], costs=lambda: costs).propose(Context(ids(7)), limit).tree
-    best = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
-    rates = [(1 + sum(best[:n])) / costs.verify(n + 1) for n in range(len(best) + 1)]
-    best = (1 + expected_accepted(tree.probabilities, tree.parents)) / costs.verify(len(tree) + 1)
+    tree = Hybrid([source], costs=costs).propose(Context(ids(7)), limit).tree
+    best_ones = sorted(all_ids(source, ids(7), limit), reverse=True)[:limit]
+    rates = [(1 + sum(best_ones[:n])) / costs.verify(n + 1) for n in range(len(best_ones) + 1)]
+    best = (1 + expected_accepted(tree)) / costs.verify(len(tree) + 1)
     assert best == pytest.approx(max(rates))
 
 
@@ -119,7 +124,7 @@ def test_the_best_tree_is_that_of_brute_force(seed: int, rows: list[float], limi
 def test_a_number_of_rows_that_is_asked_for_is_kept(seed: int, rows: int) -> None:
     """However dear they are; and a target that cannot branch is given a chain."""
     sources, dear = [Random("a", seed, 3), Random("b", seed, 2)], Costs(rows=(1.0, 9.0))
-    tree = Hybrid(sources, costs=lambda: dear, rows=rows).propose(Context(ids(7)), 40).tree
+    tree = Hybrid(sources, costs=dear, rows=rows).propose(Context(ids(7)), 40).tree
     assert len(tree) == rows
     assert all(parent < index for index, parent in enumerate(tree.parents))
     children = [(parent, token) for parent, token in zip(tree.parents, tree.ids, strict=True)]
@@ -150,78 +155,10 @@ def test_a_source_that_is_wrong_loses_its_say() -> None:
 
 def test_nothing_is_proposed_where_a_row_costs_more_than_it_brings() -> None:
     source = Fixed("a", {7: [1, 2]}, 0.5)
-    dear = Hybrid([source], costs=lambda: Costs(rows=(1.0, 1.6)))
+    dear = Hybrid([source], costs=Costs(rows=(1.0, 1.6)))
     assert dear.propose(Context(ids(7)), 9) == Proposal()
-    cheap = Hybrid([source], costs=lambda: Costs(rows=(1.0, 1.4)))
+    cheap = Hybrid([source], costs=Costs(rows=(1.0, 1.4)))
     assert cheap.propose(Context(ids(7)), 9).tree.ids == (1,)
-
-
-class Model(ModelDrafter):
-    """A draft model that expects what a text says, or what it does not; two passes."""
-
-    def __init__(self, text: Sequence[TargetId], *, right: bool) -> None:
-        self._text, self._right, self.asked = text, right, 0
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return self.answer(context, limit)
-
-    def answer(self, context: Context, limit: int) -> Proposal:
-        self.asked += 1
-        at = len(context.ids)
-        chain = tuple(TargetId(i + (not self._right)) for i in self._text[at : at + 2])[:limit]
-        return Proposal(
-            tree=TokenTree.chain(chain, "draft"),
-            draft_passes=2,
-            counts={"masked": 1},
-            model_seconds=0.25,
-        )
-
-
-def run(model: Model, text: Sequence[TargetId], draft_pass: float) -> Statistics:
-    """Replay a text with a copying hybrid and a model of this price."""
-    costs = Costs(rows=(1.0, 1.05), draft_pass=draft_pass)
-    hybrid = Hybrid([ContextCopy()], costs=lambda: costs)
-    drafter, statistics = CostAwareHybrid(hybrid, model, costs=lambda: costs), Statistics()
-    for event in replay(text, drafter, prompt_tokens=1):
-        statistics.observe(event)
-    return statistics
-
-
-NOVEL = ids(*range(0, 600, 3))
-
-
-def test_a_model_is_asked_as_long_as_it_pays() -> None:
-    right = Model(NOVEL, right=True)
-    found = run(right, NOVEL, 0.1)
-    assert found.rounds - right.asked <= 1, "nothing is asked for after the last token"
-    assert found.per_source["draft"]["accepted"] == pytest.approx(len(NOVEL) * 2 / 3, abs=2)
-    assert (found.draft_passes, found.counts["masked"]) == (2 * right.asked, right.asked)
-    wrong = Model(NOVEL, right=False)
-    assert run(wrong, NOVEL, 0.1).rounds == len(NOVEL) - 1
-    assert wrong.asked < len(NOVEL) / 4
-    dear = Model(NOVEL, right=True)
-    run(dear, NOVEL, 2.0)
-    assert dear.asked == 0
-
-
-def test_a_model_is_not_asked_where_copying_does_as_well() -> None:
-    text = ids(*range(40)) * 6
-    model = Model(text, right=True)
-    found = run(model, text, 0.2)
-    assert model.asked < 40
-    assert found.per_source["copy"]["accepted"] > 120
-
-
-def test_what_the_model_answers_is_gone_on_from() -> None:
-    """The chain of a model is extended by sources that know what follows it."""
-    text = ids(7, 1, 2, 3, 4)
-    costs = Costs(rows=(1.0, 1.01), draft_pass=0.01)
-    hybrid = Hybrid([Fixed("table", {2: [3, 4]}, 0.9)], costs=lambda: costs)
-    drafter = CostAwareHybrid(hybrid, Model(text, right=True), costs=lambda: costs)
-    proposal = drafter.propose(Context(ids(7)), 9)
-    assert proposal.tree.ids == (1, 2, 3, 4)
-    assert proposal.tree.sources == ("draft", "draft", "table", "table")
-    assert (proposal.draft_passes, proposal.model_seconds) == (2, 0.25)
 
 
 def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
@@ -230,7 +167,13 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
         ids(9, 4, 1, 5, 6), (-1, 0, -1, 2, 2), ("draft",) * 5, (0.6, 0.9, 0.1, 0.01, 0.9)
     )
     hybrid = Hybrid([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
-    hybrid.propose(Context(ids(7)), 16)
-    tree = hybrid.join(answer, 16, spent=0.1)
+    tree, _ = hybrid.join(ids(7), answer, 16, FREE_ROWS, spent=0.1)
     paths = {tuple(tree.ids[i] for i in tree.path_to(end)) for end in range(len(tree))}
     assert {(9, 4, 3), (1, 6, 8)} <= paths
+
+
+def test_a_staircase_has_more_than_one_summit() -> None:
+    chain, pairs = Fixed("a", {7: [1, 2, 3, 4]}, 0.8), Costs(rows=(1.0, 1.9, 1.9, 1.9, 1.9))
+    for most, count in ((4, 4), (1, 0)):
+        tree, plan = Hybrid([chain]).offer(ids(7), most, pairs)
+        assert len(tree) == plan.length == count

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.draft_length.acceptance import Acceptance
+from tokalign.runtime.draft.acceptance import Acceptance
+from tokalign.runtime.draft_length.budget import DraftBudget
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth, OfferWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.overrides import DraftBudget, PlainTiming
 
 
 def costs_of(*rows: float, host: float = 0.0, draft_pass: float | None = None) -> LearnedCosts:
@@ -44,7 +44,6 @@ def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
     assert costs.draft_times(2)[1] == pytest.approx(0.2 * 0.020)
     drafts.observe(1, 0.003)
     assert costs.draft_times(2)[1] == pytest.approx(0.006)
-    assert costs.for_ranking().draft_pass == pytest.approx(0.003)
 
 
 @given(
@@ -87,6 +86,13 @@ def test_passes_that_bring_several_ids_cost_several_rows() -> None:
     assert model.best(costs, 1).rate < 0.75 * before
 
 
+def test_drafts_of_which_nothing_is_worth_a_row_cost_no_row() -> None:
+    costs, model = costs_of(1.0, 1.5, draft_pass=0.1), ModelWorth()
+    for _ in range(400):
+        model.learn(1, 0, known=1, rows=0)
+    assert model.best(costs, 1).rate > 0.85
+
+
 def test_waiting_for_offers_pays_while_they_save_more_than_the_overlap() -> None:
     offers = OfferWorth()
     for _ in range(100):
@@ -104,32 +110,6 @@ def test_sources_that_are_slow_are_asked_less() -> None:
         often = quick.rounds_between(0.0001, plain=0.020)
     assert rare == pytest.approx(50, abs=1)  # 1 % of the time
     assert often <= 1
-
-
-def test_plain_decoding_is_timed_first_and_again_after_a_while() -> None:
-    costs = costs_of(1.0)
-    timing = PlainTiming(costs)
-    assert timing.rounds_due == 3
-    for _ in range(5):
-        timing.count_plain()
-    assert timing.rounds_due == 0
-    assert PlainTiming(costs).rounds_due == 3
-    costs.observe_plain(1.0)
-    assert PlainTiming(costs).rounds_due == 0  # already known when the next request begins
-
-
-@pytest.mark.parametrize(("timed", "rounds"), [(1, 32), (2, 64), (8, 256), (100, 256)])
-def test_the_less_plain_decoding_was_timed_the_sooner_it_is_again(timed: int, rounds: int) -> None:
-    costs = costs_of(1.0)
-    for _ in range(timed):
-        costs.observe_plain(1.0)
-        costs.count_round(without_draft=True)
-    timing, waited = PlainTiming(costs), 0
-    while not timing.rounds_due:
-        costs.count_round(without_draft=False)
-        timing.refresh()
-        waited += 1
-    assert waited == rounds
 
 
 def test_a_user_is_told_if_most_rounds_were_plain() -> None:

@@ -88,7 +88,6 @@ def test_what_is_read_again_makes_proposals_dearer_and_plain_decoding_not() -> N
     plain, *proposals = costs.verification(4).rows
     assert plain == 1.0
     assert proposals == pytest.approx([5.0, 6.0, 7.0, 8.0], abs=0.01)
-    assert costs.for_ranking().verify(2) == pytest.approx(5.0, abs=0.01)
 
 
 def test_plain_decoding_takes_no_longer_than_a_round_of_one_row() -> None:

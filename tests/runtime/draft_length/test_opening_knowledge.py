@@ -1,4 +1,4 @@
-"""What a curve says is what the controller begins with; only a measured one has seconds."""
+"""What a curve says is what the planner begins with; only a measured one has seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tokalign.cost.curve import (
 from tokalign.cost.store import store_curve
 from tokalign.runtime.draft_length.opening_knowledge import (
     knowledge_from,
-    measured_costs,
     opening_knowledge,
     shared_knowledge,
 )
@@ -113,21 +112,9 @@ def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() ->
     assert with_head.step_bytes == weight_bytes(with_head)
 
 
-def test_measured_costs_are_those_of_this_drafter_alone() -> None:
-    target = random_model(0)
-    drafter, other = random_drafter(target), random_drafter(target, width=8)
-    assert measured_costs(target, drafter) is None
-    store_curve(curve_of_a_drafter(target, drafter))
-    costs = measured_costs(target, drafter)
-    assert costs is not None
-    assert (costs.rows, costs.draft_pass) == ((0.020, 0.024, 0.030), 0.003)
-    assert measured_costs(target, other) is None
-
-
 def test_without_a_draft_model_nothing_is_known_of_one() -> None:
     known = knowledge_from(measured_curve(), random_model(0))
     assert known.costs.drafts is None
-    assert known.costs.for_ranking().draft_pass == 0.0
     assert known.model.acceptance.probabilities(1) == [0.5]
 
 

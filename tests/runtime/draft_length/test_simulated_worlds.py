@@ -1,4 +1,4 @@
-"""In simulated decoding the controller finds the best draft length and cannot lose much."""
+"""In simulated decoding the planner finds the best draft length and cannot lose much."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tokalign.cost.curve import read_curve, shipped_names
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import knowledge_of, project
 from tokalign.evaluate.recorded_proposals import ProposalTrace, TracedText
+from tokalign.runtime.draft_length.budget import SHARE, SLACK
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.overrides import SHARE, SLACK
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""

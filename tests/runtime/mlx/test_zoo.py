@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import count, pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.tuner.utils import linear_to_lora_layers
+from scripted_models import ScriptedModel
 from small_tokenizers import of_merges
 
 from tokalign.api.text import stream_generate
@@ -26,17 +26,16 @@ from tokalign.drafting_options import DraftingOptions
 from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.context import Context
 from tokalign.runtime.decoder import LanguageModel, Prompt
-from tokalign.runtime.draft_length.controller import DraftLengthController
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft_length.knowledge import Knowledge
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import MOST_READ_AGAIN, Limits, decode
 from tokalign.runtime.mlx.cache import CacheOptions
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.model_arguments import embedding_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
@@ -460,36 +459,24 @@ def test_a_model_that_reads_ids_alone_takes_no_embeddings() -> None:
         stream_generate(model, TOKENIZER, [], input_embeddings=embeddings)
 
 
-class SteppedWildDrafter(Drafter):
-    """Wild chains, for the draft length controller."""
-
-    def __init__(self, right: Sequence[int]) -> None:
-        self._wild = zoo.WildDrafter(right, trees=False)
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return self.draft(context, steps=limit, limit=limit)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """See `SteppedDrafter`."""
-        return replace(self._wild.propose(context, min(steps, limit)), run_ahead=False)
-
-
 @pytest.mark.parametrize(("name", "reads_again"), [("llama", False), ("lfm2", True)])
-def test_the_draft_length_controller_knows_what_is_read_again(name: str, reads_again: bool) -> None:
+def test_the_planner_knows_what_is_read_again(name: str, reads_again: bool) -> None:
     """Accepted ids are read again where a rejection takes the whole state back."""
     costs = LearnedCosts(PassTimes([1.0, 1.01, 1.02], weight=4), PassTimes([0.01], weight=4))
     session = TargetModelSession(zoo.zoo_model(name))
     right = mlx_lm_emits(name, 12, 60)
-    controller = DraftLengthController(
+    wild = zoo.WildDrafter(right, trees=False)
+    planner = Planner(
         Knowledge(costs=costs),
-        TargetVerifier(session, Sampling()),
-        model=SteppedWildDrafter(right),
+        Hybrid([]),
+        ScriptedModel(lambda now, steps: wild.propose(now, steps).tree),
         clock=count(step=0.001).__next__,
     )
+    verifier = TargetVerifier(session, Sampling())
     context = Context([TargetId(i) for i in PROMPT[:12]])
     rounds = [
         event
-        for event in decode(context, controller, controller, limits=Limits(max_tokens=60))
+        for event in decode(context, planner, verifier, limits=Limits(max_tokens=60))
         if isinstance(event, Round)
     ]
     assert list(context.emitted) == right

@@ -94,8 +94,7 @@ def test_a_tree_of_the_target_itself_has_the_targets_choice(name: str) -> None:
 
 
 def resized(model: Any, size: int) -> Any:
-    """A model with so many ids; where they are more, the most probable ones are among the new
-    ones."""
+    """A model with so many ids; where they are more, the best ones are among the new."""
     model = deepcopy(model)
     kept = min(size, VOCABULARY)
     model.args.vocab_size = size
@@ -152,19 +151,15 @@ def test_special_tokens_that_the_target_lacks_are_not_proposed(
     assert any(one.tree for one in rounds)
 
 
-def test_an_answer_has_all_that_the_passes_found_and_a_proposal_the_most_probable_of_it() -> None:
+def test_a_draft_has_all_that_the_passes_found_and_a_proposal_the_most_probable_of_it() -> None:
     """A hybrid chooses among ids that the draft model alone would not propose."""
-    answer, proposal = (
-        getattr(drafter, ask)(Context(PROMPT), 8).tree
-        for ask in ("answer", "propose")
-        for drafter in [
-            NeuralDrafter(
-                DraftModelSession(similar_model(0.5)),
-                same_tokenizer(Pair(any_ids(VOCABULARY), any_ids(VOCABULARY))),
-                num_draft_tokens=3,
-                alternatives=2,
-            )
-        ]
-    )
-    assert 3 <= len(proposal) <= 5 < len(answer)
-    assert proposal == answer.most_probable(len(proposal), least=0.0, depth=8, chain=3)
+
+    def drafter() -> NeuralDrafter:
+        session = DraftModelSession(similar_model(0.5))
+        whole = same_tokenizer(Pair(any_ids(VOCABULARY), any_ids(VOCABULARY)))
+        return NeuralDrafter(session, whole, num_draft_tokens=3, alternatives=2)
+
+    found = drafter().draft(Context(PROMPT), steps=3, limit=8).tree
+    proposal = drafter().propose(Context(PROMPT), 8).tree
+    assert 3 <= len(proposal) <= 5 < len(found)
+    assert proposal == found.most_probable(len(proposal), least=0.0, depth=8, chain=3)

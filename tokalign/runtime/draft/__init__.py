@@ -6,11 +6,11 @@ context_copy.py         copies of what followed an earlier occurrence of the tex
     suffix_automaton.py     where that was
 logit_store.py          what the target found likely at verified rows
 neural.py               a draft model
+    acceptance.py           how far its drafts were right
 recurrent.py            a recurrent drafter
     beams.py                its beam search as a tree
 hybrid.py               one tree of all sources
     mixing.py               one probability for each id that several sources expect
     trust.py                how often each source was right
-    cost_aware.py           when a draft model is asked
 none.py                 plain decoding
 """

@@ -2,20 +2,20 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only. The three weights of logits were fitted by logistic regression to 1,548 ids that
-the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
-drafter lie between such fits with greedy and with sampled texts, the former also between two draft
-models (`lab/benchmarks/fit_mixture.py`). Those of copy and dictionary were fitted to the answers of
-a real model and to prose, alike (`lab/results/real-models.md`). The others are assumed. They hold
-for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
-named the id, which others named something, and about how likely that made it.
+names others only. The three weights of dictionary and logits were fitted by logistic regression to
+1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model and
+of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
+between two draft models (`lab/benchmarks/fit_mixture.py`). The others are assumed. They hold for
+usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
+named the id, which others named something, and about how likely that made it. A second shift, of
+all ids that the same sources named, is learned sooner, because it has fewer situations.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -68,11 +68,11 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.95, 0.08, -1.2),
+    "dictionary": Weights(0.75, 0.67, -1.89),
     "logits:3": Weights(0.12, 0.68, -0.63),
     "logits:2": Weights(0.26, 0.68, -0.89),
     "logits:1": Weights(0.28, -0.47, -1.15),
-    "copy": Weights(1.0, 1.2, -1.25),
+    "copy": Weights(0.7, 0.0, -0.1),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
     "drafter": Weights(0.7, 1.7, -0.9),
@@ -89,11 +89,11 @@ MODELS = ("draft", "drafter")
 
 _TRUST_RATE = 0.02
 
-_SUREST, _LEAST_SURE = 4, -5
-"""Log-odds beyond these are one situation."""
+_SUREST, _LEAST_SURE, _ALL = 4, -5, 5
+"""Log-odds beyond the first two are one situation. The last stands for all of them."""
 
 
-Candidate: TypeAlias = tuple[TargetId, float, str, Hashable]
+Candidate: TypeAlias = tuple[TargetId, float, str, tuple[int, int, int]]
 """An id that may come next, its probability before the noise of sampling is looked at, the source
 that is surest of it, and by what is kept what was learned about it. A round makes hundreds of them,
 too many for objects of a class."""
@@ -101,7 +101,7 @@ too many for objects of a class."""
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
 
-_MOST = 0.995
+MOST = 0.995
 """The most that an id may be expected; see `trust.LEAST`."""
 
 _LEAST_OTHERS = 0.02
@@ -143,6 +143,7 @@ class Mixer:
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
+        allows: Callable[[TargetId], bool] | None = None,
     ) -> tuple[list[Candidate], list[float]]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
@@ -153,6 +154,7 @@ class Mixer:
         less probable than this is not looked at. noise: e to the noise that the target will choose
         with, by id, where it samples and that is known. What a model says has that in it already,
         so where one says something, the log-odds of other sources grow by it before they are mixed.
+        allows: whether an id may come at all.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
@@ -176,6 +178,8 @@ class Mixer:
                     x += log(lifted[token])
                 vote = seen(token)
                 if vote is None:
+                    if allows is not None and not allows(token):
+                        continue
                     votes[token] = bit, odds * x + lift, x, name
                 else:
                     before, total, surest, by = vote
@@ -196,7 +200,7 @@ class Mixer:
             )
             situation = voters, asked, sure
             against = exp(-total)
-            factor = factor_of(situation, 1.0)
+            factor = factor_of(situation, 1.0) * factor_of((voters, models, _ALL), 1.0)
             found.append((token, factor / (factor + against), name, situation))
         if noise is None or models:
             return found, [probability for _, probability, _, _ in found]
@@ -204,9 +208,11 @@ class Mixer:
 
     def learn(self, candidates: Sequence[Candidate], came: TargetId) -> None:
         """`came` came where these were expected."""
-        learn = self._trust.learn
+        learn, models = self._trust.learn, self._models
         for token, probability, _, situation in candidates:
-            learn(probability, situation, right=token == came)
+            right = token == came
+            learn(probability, situation, right=right)
+            learn(probability, (situation[0], situation[1] & models, _ALL), right=right)
 
 
 def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list[float]:
@@ -221,7 +227,7 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     scores = [probability * noise[token] for token, probability, _, _ in candidates]
     others = max(_LEAST_OTHERS, 1.0 - sum(probabilities))
     share = 1.0 / (sum(scores) + others)
-    return [min(score * share, _MOST) for score in scores]
+    return [min(score * share, MOST) for score in scores]
 
 
 def weights_of(name: str) -> Weights:

@@ -1,18 +1,19 @@
-"""Drafting with a model, whether it has the target's tokenizer or another one."""
+"""Drafting with a model: of any tokenizer (`NeuralDrafter`), or recurrent (`recurrent.py`)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from time import perf_counter
+from typing import Protocol
 
 from tokalign.runtime.context import Context
-from tokalign.runtime.draft.cost_aware import ModelDrafter
-from tokalign.runtime.draft_length.acceptance import Acceptance
-from tokalign.runtime.interfaces import DraftSession
+from tokalign.runtime.draft.acceptance import Acceptance
+from tokalign.runtime.interfaces import Drafter, DraftSession
 from tokalign.runtime.methods import DEFAULT_ALTERNATIVES
 from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.rounds import Round
-from tokalign.runtime.translation.base import Translation
+from tokalign.runtime.translation.base import Translated, Translation
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -22,70 +23,66 @@ else chooses from: with more passes a round costs more, so that a row more is a 
 """
 
 
-class NeuralDrafter(ModelDrafter):
-    """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids.
+class Passes(Protocol):
+    """A session that counts its passes and their time."""
 
-    alternatives: how many ids a tree may have besides one for each pass; 0 for a target that cannot
-    verify a tree. A translation that drafts a chain may know other ids in the place of the first
-    one, and at most so many of these are proposed.
+    @property
+    def passes(self) -> int:
+        """Passes so far."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in passes so far."""
+        ...
+
+
+class ModelDrafter(Drafter):
+    """A model that drafts in passes; one object per request.
+
+    steps: passes of a draft where the caller does not choose their number. alternatives: how many
+    ids a proposal may have besides one for each pass; 0 for a target that cannot verify a tree.
     """
 
-    def __init__(
-        self,
-        session: DraftSession,
-        translation: Translation,
-        *,
-        num_draft_tokens: int = 3,
-        alternatives: int = DEFAULT_ALTERNATIVES,
-    ) -> None:
-        self._session = session
-        self._translation = translation
-        self._steps = num_draft_tokens
-        self._alternatives = alternatives
+    def __init__(self, session: Passes, steps: int, alternatives: int) -> None:
+        self.session, self.steps, self.alternatives = session, steps, alternatives
         self._acceptance = Acceptance()
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 
+    @abstractmethod
+    def find(self, context: Context, steps: int) -> Translated:
+        """All that at most `steps` (1 or more) passes find; every id has a probability."""
+
     def propose(self, context: Context, limit: int) -> Proposal:
-        """See `interfaces.Drafter`. A tree keeps its chain and other ids that are probable enough.
+        """See `interfaces.Drafter`."""
+        proposal = self.draft(context, steps=self.steps, limit=limit)
+        return replace(proposal, tree=self.choose(proposal.tree, limit))
+
+    def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
+        """What to propose of what was found: the chain, and other ids that are probable enough.
 
         The chain is worth its rows wherever it leads: a target agrees with the draft's most
         probable id more often than the draft's probability says.
         """
-        proposal = self.answer(context, limit)
-        tree, chain = proposal.tree, proposal.tree.chain_length
+        chain, steps = tree.chain_length, min(self.steps, limit)
         if chain == len(tree):
-            return proposal
-        steps = min(self._steps, limit)
-        most, least = max(chain, steps + self._alternatives), _LEAST_REACHED / steps
-        tree = tree.most_probable(most, least=least, depth=limit, chain=chain)
-        return replace(proposal, tree=tree)
-
-    def answer(self, context: Context, limit: int) -> Proposal:
-        """See `cost_aware.Answering`."""
-        return self.draft(context, steps=self._steps, limit=limit)
+            return tree
+        most, least = max(chain, steps + self.alternatives), _LEAST_REACHED / steps
+        return tree.most_probable(most, least=least, depth=limit, chain=chain)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        """All that at most `steps` passes have found; ids at most `limit` deep.
-
-        Somebody else chooses the rows.
-        """
+        """All that at most `steps` passes find, at most `limit` deep; the caller chooses of it."""
         steps = min(steps, limit)
         if not steps:
             return Proposal()
-        passes, seconds, began = self._session.passes, self._session.seconds, perf_counter()
-        tree, counts = self._translation.draft(
-            context,
-            self._session,
-            steps,
-            alternatives=self._alternatives,
-            learned=self._acceptance.probabilities,
-        )
+        passes, seconds, began = self.session.passes, self.session.seconds, perf_counter()
+        tree, counts = self.find(context, steps)
         tree = tree.most_probable(len(tree), least=0.0, depth=limit)
-        took, in_model = perf_counter() - began, self._session.seconds - seconds
+        took, in_model = perf_counter() - began, self.session.seconds - seconds
         self._chain = tree.first_chain
         return Proposal(
             tree=tree,
-            draft_passes=self._session.passes - passes,
+            draft_passes=self.session.passes - passes,
             counts=counts,
             model_seconds=in_model,
             translation_seconds=max(0.0, took - in_model),
@@ -97,3 +94,28 @@ class NeuralDrafter(ModelDrafter):
         if chain:
             right = len(chain.path_of(one.emitted))
             self._acceptance.observe(min(len(chain), len(one.emitted)), right)
+
+
+class NeuralDrafter(ModelDrafter):
+    """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids."""
+
+    def __init__(
+        self,
+        session: DraftSession,
+        translation: Translation,
+        *,
+        num_draft_tokens: int = 3,
+        alternatives: int = DEFAULT_ALTERNATIVES,
+    ) -> None:
+        super().__init__(session, num_draft_tokens, alternatives)
+        self._drafts, self._translation = session, translation
+
+    def find(self, context: Context, steps: int) -> Translated:
+        """See `ModelDrafter`."""
+        return self._translation.draft(
+            context,
+            self._drafts,
+            steps,
+            alternatives=self.alternatives,
+            learned=self._acceptance.probabilities,
+        )

@@ -1,15 +1,20 @@
-"""What the draft length controller has learned, over all requests."""
+"""What the planner has learned, over all requests: costs, and what drafts and offers were worth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.draft_length.acceptance import Acceptance, SourceTrust
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
-from tokalign.runtime.draft_length.overrides import DraftBudget, LongDrafts, ModelTrials
+from tokalign.cost.expected_gain import Costs, Plan
+from tokalign.runtime.draft.acceptance import Acceptance
+from tokalign.runtime.draft_length.budget import DraftBudget, Trials
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+
+MAX_DRAFT = 16
+"""The most passes of a draft model in a round."""
+
+MAX_IDS = 32
+"""The most ids proposed in a round. Chips with a matrix unit take up to 32 rows at one price."""
 
 _HOPE = 0.95
 """A draft model is hopeless if it would not pay even with ids that are right this often."""
@@ -34,9 +39,13 @@ class ModelWorth:
         self._rows_per_pass = 1.0
         self._added = 0.0
 
-    def best(self, costs: LearnedCosts, most: int) -> Plan:
-        """The number of passes, from 1 to `most`, with the best expected rate."""
-        return self._best(costs, self.acceptance.probabilities(most))
+    def best(self, costs: LearnedCosts, most: int, *, steps: int | None = None) -> Plan:
+        """The number of passes, from 1 to `most`, with the best expected rate.
+
+        steps: the number to take, if it is given; fewer only where `most` is less.
+        """
+        fixed = None if steps is None else min(steps, most)
+        return self._best(costs, self.acceptance.probabilities(fixed or most), fixed)
 
     def is_hopeless(self, costs: LearnedCosts) -> bool:
         """Whether the model would not pay on this machine even if it were nearly always right."""
@@ -52,16 +61,20 @@ class ModelWorth:
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
         self._added += (added - self._added) / _MEMORY
 
-    def _best(self, costs: LearnedCosts, probabilities: Sequence[float]) -> Plan:
+    def _best(
+        self, costs: LearnedCosts, probabilities: Sequence[float], fixed: int | None = None
+    ) -> Plan:
         verification = costs.verification(2 * len(probabilities))
         drafts = costs.draft_times(len(probabilities))
         best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
         for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=True), 1):
             reached *= probability
             tokens += reached
-            rows = 1 + max(1, round(passes * self._rows_per_pass))
-            rate = tokens / (verification.verify(rows) + draft)
-            if rate > best.rate:
+            # In some rounds nothing of a draft is worth a row, so that less than one a pass is
+            # verified in the mean. But whatever is accepted had a row.
+            proposed = max(passes * self._rows_per_pass, tokens - 1.0 - self._added)
+            rate = tokens / (verification.expected_verify(1.0 + proposed) + draft)
+            if passes == fixed or (fixed is None and rate > best.rate):
                 best = Plan(passes, rate, tokens)
         return best
 
@@ -103,16 +116,26 @@ class OfferWorth:
 class Knowledge:
     """What is known of one machine, one target and one draft model; it holds nothing of any text.
 
-    Every part keeps its own state and is updated by the controllers of the requests that share it.
+    Every part keeps its own state and is updated by the planners of the requests that share it.
+    model_trials, long_drafts, plain_timings: when a draft model that does not pay is tried, a draft
+    is made longer than expected to be best, and a round has no draft so that it can be timed.
     """
 
     costs: LearnedCosts
     model: ModelWorth = field(default_factory=ModelWorth)
-    model_trials: ModelTrials = field(default_factory=ModelTrials)
-    long_drafts: LongDrafts = field(default_factory=LongDrafts)
-    trust: SourceTrust = field(default_factory=SourceTrust)
+    model_trials: Trials = field(default_factory=lambda: Trials(16, at_once=True))
+    long_drafts: Trials = field(default_factory=lambda: Trials(8))
+    plain_timings: Trials = field(default_factory=lambda: Trials(32, 256))
     offers: OfferWorth = field(default_factory=OfferWorth)
     budget: DraftBudget = field(default_factory=DraftBudget)
+
+    @classmethod
+    def given(cls, costs: Costs, model: ModelWorth | None = None) -> Knowledge:
+        """What is known where costs are given. model: what is known of the draft model."""
+        times = [time + costs.host * (n > 0) for n, time in enumerate(costs.rows)]
+        rows = PassTimes(times, weight=1)
+        drafts = PassTimes([n * costs.draft_pass for n in range(1, MAX_DRAFT + 1)], weight=1)
+        return cls(costs=LearnedCosts(rows, drafts), model=model or ModelWorth())
 
     def trial_is_due(self, best: Plan) -> bool:
         """Whether a draft model is to be tried that is not expected to pay.

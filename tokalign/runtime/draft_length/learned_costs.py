@@ -33,9 +33,6 @@ _PLAIN_WEIGHT = 4
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""
 
-_RANKED_IDS = 32
-"""The most ids that a hybrid weighs by these costs."""
-
 
 class PassTimes:
     """The time of a pass by a count from 1 on: rows of the target, or passes of a draft.
@@ -67,13 +64,17 @@ class PassTimes:
         return bool(self._weight or self._ratios)
 
     @property
+    def known(self) -> int:
+        """The highest count that was observed or measured."""
+        return max(len(self._prior.rows) if self._weight else 1, max(self._ratios, default=1))
+
+    @property
     def reach(self) -> int:
-        """The highest count to try: two more than the highest that was observed or measured.
+        """The highest count to try: two more than the highest known.
 
         What lies beyond is assumed, and may be far too low: one long draft has cost fifty passes.
         """
-        measured = len(self._prior.rows) if self._weight else 1
-        return max(measured, max(self._ratios, default=1)) + 2
+        return self.known + 2
 
     def observe(self, count: int, seconds: float) -> None:
         """A pass over `count` took `seconds`."""
@@ -142,9 +143,7 @@ class LearnedCosts:
     rows: time of a round by the rows it verifies, without drafting, host and device in turn.
     drafts: time of a draft by its passes; None without a draft model. Until `drafts.is_calibrated`
     they count in passes of the target. host: seconds of a round that running ahead should hide.
-    plain_rounds: how many rounds of plain decoding have been timed. without_draft: the same, with
-    rounds that had no proposal though they waited for one. since_then: rounds after the last of
-    these, of whatever request.
+    plain_rounds: how many rounds of plain decoding have been timed.
     rereading: mean number of rows that a proposal makes a later round read again. It is 0 unless
     the target has recurrent states, which go back to where they were when an id is rejected.
     """
@@ -153,7 +152,7 @@ class LearnedCosts:
         self, rows: PassTimes, drafts: PassTimes | None = None, *, host: float = 0.0
     ) -> None:
         self.rows, self.drafts = rows, drafts
-        self.plain_rounds = self.without_draft = self.since_then = 0
+        self.plain_rounds = 0
         self.rereading = 0.0
         self._host = host
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
@@ -181,17 +180,16 @@ class LearnedCosts:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return self.rows(1) / self.plain - 1
 
-    def verification(self, most: int) -> Costs:
+    def verification(self, most: int, *, hopeful: bool = False) -> Costs:
         """Costs of verifying up to `most` ids in a round that does not run ahead.
 
-        What will have to be read again because of them is included.
+        What will have to be read again because of them is included. hopeful: take rows beyond those
+        that were ever observed or measured to cost nothing, so that they are tried.
         """
-        return Costs(rows=self._rows(most + 1))
-
-    def for_ranking(self) -> Costs:
-        """Costs of rows and of one draft pass, by which a hybrid ranks its chains."""
-        draft_pass = 0.0 if self.drafts is None else self.draft_times(1)[0]
-        return Costs(rows=self._rows(_RANKED_IDS + 1), draft_pass=draft_pass)
+        times = self._rows(most + 1)
+        if hopeful and self.rows.known < len(times):
+            times = (*times[: self.rows.known], times[self.rows.known - 1])
+        return Costs(rows=times)
 
     def draft_times(self, most: int) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` passes."""
@@ -204,12 +202,6 @@ class LearnedCosts:
         self.rows.observe(rows, seconds)
         if not self._plain_times.is_calibrated:
             self._plain = self._expected_plain()
-
-    def count_round(self, *, without_draft: bool) -> None:
-        """A round is over. without_draft: whether a round without a proposal was timed."""
-        self.rows.count_round()
-        self.without_draft += without_draft
-        self.since_then = 0 if without_draft else self.since_then + 1
 
     def observe_rereading(self, rows: int) -> None:
         """The round after one with a proposal read so many rows again."""

@@ -11,10 +11,9 @@ from weakref import ref
 from tokalign.cost.curve import CostCurve, published_curve, read_curve
 from tokalign.cost.expected_gain import Costs
 from tokalign.cost.store import find_curve
+from tokalign.runtime.draft.acceptance import Acceptance
 from tokalign.runtime.draft.recurrent import DEFAULT_SHAPE
-from tokalign.runtime.draft_length.acceptance import Acceptance
-from tokalign.runtime.draft_length.decision import MAX_DRAFT
-from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
+from tokalign.runtime.draft_length.knowledge import MAX_DRAFT, Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
@@ -35,7 +34,7 @@ _shared_lock = Lock()
 def opening_knowledge(
     target: Any, draft: Any = None, *, note: Callable[[str], None] = lambda _: None
 ) -> Knowledge:
-    """What the draft length controller begins with, for a loaded target and what drafts for it.
+    """What the planner begins with, for a loaded target and what drafts for it.
 
     draft: an mlx-lm model, or a recurrent drafter of the target.
     note: told once if a curve is assumed.
@@ -69,18 +68,6 @@ def shared_knowledge(
         knowledge = opening_knowledge(target, draft, note=note)
         _shared.append(([ref(model) for model in models], knowledge))
         return knowledge
-
-
-def measured_costs(target: Any, draft: Any) -> Costs | None:
-    """The costs that a stored curve of this machine gives; None if it has no time of a draft pass.
-
-    draft: as for `opening_knowledge`.
-    """
-    curve = find_curve(machine_of(target, draft))
-    draft_pass = None if curve is None else curve.draft_pass_at(_CONTEXT)
-    if curve is None or draft_pass is None:
-        return None
-    return Costs(rows=curve.rows_at(_CONTEXT), draft_pass=draft_pass)
 
 
 def knowledge_from(curve: CostCurve, target: Any, draft: Any = None) -> Knowledge:

@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokalign.cost.expected_gain import Plan
-from tokalign.runtime.draft_length.knowledge import Knowledge
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.draft_length.overrides import (
+from tokalign.runtime.draft_length.budget import (
     CREDIT,
     REST,
     SHARE,
     SLACK,
     SLACK_SHARE,
     DraftBudget,
-    LongDrafts,
-    ModelTrials,
-    PlainTiming,
+    Trials,
 )
+from tokalign.runtime.draft_length.knowledge import Knowledge
+from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(32, 1), (100, 3), (4000, 8)])
@@ -133,26 +131,13 @@ def test_no_more_than_the_credit_is_kept_of_what_was_gained() -> None:
     assert rounds == pytest.approx(CREDIT + SLACK, rel=0.03)
 
 
-def test_plain_decoding_is_timed_again_however_short_the_requests_are() -> None:
-    costs, rounds = LearnedCosts(PassTimes([1.0], weight=4)), 0
-    costs.observe_plain(1.0)
-    timing = PlainTiming(costs)
-    while not timing.rounds_due:
-        if rounds % 10 == 0:
-            timing = PlainTiming(costs)
-        costs.count_round(without_draft=False)
-        timing.refresh()
-        rounds += 1
-        assert rounds <= 32
-
-
 def test_trials_of_a_model_that_does_not_pay_back_off() -> None:
-    trials, waits = ModelTrials(), list[int]()
+    trials, waits = Trials(16, at_once=True), list[int]()
     for _ in range(9):
         trials.tried(pays=False)
         waits.append(0)
         while not trials.is_due:
-            trials.count_round()
+            trials.count()
             waits[-1] += 1
     assert waits == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
     trials.tried(pays=True)
@@ -161,14 +146,14 @@ def test_trials_of_a_model_that_does_not_pay_back_off() -> None:
 
 def test_a_trial_that_paid_is_repeated_at_once() -> None:
     """Once, if the next one does not pay: the wait goes on from where it was."""
-    trials, waits = ModelTrials(), list[int]()
+    trials, waits = Trials(16, at_once=True), list[int]()
     for paid in (False, False, True, False):
         trials.tried(pays=False)
         if paid:
             trials.paid()
         waits.append(0)
         while not trials.is_due:
-            trials.count_round()
+            trials.count()
             waits[-1] += 1
     assert waits == [16, 32, 0, 128]
 
@@ -183,15 +168,15 @@ def test_a_model_is_tried_only_where_it_could_pay() -> None:
     assert not cheap.trial_is_due(Plan(1, 1.1))  # it pays: that is no trial
     waited = 0
     while not dear.trial_is_due(does_not_pay):
-        dear.model_trials.count_round()
+        dear.model_trials.count()
         waited += 1
     assert waited == 1024  # the costs may have been mistaken
 
 
 def test_long_drafts_grow_rare() -> None:
-    long_drafts, found = LongDrafts(), list[int]()
+    long_drafts, found = Trials(8), list[int]()
     for number in range(1, 4000):
         if long_drafts.is_due:
             found.append(number)
-        long_drafts.count_draft()
-    assert found == [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3072]
+        long_drafts.count_or_try()
+    assert found == [9, 25, 57, 121, 249, 505, 1017, 2041, 3065]

@@ -1,4 +1,4 @@
-"""The controller on a clock: what it times, whom it asks, and that no pass is thrown away."""
+"""The planner on a clock: what it times, whom it asks, and that no pass is thrown away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from recorded_worlds import a_world, costs_of
+from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.cost.expected_gain import Costs
 from tokalign.evaluate.project import (
@@ -19,15 +20,15 @@ from tokalign.evaluate.project import (
 from tokalign.evaluate.recorded_proposals import TracedText
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.acceptance import Acceptance
 from tokalign.runtime.draft.hybrid import Hybrid
-from tokalign.runtime.draft_length.acceptance import Acceptance
-from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.interfaces import Drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.proposal import Proposal, Verdict
-from tokalign.runtime.rounds import Event
+from tokalign.runtime.rounds import Event, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -58,56 +59,36 @@ class Device:
         return self.free_at
 
 
-class Never(Drafter):
-    """A source that never has anything, at a price."""
-
-    def __init__(self, device: Device, price: float) -> None:
-        self._device, self._price = device, price
-        self.asked = 0
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        self._device.now += self._price
-        self.asked += 1
-        return Proposal()
-
-
-class Guessing(Drafter):
-    """Proposes one tree everywhere, whether it is asked as a source or as a draft model."""
-
-    def __init__(self, tree: TokenTree[TargetId]) -> None:
-        self._tree = tree
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return Proposal(tree=self._tree)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        return Proposal(tree=self._tree, draft_passes=steps)
-
-
 class Watched(Drafter):
-    """Keeps what a controller proposes."""
+    """Keeps what a planner proposes."""
 
-    def __init__(self, controller: DraftLengthController) -> None:
-        self._controller = controller
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
         self.proposals: list[Proposal] = []
-        self.verify = controller.verify
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        self.proposals.append(self._controller.propose(context, limit))
+        self.proposals.append(self._planner.propose(context, limit))
         return self.proposals[-1]
 
+    def observe(self, one: Round) -> None:
+        self._planner.observe(one)
 
-def run(controller: DraftLengthController | Watched, tokens: int, device: Device) -> list[Event]:
+
+def run(drafter: Drafter, tokens: int, device: Device) -> list[Event]:
     limits = Limits(max_tokens=tokens)
-    return list(decode(Context([TargetId(0)]), controller, controller, limits=limits, clock=device))
+    return list(decode(Context([TargetId(0)]), drafter, device, limits=limits, clock=device))
 
 
-def test_plain_rounds_run_ahead_and_are_timed_from_verdict_to_verdict() -> None:
+def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
     """10 ms on the device, 3 ms on the host: 10 ms a token, not 13; the sources are asked less."""
     device = Device([0.010, 0.012], host=0.003)
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.013, 0.015], weight=0)))
-    source = Never(device, price=0.0002)
-    watched = Watched(DraftLengthController(knowledge, device, free=source, clock=device))
+
+    def takes_time() -> None:
+        device.now += 0.0002
+
+    source = ScriptedSource(None, on_asked=takes_time)
+    watched = Watched(Planner(knowledge, Hybrid([source]), clock=device))
     run(watched, 600, device)
     ahead = [proposal.run_ahead for proposal in watched.proposals]
     assert sum(ahead[200:-1]) > 0.95 * len(ahead[200:-1])
@@ -120,20 +101,17 @@ def test_plain_rounds_of_uneven_length_pay_a_loss_back() -> None:
     """Their mean is a little too low, because other programs make rounds slow but never fast."""
     device = Device([0.010, 0.012], host=0.001, uneven=Random(0))
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.010, 0.012], weight=4)))
-    source = Never(device, price=0.0)
     knowledge.budget.begin(32)
     knowledge.budget.account(3.0, 1, expected=3.0, plain=1.0)
     for _ in range(14):
         assert knowledge.budget.is_spent
-        run(DraftLengthController(knowledge, device, free=source, clock=device), 32, device)
+        run(Planner(knowledge, Hybrid([ScriptedSource(None)]), clock=device), 32, device)
         if not knowledge.budget.is_spent:
             break
     assert not knowledge.budget.is_spent
 
 
 def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> None:
-    """The draft model's whole tree was, when the tree of all sources came out empty."""
-    unlikely = TokenTree.chain([TargetId(8)], "source", [0.01])
     leaves = TokenTree(tuple(map(TargetId, range(1, 8))), (-1,) * 7, ("draft",) * 7, (0.01,) * 7)
     device = Device([0.010 * n for n in range(1, 33)], host=0.0)
     drafts = PassTimes([0.0001 * n for n in range(1, 17)], weight=4)
@@ -141,20 +119,34 @@ def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> Non
         costs=LearnedCosts(PassTimes([0.010, 0.011], weight=0), drafts),
         model=ModelWorth(Acceptance(start=0.9)),
     )
-    hybrid = Hybrid([], costs=knowledge.costs.for_ranking)
-    controller = DraftLengthController(
-        knowledge,
-        device,
-        free=Guessing(unlikely),
-        model=Guessing(leaves),
-        join=hybrid.join,
-        clock=device,
-    )
-    watched = Watched(controller)
+    free, model = Hybrid([ScriptedSource(8, 0.01)]), ScriptedModel(lambda *_: leaves)
+    watched = Watched(Planner(knowledge, free, model, clock=device))
     run(watched, 20, device)
     asked = [proposal for proposal in watched.proposals if proposal.draft_passes]
     assert asked
     assert not any(proposal.tree for proposal in asked)
+
+
+@pytest.mark.parametrize(
+    ("offered", "right", "drafts"),
+    [
+        (None, 0.9, True),
+        (None, 0.02, False),
+        (0.9, 0.3, False),
+        (0.3, 0.9, True),
+        (0.9, 0.02, False),
+    ],
+)
+def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -> None:
+    """A draft model is asked if it is expected to beat plain decoding and the free sources."""
+    costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
+    source = ScriptedSource(None if offered is None else 7, offered or 0.5)
+    knowledge = Knowledge.given(costs, ModelWorth(Acceptance(start=right)))
+    model = ScriptedModel(lambda *_: TokenTree.chain([TargetId(7)], "draft", [right]))
+    planner = Planner(knowledge, Hybrid([source]), model, steps=1, clock=None)
+    proposal = planner.propose(Context([TargetId(1)]), 8)
+    assert bool(proposal.draft_passes) == drafts
+    assert bool(proposal.tree) == (drafts or offered is not None)
 
 
 def test_a_pass_under_way_is_never_thrown_away() -> None:
@@ -170,14 +162,13 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
 
 def proposals_in(text: TracedText, truth: Costs, knowledge: Knowledge) -> list[Proposal]:
     clock = SimulatedClock()
-    controller = DraftLengthController(
-        knowledge,
+    model = RecordedDrafter("it", text, truth, clock)
+    watched = Watched(Planner(knowledge, Hybrid([]), model, clock=clock))
+    verifier, context = (
         TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock),
-        model=RecordedDrafter("it", text, truth, clock),
-        clock=clock,
+        Context(ids_of(text.given)),
     )
-    watched, context = Watched(controller), Context(ids_of(text.given))
-    for _ in decode(context, watched, controller, limits=Limits(max_tokens=300)):
+    for _ in decode(context, watched, verifier, limits=Limits(max_tokens=300)):
         pass
     return watched.proposals
 
@@ -204,20 +195,18 @@ class SpiedModel(ModelWorth):
         self.rows.append(rows)
 
 
-class Alternating(Drafter):
+class Alternating(ScriptedModel):
     """A draft model whose chain of two is wrong; every other time an id beside it is right."""
 
     def __init__(self, clock: SimulatedClock) -> None:
+        super().__init__(self._guess)
         self._clock, self.drafts = clock, 0
 
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return self.draft(context, steps=limit, limit=limit)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+    def _guess(self, context: Context, steps: int) -> TokenTree[TargetId]:
         self.drafts += 1
         self._clock.now += 0.25 if self.drafts > 1 else 9.0  # the first one reads the prompt
-        ids = TargetId(8), TargetId(8), TargetId(self.drafts % 2)
-        return Proposal(tree=TokenTree(ids, (-1, 0, -1), ("draft",) * 3), draft_passes=steps)
+        ids = TargetId(8), TargetId(9), TargetId(self.drafts % 2)
+        return TokenTree(ids, (-1, 0, -1), ("draft",) * 3, (0.9, 0.9, 0.4))
 
 
 class RowsTakeTime:
@@ -240,15 +229,14 @@ def test_rows_are_learned_as_the_target_computed_them() -> None:
     target, drafts = RowsTakeTime(clock, 60), SpiedTimes([0.01] * 16)
     times, model = SpiedTimes([1.0] * 9), SpiedModel()
     knowledge = Knowledge(costs=LearnedCosts(times, drafts), model=model)
-    controller = DraftLengthController(knowledge, target, model=Alternating(clock), clock=clock)
+    planner = Planner(knowledge, Hybrid([]), Alternating(clock), clock=clock)
     limits = Limits(max_tokens=40)
-    for _ in decode(Context([TargetId(1)]), controller, controller, limits=limits):
+    for _ in decode(Context([TargetId(1)]), planner, target, limits=limits):
         if knowledge.budget.is_spent:
             break
     rows = [verdict.rows for verdict in target.drafted]
-    assert set(rows) == {4}
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
     assert times.observed[-len(rows) + 1 :] == [(count, float(count)) for count in rows[1:]]
     assert drafts.observed
     assert {seconds for _, seconds in drafts.observed} == {0.25}
-    assert set(model.rows) == {3}
+    assert model.rows == [count - 1 for count in rows]

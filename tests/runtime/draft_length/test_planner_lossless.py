@@ -1,4 +1,4 @@
-"""Whatever the controller decides, on whatever clock, the target's own output comes out."""
+"""Whatever the planner decides, on whatever clock, the target's own output comes out."""
 
 from __future__ import annotations
 
@@ -7,34 +7,21 @@ from random import Random
 
 import pytest
 from random_models import RandomDrafter, generate, random_model
+from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.context import Context
+from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.none import NoDrafter
-from tokalign.runtime.draft_length.controller import DraftLengthController
 from tokalign.runtime.draft_length.knowledge import Knowledge, ModelWorth
 from tokalign.runtime.draft_length.learned_costs import LearnedCosts, PassTimes
-from tokalign.runtime.interfaces import Drafter
+from tokalign.runtime.draft_length.planner import Planner
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
-from tokalign.runtime.proposal import Proposal
 from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = (5, 17, 3)
-
-
-class SteppedAdversary(Drafter):
-    """Right and wrong guesses, as long as it is told."""
-
-    def __init__(self, seed: int, reference: list[int]) -> None:
-        self._inner = RandomDrafter(seed, reference)
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        return self.draft(context, steps=limit, limit=limit)
-
-    def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
-        return self._inner.propose(context, min(steps, limit))
 
 
 def erratic_clock(seed: int) -> Callable[[], float]:
@@ -63,14 +50,17 @@ def test_no_decision_changes_the_output(
     drafted = 0
     for request in range(2):  # the second goes on with what the first has learned
         context = Context([TargetId(i) for i in PROMPT])
-        controller = DraftLengthController(
+        adversary = RandomDrafter(seed + 9, plain)
+        model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
+        source = ScriptedSource(plain[-1], 0.9)
+        planner = Planner(
             knowledge,
-            TargetVerifier(TargetModelSession(random_model()), sampling),
-            free=RandomDrafter(seed + request, plain) if seed % 3 else None,
-            model=SteppedAdversary(seed + 9, plain) if seed % 2 else None,
+            Hybrid([source] if seed % 3 else []),
+            model if seed % 2 else None,
             clock=erratic_clock(seed + request),
         )
-        for event in decode(context, controller, controller, limits=Limits(max_tokens=120)):
+        verifier = TargetVerifier(TargetModelSession(random_model()), sampling)
+        for event in decode(context, planner, verifier, limits=Limits(max_tokens=120)):
             drafted += getattr(event, "accepted", 0)
         assert list(context.emitted) == plain
     assert drafted or seed % 2 == 0  # a model is at least tried

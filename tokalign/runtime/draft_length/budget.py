@@ -1,13 +1,10 @@
-"""Rounds that do not do what is expected to pay best.
+"""The one bound on what drafting may lose, and the one rule by which things are tried all the same.
 
-Drafting rests after losses (`DraftBudget`), and plain decoding is timed (`PlainTiming`), because
-what drafting brings is measured against it. Drafts that are not expected to pay are made now and
-then (`ModelTrials`, `LongDrafts`): only drafts tell what drafts cost and bring.
+Drafting rests after losses (`DraftBudget`). What is not expected to pay is done now and then
+(`Trials`): only drafts tell what drafts cost and bring, and only plain rounds what these take.
 """
 
 from __future__ import annotations
-
-from tokalign.runtime.draft_length.learned_costs import LearnedCosts
 
 SLACK, SLACK_SHARE = 8.0, 0.03
 """The most that drafting may lose: passes, or a share of the tokens if that is less."""
@@ -25,17 +22,10 @@ SHARE = 0.004
 PROMISE = 1.25
 """While drafting rests, a draft is tried if it promises this many times plain decoding's rate."""
 
+_FIRST_REST, _LONGEST_WAIT = 2, 1024
+
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
-
-_TIMED_ROUNDS = 3
-"""Consecutive plain rounds of the first timing: only those that begin and end ahead are timed."""
-
-_REFRESH = 256
-"""The most rounds without a timed one that had no proposal."""
-
-_FIRST_WAIT, _LONGEST_WAIT = 16, 1024
-_FIRST_REST = 2
 
 
 class DraftBudget:
@@ -106,79 +96,47 @@ class DraftBudget:
         self._rests = self._lost > (most - rest if self._rests else most)
 
 
-class PlainTiming:
-    """Counts the plain rounds that one request still has to spend on timing."""
+class Trials:
+    """When something is tried that is not expected to pay: after waits that double.
 
-    def __init__(self, costs: LearnedCosts) -> None:
-        self._costs = costs
-        self.rounds_due = 0 if costs.plain_rounds else _TIMED_ROUNDS
-
-    def refresh(self) -> None:
-        """Demand a round without a proposal if the last timed one is too long ago.
-
-        One is enough, because plain decoding is never taken to be slower than it is. Where it is
-        taken to be faster than it is, plain rounds are what will follow. The fewer of them have
-        been timed, the sooner another is due, so that a mistake does not last.
-        """
-        after = min(_REFRESH, _REFRESH // 8 * max(1, self._costs.without_draft))
-        if self._costs.since_then >= after:
-            self.rounds_due = max(1, self.rounds_due)
-
-    def count_plain(self) -> None:
-        """A plain round begins."""
-        self.rounds_due = max(0, self.rounds_due - 1)
-
-
-class ModelTrials:
-    """When a draft model that does not pay is tried again: after 16 rounds, then 32, ..., 1024.
-
-    After a draft that did pay it is tried again at once: the text may have changed, and one draft
-    in hundreds of rounds would take long to tell.
+    A wait is counted in rounds or drafts. first: the first wait. longest: the longest one.
+    at_once: whether the first trial is due without a wait.
     """
 
-    def __init__(self) -> None:
-        self._wait, self._rounds_left = _FIRST_WAIT, 0
+    def __init__(self, first: int, longest: int = _LONGEST_WAIT, *, at_once: bool = False) -> None:
+        self._first, self._longest = first, longest
+        self._wait, self._next = (0, first) if at_once else (first, 2 * first)
+        self._waited = 0
 
     @property
     def is_due(self) -> bool:
-        """Whether the model has waited long enough."""
-        return self._rounds_left <= 0
+        """Whether it has waited long enough."""
+        return self._waited >= self._wait
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it has waited so long that even a hopeless model is tried.
+        """Whether it has waited long after it was due, so that what hinders it may be mistaken."""
+        return self._waited >= self._wait + self._longest
 
-        The costs that make it hopeless may be mistaken.
-        """
-        return self._rounds_left <= -_LONGEST_WAIT
+    def count(self) -> None:
+        """One more round or draft."""
+        self._waited += 1
 
-    def count_round(self) -> None:
-        """A round begins."""
-        self._rounds_left -= 1
-
-    def tried(self, *, pays: bool) -> None:
-        """The model drafts. If it is not expected to pay, the next trial waits twice as long."""
-        self._rounds_left = 0 if pays else self._wait
-        self._wait = _FIRST_WAIT if pays else min(2 * self._wait, _LONGEST_WAIT)
+    def tried(self, *, pays: bool = False) -> None:
+        """It is tried. If it does not pay, the next trial waits twice as long."""
+        self._waited = 0
+        self._wait = 0 if pays else self._next
+        self._next = self._first if pays else min(2 * self._next, self._longest)
 
     def paid(self) -> None:
-        """The latest draft has brought more than it cost."""
-        self._rounds_left = 0
+        """The latest trial has brought more than it cost, so it is repeated at once.
 
+        The text may have changed, and one draft in hundreds of rounds would take long to tell.
+        """
+        self._wait = 0
 
-class LongDrafts:
-    """Which drafts are made longer than expected to be best: the 8th, 16th, 32nd, ..."""
-
-    def __init__(self) -> None:
-        self._drafts, self._next = 0, 8
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next draft is to be a longer one."""
-        return self._drafts + 1 >= self._next
-
-    def count_draft(self) -> None:
-        """A draft is made."""
-        self._drafts += 1
-        if self._drafts >= self._next:
-            self._next = self._drafts + min(self._drafts, _LONGEST_WAIT)
+    def count_or_try(self) -> None:
+        """One more draft, which is the trial if one is due."""
+        if self.is_due:
+            self.tried()
+        self.count()
