@@ -128,6 +128,7 @@ class Player:
             "temp": self.runner.temp,
             "condition": name,
             "computes": "rows" if decoder.drafting.uses_logits else "drafts",
+            "compared": len(answer),
             "differing": sum(a != b for a, b in zip(context.emitted, answer, strict=True)),
             "tokens": [len(one.emitted) for one in rounds[1:]],
             "rows": [one.rows for one in rounds[1:]],
@@ -229,7 +230,7 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
         f"{tokens.sum() / sum(seconds_of(line, costs) for line in lines):.2f}"
         for costs in curves.values()
     ]
-    emitted = tokens.sum() + len(lines)
+    emitted = sum(line["compared"] for line in lines)
     differing = sum(line["differing"] for line in lines)
     computed = lines[0]["computes"] == "rows"
     return [
@@ -239,7 +240,7 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
         f"{rows / passes.sum():.2f}",
         f"{drafted / passes.sum():.2f}",
         *speeds,
-        f"{differing} of {emitted:,.0f}" if computed else "replayed",
+        f"{differing} of {emitted:,}" if computed else "replayed",
     ]
 
 
