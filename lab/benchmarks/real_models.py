@@ -91,8 +91,9 @@ def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
         for language, path in zip(languages, dictionaries, strict=True):
             found.append(Condition(f"{name}, {language}", replace(free, dictionary=path), drafts))
         if dictionaries:
-            every = replace(free, dictionary=dictionaries)
-            kept = f"{name}, store kept, {' and '.join(languages)}"
+            every, all_of_them = replace(free, dictionary=dictionaries), " and ".join(languages)
+            found.append(Condition(f"{name}, {all_of_them}", every, drafts))
+            kept = f"{name}, store kept, {all_of_them}"
             found.append(Condition(kept, every, drafts, keeps=True))
     return found
 
@@ -183,7 +184,7 @@ class Runner:
         return LogitStore(LogitRows(rows["keys"], rows["ids"], rows["codes"]))
 
     def _path_of(self, name: str) -> Path:
-        name = re.sub("[^a-z]+", "-", name)
+        name = re.sub("[^a-z0-9]+", "-", name)
         return self.stores.with_suffix(f".{name}.{self.temp}.npz")
 
 
