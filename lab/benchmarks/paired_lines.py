@@ -7,14 +7,12 @@ It is compared with the latest plain line of the same prompt before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 PLAIN = "plain"
 _RESAMPLES = 2000
@@ -72,14 +70,18 @@ def interval(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> str:
     return f"{parts.sum() / wholes.sum():.2f} ({low:.2f}-{high:.2f})"
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def show(lines: Sequence[Line]) -> None:
     """Print a table for every temperature."""
     head = ["condition", "prompts", "tokens per pass", "rows", "draft passes", "host ms p50 / p99"]
+    head += ["speed by the clock", "differing ids"]
     for temp in sorted({line["temp"] for line in lines}):
         own = [line for line in lines if line["temp"] == temp]
         loads = [line["load"] for line in own]
-        title = f"T = {temp}, {len(own)} generations, load {min(loads)} to {max(loads)}"
-        table = Table(*head, "speed by the clock", "differing ids", title=title)
-        for name, compared in compare(own).items():
-            table.add_row(*cells(name, compared))
-        Console(width=150).print(table)
+        print(f"\nT = {temp}, {len(own)} generations, load {min(loads)} to {max(loads)}\n")
+        print(table(head, [cells(*one) for one in compare(own).items()]))

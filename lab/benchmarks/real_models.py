@@ -220,7 +220,7 @@ _OPTIONS = (
     click.option("--only", metavar="REGEX", default="", help="Only conditions whose names match."),
     click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS),
     click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path)),
-    click.option("--table", is_flag=True, help="Run nothing; show what is in the file."),
+    click.option("--table", "shown", is_flag=True, help="Run nothing; show what is in the file."),
 )
 
 
@@ -236,12 +236,12 @@ def main(
     only: str,
     kinds: Sequence[str],
     dictionaries: Sequence[Path],
-    table: bool,
+    shown: bool,
 ) -> None:
     """Measure what is not in the file yet, and show the table."""
     about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
     lines = opened(results, about)
-    if not table:
+    if not shown:
         chosen = [c for c in conditions(dictionaries) if re.search(only, c.name)]
         done = {
             (one["kind"], one["number"], one["condition"]) for one in lines if one["temp"] == temp

@@ -12,10 +12,10 @@ controller are the real ones. The target's passes are replaced in one of two way
   proposed, once (`remembered_target.py`): the rows of the answer 32 at a time, the others when they
   are first asked for. What is emitted is what these rows choose, and is compared with the answer.
 
-Costs are those of --curve, on a clock that only passes move: so the draft lengths that `auto`
-chooses do not depend on what else the machine does. A curve without a draft pass takes it, as a
-share of a pass, from that of --curve. The speeds are projections: the same rounds under each curve,
-host time left out.
+Costs are those of --curve, on a clock that only passes move: so the lengths that `auto` and the
+free sources choose do not depend on what else the machine does. A curve that has no time of a draft
+pass takes it, as a share of a pass, from that of --measured. The speeds are projections, host time
+left out. Fixed lengths are projected under other curves too; the others would be others there.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from lab.benchmarks.paired_lines import PLAIN, interval
+from lab.benchmarks.paired_lines import PLAIN, interval, table
 from lab.benchmarks.real_models import (
     KINDS,
     Asked,
@@ -206,20 +204,21 @@ def seconds_of(line: dict[str, Any], costs: Costs) -> float:
     return found
 
 
-def show(lines: Sequence[dict[str, Any]], curve: str) -> None:
-    """Print a table for every temperature, a row for each condition and for each of its kinds."""
-    own = costs_of(curve)
-    curves = {"own curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
+def show(lines: Sequence[dict[str, Any]], own: Costs, *, by_kind: bool) -> None:
+    """Print a table for every temperature. by_kind: a row for each kind of prompts, too."""
+    curves = {"--curve": own} | {name: costs_of(name, own) for name in _PROJECTED}
     head = ["condition", "prompts", "tokens per pass", "rows", "draft passes", *curves, "differing"]
     for temp in sorted({line["temp"] for line in lines}):
-        table = Table(*head, title=f"T = {temp}")
+        rows = []
         for name in dict.fromkeys(line["condition"] for line in lines):
             of = [one for one in lines if (one["temp"], one["condition"]) == (temp, name)]
-            kinds = [("", of), *((kind, [x for x in of if x["kind"] == kind]) for kind in KINDS)]
+            kinds = [("", of)]
+            if by_kind:
+                kinds += [(kind, [x for x in of if x["kind"] == kind]) for kind in KINDS]
             for kind, some in kinds:
                 if some:
-                    table.add_row(*_cells(f"  {kind}" if kind else name, some, curves))
-        Console(width=190).print(table)
+                    rows.append(_cells(f"{name}, {kind}" if kind else name, some, curves))
+        print(f"\nT = {temp}\n\n{table(head, rows)}")
 
 
 def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs]) -> list[str]:
@@ -228,7 +227,9 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
     rows, drafted = (sum(sum(line[what]) for line in lines) for what in ("rows", "draft_passes"))
     speeds = [
         f"{tokens.sum() / sum(seconds_of(line, costs) for line in lines):.2f}"
-        for costs in curves.values()
+        if "K = " in name or not at
+        else ""
+        for at, costs in enumerate(curves.values())
     ]
     emitted = sum(line["compared"] for line in lines)
     differing = sum(line["differing"] for line in lines)
@@ -247,7 +248,9 @@ def _cells(name: str, lines: Sequence[dict[str, Any]], curves: dict[str, Costs])
 @click.command()
 @model_options
 @click.option("--answers", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--by-kind", is_flag=True, help="A row for each kind of prompts, too.")
 @click.option("--curve", required=True, help="Draft lengths are chosen by it.")
+@click.option("--measured", help="A curve of this machine, with the times of a draft pass.")
 def main(
     target: Path,
     draft: Path,
@@ -258,14 +261,17 @@ def main(
     only: str,
     kinds: Sequence[str],
     dictionaries: Sequence[Path],
-    table: bool,
+    shown: bool,
+    by_kind: bool,
     answers: Path,
     curve: str,
+    measured: str | None,
 ) -> None:
     """Play what is not in the file yet, and show the table."""
+    costs = costs_of(curve, None if measured is None else costs_of(measured))
     models = [model_fingerprint(target), model_fingerprint(draft)]
     lines = opened(results, {"models": models, "tokens": tokens, "curve": Path(curve).name})
-    if not table:
+    if not shown:
         plain = {
             (one["kind"], one["number"]): one["ids"]
             for one in opened(answers, {"models": models, "tokens": tokens})
@@ -282,13 +288,13 @@ def main(
         ]
         ours, theirs = load_models([str(target), str(draft)], dtype="float32")
         keep_loaded()
-        player = Player(Runner(ours, theirs, temp, tokens, results), costs_of(curve))
+        player = Player(Runner(ours, theirs, temp, tokens, results), costs)
         with progress(len(left), "playing", quiet=False) as advance, results.open("a") as file:
             for asked, condition in left:
                 lines.append(player.play(asked, condition, plain[asked[:2]]))
                 print(json.dumps(lines[-1]), file=file, flush=True)
                 advance(1)
-    show([line for line in lines if line["kind"] in kinds], curve)
+    show([line for line in lines if line["kind"] in kinds], costs, by_kind=by_kind)
 
 
 if __name__ == "__main__":

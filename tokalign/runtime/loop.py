@@ -73,18 +73,20 @@ class Limits:
             most = min(most, self.quantized_from - len(context.ids))
         if most > 0 and self.read_again(context.ids) > MOST_READ_AGAIN:
             return 0
-        if most > 0 and self.most_rows < UNBOUNDED:
-            most = min(most, self.most_rows - self.unread(context.ids))
+        if most > 0 and self.most_rows < UNBOUNDED and (left := self._rows_left(context)):
+            most = min(
+                most, left
+            )  # not where the prompt is read: drafters learn of the length here
         return max(0, most)
 
-    def fitting(self, proposal: Proposal, limit: int) -> Proposal:
-        """The same with as many ids as there are rows for. limit: from `proposed`.
-
-        A tree may have more ids than fit in a row, so that `limit` alone does not bound it.
-        """
-        if self.most_rows == UNBOUNDED or len(proposal.tree) <= limit:
+    def fitting(self, proposal: Proposal, context: Context) -> Proposal:
+        """The same with as many ids as there are rows for: a tree may have more than in a row."""
+        if self.most_rows == UNBOUNDED or len(proposal.tree) <= (left := self._rows_left(context)):
             return proposal
-        return replace(proposal, tree=proposal.tree.head(limit))
+        return replace(proposal, tree=proposal.tree.head(left))
+
+    def _rows_left(self, context: Context) -> int:
+        return max(0, self.most_rows - self.unread(context.ids))
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""
@@ -122,7 +124,7 @@ def decode(
     while ends is None:
         began = clock()
         limit = limits.proposed(context)
-        proposal = limits.fitting(drafter.propose(context, limit), limit)
+        proposal = limits.fitting(drafter.propose(context, limit), context)
         verdict = verifier.verify(context, proposal)
         ids, ends = limits.cut(verdict.ids[:room])
         context.extend(ids)

@@ -28,10 +28,8 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from lab.benchmarks.paired_lines import PLAIN, interval
+from lab.benchmarks.paired_lines import PLAIN, interval, table
 from lab.benchmarks.peers.outcome import Asked, Run
 from lab.benchmarks.real_models import KINDS, opened, prompts
 from tokalign.evaluate.measurements import model_fingerprint
@@ -151,11 +149,11 @@ def in_node(
 def show(lines: Sequence[dict[str, Any]]) -> None:
     """Print one table of all programs."""
     head = ["program", "way", "prompts", "tokens per pass", "draft passes", "speed by the clock"]
-    table = Table(*head, "equal to plain")
+    rows = []
     for peer, name in dict.fromkeys((line["peer"], line["condition"]) for line in lines):
         of = [x for x in lines if (x["peer"], x["condition"]) == (peer, name)]
         if error := next((line["error"] for line in of if "error" in line), None):
-            table.add_row(peer, name, "", error)
+            rows.append([peer, name, "", f"refused: {error}", "", "", ""])
             continue
         sampled = name.endswith(SAMPLED)
         plain = {
@@ -171,16 +169,10 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
         usual = np.array([p["seconds"] / len(p["ids"]) for _, p in beside])
         drafted = sum(x["draft_passes"] for x in of) / passes.sum()
         equal = sum(x["ids"] == p["ids"] for x, p in beside)
-        table.add_row(
-            peer,
-            name,
-            str(len(of)),
-            interval(tokens, passes),
-            f"{drafted:.2f}",
-            interval(tokens * usual, seconds),
-            "drawn anew" if sampled else f"{equal} of {len(of)}",
-        )
-    Console(width=150).print(table)
+        cells = [peer, name, str(len(of)), interval(tokens, passes), f"{drafted:.2f}"]
+        same = "drawn anew" if sampled else f"{equal} of {len(of)}"
+        rows.append([*cells, interval(tokens * usual, seconds), same])
+    print(table([*head, "equal to plain"], rows))
 
 
 def _of(name: str) -> Callable[[dict[str, Any]], float]:
@@ -202,7 +194,7 @@ _PATH = click.Path(path_type=Path, exists=True)
 @click.option("--node", type=_PATH, help="The folder in which node-llama-cpp is installed.")
 @click.option("--gguf", type=_PATH)
 @click.option("--draft-gguf", type=_PATH)
-@click.option("--table", is_flag=True, help="Run nothing; show what is in the file.")
+@click.option("--table", "shown", is_flag=True, help="Run nothing; show what is in the file.")
 def main(
     target: Path,
     draft: Path,
@@ -215,14 +207,14 @@ def main(
     node: Path | None,
     gguf: Path | None,
     draft_gguf: Path | None,
-    table: bool,
+    shown: bool,
 ) -> None:
     """Measure a program on the prompts that are not in the file yet, and show the table."""
     about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
     lines = opened(results, about)
     done = {(x["kind"], x["number"]) for x in lines if x["peer"] == peer}
     left = [one for one in asked_prompts(target, per_kind) if one[:2] not in done]
-    if left and peer and not table:
+    if left and peer and not shown:
         if peer == "llama":
             script = str(Path(__file__).with_name("in_llama.mjs"))
             words = [node, gguf, draft_gguf, tokens, threads]

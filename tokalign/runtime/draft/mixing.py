@@ -2,11 +2,12 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only. The three weights of dictionary and logits were fitted by logistic regression to
-1,548 ids that the tiny target sampled after the project's own prompts. Those of a draft model and
-of a recurrent drafter lie between such fits with greedy and with sampled texts, the former also
-between two draft models (`lab/benchmarks/fit_mixture.py`). The others are assumed. They hold for
-usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
+names others only. The three weights of logits were fitted by logistic regression to 1,548 ids that
+the tiny target sampled after the project's own prompts. Those of a draft model and of a recurrent
+drafter lie between such fits with greedy and with sampled texts, the former also between two draft
+models (`lab/benchmarks/fit_mixture.py`). Those of copy and dictionary were fitted to the answers of
+a real model and to prose, alike (`lab/results/real-models.md`). The others are assumed. They hold
+for usual text, so `Trust` shifts the result by what has come in the same *situation*: which sources
 named the id, which others named something, and about how likely that made it. A second shift, of
 all ids that the same sources named, is learned sooner, because it has fewer situations.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
@@ -68,11 +69,11 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.75, 0.67, -1.89),
+    "dictionary": Weights(0.95, 0.08, -1.2),
     "logits:3": Weights(0.12, 0.68, -0.63),
     "logits:2": Weights(0.26, 0.68, -0.89),
     "logits:1": Weights(0.28, -0.47, -1.15),
-    "copy": Weights(0.7, 0.0, -0.1),
+    "copy": Weights(1.0, 1.2, -1.25),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
     "drafter": Weights(0.7, 1.7, -0.9),
