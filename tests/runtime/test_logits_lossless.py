@@ -14,6 +14,7 @@ from tokalign.runtime.draft.hybrid import Hybrid
 from tokalign.runtime.draft.logit_store import LogitStore, logit_sources
 from tokalign.runtime.draft.none import NoDrafter
 from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.mlx.model_arguments import vocabulary_size
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.target_session import TargetModelSession
 from tokalign.runtime.rounds import Round
@@ -32,6 +33,7 @@ def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
 SAMPLINGS: dict[str, Sampling] = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=0.7, seed=3),
+    "top-k": Sampling(temperature=0.9, top_k=8, seed=4),
     "filtered": Sampling(temperature=1.2, top_p=0.9, min_p=0.02, xtc_probability=0.5, seed=5),
     "processed": Sampling(temperature=0.8, seed=6, processors=(penalize_last,)),
 }
@@ -45,9 +47,11 @@ def test_trees_from_the_store_never_change_the_output(sampling: str, branches: b
     store, rounds = LogitStore(), []
     for _ in range(2):
         context = Context([TargetId(i) for i in PROMPT])
-        session: Any = TargetModelSession(random_model())
+        model = random_model()
+        session: Any = TargetModelSession(model)
+        noise = SAMPLINGS[sampling].noise_ahead(vocabulary_size(model))
         sources = [ContextCopy(), *logit_sources(store)]
-        hybrid = Hybrid(sources, rows=7 if branches else None, branches=branches)
+        hybrid = Hybrid(sources, noise=noise, rows=7 if branches else None, branches=branches)
         verifier = TargetVerifier(session, SAMPLINGS[sampling], store)
         events = list(decode(context, hybrid, verifier, limits=Limits(max_tokens=40)))
         assert list(context.emitted) == plain

@@ -40,7 +40,7 @@ _odds_of = LOG_ODDS.__getitem__
 
 KEPT = 32
 """Ids kept of each row: where the target samples, its noise often lifts one of the later ones. At
-15 drafted ids, 8, 16 and 32 of them gave 2.44, 2.50 and 2.54 tokens per pass (`lab/results`)."""
+15 drafted ids, 8, 16 and 32 of them gave 2.44, 2.51 and 2.53 tokens per pass (`lab/results`)."""
 
 SLOTS = 1 << 17
 """Slots of a store: 22 MB (168 bytes each: a key, the ids and their log-odds), if all are used."""
