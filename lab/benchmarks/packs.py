@@ -171,7 +171,7 @@ def _losses(
 @click.option("--limit", default=60, show_default=True, help="So many texts of each kind.")
 @click.argument("files", nargs=-1, type=_PATH)
 def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
-    """Each PACK compiled and used alone, then all at once, on Polish and English texts."""
+    """Each PACK (or dictionary) used alone, then all at once, on Polish and English texts."""
     target: Tokenizer[TargetId] = read_tokenizer(path)
     texts = _dev_texts(target, shared, limit)
     lines = (shared / "corpus" / "parallel" / "pud.en-pl.tsv").read_text("utf-8").splitlines()
@@ -181,7 +181,9 @@ def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
     texts["pud.en"] = target.encode_batch(english[:limit])
     tables: dict[str, Dictionary] = {}
     for file in files:
-        bundle = compile_pack(target, read_bundle(file))
+        bundle = read_bundle(file)
+        if bundle.kind == "pack":
+            bundle = compile_pack(target, bundle)
         tables[f"dictionary:{bundle.language}"] = BackoffTable.from_bundle(bundle)
     for name, table in {**tables, "all": Dictionaries(tables)}.items():
         drafting = Drafting(method="dictionary", dictionary=table)
