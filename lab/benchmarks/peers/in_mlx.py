@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -59,7 +60,8 @@ class _Counted:
 class MlxLm:
     """mlx-lm's own functions; its draft model has to share the target's tokenizer.
 
-    The draft model is the target itself in 4 bits. model: the target's, if it is loaded already.
+    The draft model is the target itself in 4 bits. stop_ids: end an output; without them every one
+    is as long. model: the target's, if it is loaded already.
     """
 
     def __init__(
@@ -68,13 +70,12 @@ class MlxLm:
         *,
         tokens: int,
         num_draft_tokens: int,
-        endless: bool = True,
+        stop_ids: Collection[int] = (),
         model: Any = None,
     ) -> None:
         loaded, self._tokenizer = load(str(target), lazy=True)[:2]
         self._target = loaded if model is None else model
-        if endless:
-            self._tokenizer.eos_token_ids = set()
+        self._tokenizer.eos_token_ids = set(stop_ids)
         draft = load(str(target), lazy=True)[0]
         draft.set_dtype(mx.float32)
         self._target.set_dtype(mx.float32)

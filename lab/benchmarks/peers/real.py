@@ -94,7 +94,8 @@ def mlx_ways(target: Path, draft: Path, tokens: int, dictionaries: Sequence[Path
     from tokalign.drafting_options import DraftingOptions
 
     ours, theirs = load_models([str(target), str(draft)], dtype="float32")
-    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, endless=False, model=ours.model)
+    loaded = {"stop_ids": ours.stop_ids, "model": ours.model}
+    own = MlxLm(target, tokens=tokens, num_draft_tokens=2, **loaded)
     hybrid = DraftingOptions(method="hybrid", dictionary=dictionaries or None)
     free, joined = (
         Tokalign(assemble(ours, other, hybrid), tokens=tokens, endless=False)
